@@ -1,0 +1,48 @@
+# Two commands matter: `make demo` and `make test`. Both create .venv from nothing but python3.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# xdist workers; the engines are told to use one thread each, so two cores are enough for two workers.
+WORKERS ?= 2
+
+.PHONY: demo test test-all test-peer lint types imports clean
+
+$(VENV)/.demo: pyproject.toml alias/pyproject.toml
+	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment: install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . ./alias
+	touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[test]"
+	touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/biopsy demo --force -o biopsy-demo
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+imports: $(VENV)/.test
+	$(BIN)/lint-imports
+
+test: lint types imports
+	$(BIN)/python -m pytest -n $(WORKERS) tests
+
+test-all: lint types imports
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not peer" tests
+
+# Polygraphy lives in an environment of its own: it must never share one with the alias.
+.venv-peer/.ready:
+	$(PYTHON) -m venv .venv-peer
+	.venv-peer/bin/python -m pip install --quiet --disable-pip-version-check polygraphy==0.53.6 onnx onnxruntime onnx-graphsurgeon
+	touch $@
+
+test-peer: $(VENV)/.test .venv-peer/.ready
+	BIOPSY_PEER=.venv-peer/bin/polygraphy $(BIN)/python -m pytest -m peer tests
+
+clean:
+	rm -rf $(VENV) .venv-peer biopsy-demo build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

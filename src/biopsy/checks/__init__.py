@@ -1,0 +1,1 @@
+"""Checks: whatever decides about one candidate, and the outcomes and signatures they give."""

@@ -1,0 +1,157 @@
+"""The command tree: one line per command, its module imported only when it is the one asked for.
+
+A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
+and returns the exit status. Adding a command is one file plus one line in ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from biopsy import errors
+from biopsy.checks import verdict
+from biopsy.cli.console import Console
+
+STATUSES = """\
+exit status:
+  0  done, or the model passes        3  the original does not fail: nothing to reduce
+  1  the thing checked fails          4  infrastructure error: nothing was concluded
+  2  wrong usage                      5  interrupted, with the best result saved"""
+
+
+class Command(NamedTuple):
+    """One command: its words, the module that holds it, and its line in the help."""
+
+    words: tuple[str, ...]
+    module: str
+    summary: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(("run",), "biopsy.cli.run", "run a model in one or more engines and compare the outputs"),
+    Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
+    Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
+    Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
+    Command(("inspect", "model"), "biopsy.cli.inspect.model", "show the nodes, attributes and weights of a model"),
+    Command(("inspect", "data"), "biopsy.cli.inspect.data", "show statistics of saved inputs or outputs"),
+    Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
+    Command(("surgeon", "extract"), "biopsy.cli.surgeon.extract", "cut a subgraph out of a model"),
+    Command(("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others"),
+    Command(("demo",), "biopsy.cli.demo", "find a real bug of an engine in a model of 500 nodes"),
+)
+
+GROUPS = {
+    "debug": "find what makes a model fail",
+    "data": "files of inputs and outputs",
+    "inspect": "show what a file holds",
+    "surgeon": "change a model",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises instead of exiting, and loads rich only to colour a help text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError, which ``main`` turns into a message and status 2."""
+        raise errors.UsageError(message, next_steps=[f"{self.prog} --help"])
+
+    def format_help(self) -> str:
+        """The help text, coloured on a terminal."""
+        if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+            from rich_argparse import RawDescriptionRichHelpFormatter
+
+            self.formatter_class = RawDescriptionRichHelpFormatter
+        return super().format_help()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line (without the program's name); returns the exit status. Never raises, never exits."""
+    program = Path(sys.argv[0]).name
+    program = "biopsy" if program in {"", "__main__.py", "-c", "-m"} else program.removesuffix(".exe")
+    console = Console()
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(program, words, console)
+    except BrokenPipeError:
+        # The reader of our output has gone (``| head``): nothing is left to say, and flushing at exit would fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return console.failure(errors.Interrupted("interrupted"))
+    except errors.BiopsyError as error:
+        verdict.report_error(error)
+        return console.failure(error)
+    except Exception as error:  # the last line of defence: a defect of ours is told as one
+        verdict.report_error(errors.BiopsyError(f"{type(error).__name__}: {error}"))
+        return console.defect(error)
+
+
+def _dispatch(program: str, words: list[str], console: Console) -> int:
+    command = _find(words)
+    if command is None:
+        return _outside_commands(program, words, console)
+    used = len(command.words)
+    module = importlib.import_module(command.module)
+    parser = Parser(
+        prog=" ".join((program, *command.words)),
+        description=command.summary,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_output_options(parser)
+    module.configure(parser)
+    try:
+        args = parser.parse_args(words[used:])
+    except SystemExit as exit_:  # argparse ends --help and --version this way
+        return int(exit_.code or 0)
+    console.verbosity = args.verbose - args.quiet
+    return int(module.execute(args, console))
+
+
+def _find(words: Sequence[str]) -> Command | None:
+    for command in COMMANDS:
+        if tuple(words[: len(command.words)]) == command.words:
+            return command
+    return None
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("messages")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice for tracebacks")
+    group.add_argument("-q", "--quiet", action="count", default=0, help="say less")
+
+
+def _outside_commands(program: str, words: list[str], console: Console) -> int:
+    """``biopsy``, ``biopsy --help``, ``biopsy debug``, and words that are no command."""
+    if words[:1] in (["--version"], ["-V"]):
+        from importlib.metadata import version
+
+        console.say(f"biopsy {version('biopsy')}")
+        return 0
+    plain = [word for word in words if word not in {"-h", "--help"}]
+    asked_for_help = len(plain) < len(words) or not words
+    if not plain or (plain[0] in GROUPS and len(plain) == 1):
+        console.say(_overview(program, plain[0] if plain else None))
+        return 0 if asked_for_help else 2
+    raise errors.UsageError(
+        f"there is no command '{' '.join(plain[:2]) if plain[0] in GROUPS else plain[0]}'",
+        next_steps=[f"{program} {plain[0]} --help" if plain[0] in GROUPS else f"{program} --help"],
+    )
+
+
+def _overview(program: str, group: str | None) -> str:
+    chosen = [command for command in COMMANDS if group in (None, command.words[0])]
+    width = max(len(" ".join(command.words)) for command in chosen)
+    about = (
+        GROUPS[group] if group else "find the smallest piece of a failing ONNX model that still fails in the same way"
+    )
+    lines = [f"usage: {program} {group or ''}{' ' if group else ''}COMMAND ...", "", about, "", "commands:"]
+    lines += [f"  {' '.join(command.words):<{width}}  {command.summary}" for command in chosen]
+    lines += ["", f"{program} COMMAND --help shows the options of a command, with examples.", "", STATUSES]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""``biopsy data ...``: files of inputs and outputs."""

@@ -1,0 +1,1 @@
+"""``biopsy debug ...``: find what makes a model fail."""

@@ -1,0 +1,1 @@
+"""``biopsy inspect ...``: show what a file holds."""

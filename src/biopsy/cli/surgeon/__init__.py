@@ -1,0 +1,1 @@
+"""``biopsy surgeon ...``: change a model."""

@@ -1,0 +1,1 @@
+"""Metrics, tolerances and verdicts about two sets of named tensors."""

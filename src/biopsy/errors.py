@@ -1,0 +1,96 @@
+"""Every exception that biopsy raises on purpose.
+
+    BiopsyError                    status 4   nothing was concluded
+    ├── UsageError                 status 2   the command line, or a file it names, cannot be used
+    ├── ModelError                 status 4   a model file is damaged, or its weights are missing
+    ├── DataError                  status 4   a file of tensors is damaged or of an unknown form
+    ├── CannotCompare              status 4   inputs or golden values do not belong to this model
+    ├── EngineMissing              status 4   an engine, or its package, is not installed
+    ├── EngineFailure              status 1   an engine could not load, build or run the model
+    ├── CheckError                 status 4   the check itself could not be run
+    ├── OriginalPasses             status 3   the original does not fail: there is nothing to reduce
+    └── Interrupted                status 5   stopped on request; the best result so far is saved
+
+The library raises; only ``cli`` turns an exception into text and an exit status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+Stage = Literal["load", "build", "run", "compare"]
+"""Where an engine, or the comparison after it, failed."""
+
+
+class BiopsyError(Exception):
+    """Something that a person must know about.
+
+    ``message`` says what happened and names the file, node or option. ``kept`` says what was saved in spite of it.
+    ``next_steps`` are lines to type or things to do, best first.
+    """
+
+    status: ClassVar[int] = 4
+
+    def __init__(self, message: str, *, kept: str | None = None, next_steps: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.kept = kept
+        self.next_steps = tuple(next_steps)
+
+
+class UsageError(BiopsyError):
+    """The command line, or a path on it, cannot be used."""
+
+    status = 2
+
+
+class ModelError(BiopsyError):
+    """A model cannot be read: damaged, no ONNX model at all, or its external data is missing or unsafe."""
+
+
+class DataError(BiopsyError):
+    """A file of tensors cannot be read, or holds something that may not be read (a pickle, a wrong type)."""
+
+
+class CannotCompare(BiopsyError):
+    """The values given do not fit the model (an input or every golden value is missing): no verdict is possible.
+
+    For a check it means INVALID: it says nothing about this candidate.
+    """
+
+
+class EngineMissing(BiopsyError):
+    """An engine is unknown, or the package it needs is not installed."""
+
+
+class EngineFailure(BiopsyError):
+    """An engine refused or failed to run the model: what ``biopsy run`` is there to find.
+
+    ``stage`` is where ("load", "build" or "run"); ``kind`` is the engine's own name of the error, such as
+    "InvalidGraph".
+    """
+
+    status = 1
+
+    def __init__(self, message: str, *, engine: str, stage: Stage, kind: str, next_steps: Sequence[str] = ()) -> None:
+        super().__init__(message, next_steps=next_steps)
+        self.engine = engine
+        self.stage = stage
+        self.kind = kind
+
+
+class CheckError(BiopsyError):
+    """The check could not be run (INFRASTRUCTURE): a missing program, a missing engine, a wrong option."""
+
+
+class OriginalPasses(BiopsyError):
+    """The original model does not fail its check."""
+
+    status = 3
+
+
+class Interrupted(BiopsyError):
+    """Long work was stopped on request; ``kept`` says where the best result is."""
+
+    status = 5

@@ -1,0 +1,1 @@
+"""ONNX models: load, index, slice into candidates, types and shapes, sanitize, extract, describe."""

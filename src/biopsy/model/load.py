@@ -1,0 +1,60 @@
+"""Opening model files: every way in which that can go wrong, told in one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def require_file(path: Path, what: str = "model") -> Path:
+    """The path, if a file stands there. Raises UsageError naming ``what`` otherwise."""
+    if path.is_dir():
+        raise errors.UsageError(
+            f"the {what} {path} is a directory, not a file",
+            next_steps=_models_in(path) if what == "model" else (),
+        )
+    if not path.exists():
+        raise errors.UsageError(
+            f"there is no {what} {path}", next_steps=_models_in(path.parent) if what == "model" else ()
+        )
+    return path
+
+
+def _models_in(folder: Path) -> list[str]:
+    found = sorted(folder.glob("*.onnx"))[:5] if folder.is_dir() else []
+    return [f"models there: {', '.join(str(path) for path in found)}"] if found else []
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a model file. Raises UsageError if there is none, ModelError if it cannot be read."""
+    require_file(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
+    if not data:
+        raise errors.ModelError(f"the model {path} is empty (0 bytes)")
+    return data
+
+
+def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
+    """The model as a protobuf object, external data not loaded.
+
+    Raises ModelError if the bytes are no ONNX model or are cut short. ``path`` is only named in messages.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    name = path if path is not None else "in memory"
+    try:
+        model = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise errors.ModelError(f"the model {name} is damaged or cut short: {error}") from error
+    if not model.HasField("graph"):
+        raise errors.ModelError(f"the file {name} is no ONNX model: it has no graph")
+    return model

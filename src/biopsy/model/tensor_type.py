@@ -1,0 +1,50 @@
+"""Element types and shapes of tensors, as ONNX numbers and names them (onnx.proto3, TensorProto.DataType)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Dim: TypeAlias = int | str | None
+"""A dimension: its size, the name of a symbol, or None when nothing is known."""
+
+Shape: TypeAlias = tuple[Dim, ...]
+
+DTYPE_OF_ELEM: dict[int, str] = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "string", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128", 16: "bfloat16",
+    17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
+    23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2",
+}  # fmt: skip
+"""ONNX element type -> the name numpy or ml_dtypes gives it ("string" for strings)."""
+
+ELEM_OF_DTYPE: dict[str, int] = {name: elem for elem, name in DTYPE_OF_ELEM.items()}
+
+FLOATS = frozenset({1, 10, 11, 16, 17, 18, 19, 20, 23, 24})
+INTEGERS = frozenset({2, 3, 4, 5, 6, 7, 12, 13, 21, 22, 25, 26})
+BOOL = 9
+STRING = 8
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """The type of one tensor. ``elem`` is an ONNX element type; ``shape`` is None when even the rank is unknown."""
+
+    elem: int
+    shape: Shape | None
+
+    @property
+    def dtype(self) -> str:
+        """The element type by name, such as "float32" or "bfloat16"."""
+        return DTYPE_OF_ELEM.get(self.elem, f"type {self.elem}")
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension has a known size."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    def __str__(self) -> str:
+        """Text such as ``float32[1,N,?]``, the dimensions as the model writes them."""
+        if self.shape is None:
+            return f"{self.dtype}[...]"
+        return f"{self.dtype}[{','.join('?' if dim is None else str(dim) for dim in self.shape)}]"

@@ -1,0 +1,45 @@
+"""Writing files whole or not at all: first under a temporary name in the same folder, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from biopsy import errors
+
+
+def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    """Write ``parts`` one after the other to ``path``, replacing what stood there in one step.
+
+    Raises UsageError if the folder does not exist or cannot be written; what stood at ``path`` is then untouched.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as stream:
+            stream.writelines(parts)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+
+
+def cannot_write(path: Path, error: OSError) -> errors.UsageError:
+    """The error that tells why ``path`` cannot be written."""
+    if not path.parent.is_dir():
+        return errors.UsageError(
+            f"cannot write {path}: there is no folder {path.parent}", next_steps=[f"mkdir -p {path.parent}"]
+        )
+    return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
+
+
+def require_writable(path: Path) -> None:
+    """Raise UsageError now if ``path`` could not be written later, at the end of long work."""
+    probe = path.with_name(f".{path.name}.{os.getpid()}.part")
+    if path.is_dir():
+        raise errors.UsageError(f"cannot write {path}: it is a directory")
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise cannot_write(path, error) from error

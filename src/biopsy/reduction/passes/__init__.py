@@ -1,0 +1,1 @@
+"""Passes, one file each: every one is a way to propose smaller candidates."""

@@ -1,0 +1,1 @@
+"""Named tensors on disk and in memory: stores, Polygraphy's JSON, feeds."""

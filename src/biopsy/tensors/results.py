@@ -1,0 +1,40 @@
+"""What a run gives: named tensors per iteration, per runner. The in-memory form of every file of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+
+Feed: TypeAlias = Mapping[str, Array]
+"""The inputs of one iteration: tensor name -> value."""
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """The outputs of one run of a model, by tensor name; ``runtime`` in seconds, None when not measured."""
+
+    outputs: Mapping[str, Array]
+    runtime: float | None = None
+
+
+@dataclass(frozen=True)
+class RunnerResult:
+    """All iterations of one runner: an engine with its options, under a name that people can tell apart."""
+
+    runner: str
+    iterations: tuple[Iteration, ...]
+
+
+def same_values(left: Array, right: Array) -> bool:
+    """Whether two tensors have the same type, shape and values, NaN being equal to NaN."""
+    if left.dtype != right.dtype or left.shape != right.shape:
+        return False
+    if left.dtype.kind in "fc":
+        return bool(np.array_equal(left, right, equal_nan=True))
+    return bool(np.array_equal(left, right))
