@@ -1,0 +1,124 @@
+"""The protobuf wire format, read and written by hand: just what slicing a model needs.
+
+Source: https://protobuf.dev/programming-guides/encoding/. A model is mostly bytes that nobody needs to look at;
+walking over them by their lengths costs microseconds per node and no memory, whatever the weights weigh.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from typing import TypeAlias
+
+from biopsy import errors
+
+Buffer: TypeAlias = bytes | mmap.mmap
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+Field: TypeAlias = tuple[int, int, int, int, int]
+"""(field number, wire type, start of the tag, start of the value, end). A varint's value is at [start:end] too."""
+
+
+def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:
+    """The fields of the message in ``buffer[start:end]``, in the order they stand there.
+
+    Raises ModelError if the bytes are no protobuf message or are cut short.
+    """
+    stop = len(buffer) if end is None else end
+    at = start
+    try:
+        while at < stop:
+            tag_start = at
+            tag = buffer[at]
+            at += 1
+            if tag >= 0x80:
+                tag, at = _long_varint(buffer, at, tag)
+            kind = tag & 7
+            value = at
+            if kind == BYTES:
+                length = buffer[at]
+                at += 1
+                if length >= 0x80:
+                    length, at = _long_varint(buffer, at, length)
+                value = at
+                at += length
+            elif kind == VARINT:
+                while buffer[at] >= 0x80:
+                    at += 1
+                at += 1
+            elif kind in {FIXED32, FIXED64}:
+                at += 4 if kind == FIXED32 else 8
+            else:
+                raise errors.ModelError(f"no protobuf message: wire type {kind} at byte {tag_start}")
+            if at > stop or tag < 8:
+                break
+            yield tag >> 3, kind, tag_start, value, at
+    except IndexError:
+        at = stop + 1
+    if at != stop:
+        raise errors.ModelError(f"the message that should end at byte {stop} is damaged or cut short")
+
+
+def _long_varint(buffer: Buffer, at: int, first: int) -> tuple[int, int]:
+    """The rest of a varint whose first byte was ``first``: (value, position after it)."""
+    value = first & 0x7F
+    shift = 7
+    while True:
+        byte = buffer[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise errors.ModelError(f"no protobuf message: a varint of over ten bytes at byte {at}")
+
+
+def varint_at(buffer: Buffer, at: int) -> int:
+    """The unsigned varint that starts at a position."""
+    first = buffer[at]
+    return first if first < 0x80 else _long_varint(buffer, at + 1, first)[0]
+
+
+def signed(value: int) -> int:
+    """A varint read as a two's complement int64, as ONNX's int64 and enum fields are."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def varint(value: int) -> bytes:
+    """The encoding of an int; negative ones as ten bytes of two's complement."""
+    if 0 <= value < 0x80:
+        return bytes((value,))
+    value &= (1 << 64) - 1
+    out = bytearray()
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def head(number: int, length: int) -> bytes:
+    """The tag and length that stand before ``length`` bytes of a string, bytes or message field."""
+    return varint(number << 3 | BYTES) + varint(length)
+
+
+def string_field(number: int, payload: bytes) -> bytes:
+    """A whole field of a string, bytes or message."""
+    return head(number, len(payload)) + payload
+
+
+def varint_field(number: int, value: int) -> bytes:
+    """A whole field of an int, enum or bool."""
+    return varint(number << 3 | VARINT) + varint(value)
+
+
+def text(payload: bytes) -> str:
+    """A string field as text. Bytes that are no UTF-8 survive the way back through ``raw``."""
+    return payload.decode("utf-8", "surrogateescape")
+
+
+def raw(name: str) -> bytes:
+    """The bytes of a text that ``text`` gave."""
+    return name.encode("utf-8", "surrogateescape")
