@@ -1,0 +1,300 @@
+"""Weights that stand in other files: finding them safely, reading them, and writing a model together with them.
+
+A model names such a file by a path relative to its own folder (onnx.proto3, TensorProto.external_data). The name comes
+with the model, from anybody: it never leads out of that folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.model import walk
+from biopsy.model.write import write_whole
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_INLINE = 1 << 30
+"""Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
+
+_LARGEST_MESSAGE = (1 << 31) - 1
+_BITS = {8: 0, 14: 64, 15: 128} | dict.fromkeys((1, 6, 12), 32) | dict.fromkeys((7, 11, 13), 64)
+_BITS |= dict.fromkeys((4, 5, 10, 16), 16) | dict.fromkeys((2, 3, 9, 17, 18, 19, 20, 24), 8)
+_BITS |= dict.fromkeys((21, 22, 23), 4) | dict.fromkeys((25, 26), 2)
+_CHUNK = 8 << 20
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where the values of one tensor stand: ``length`` bytes at ``offset`` of the file ``path``, all of it there."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+def resolve(folder: Path, location: str, tensor: str = "") -> Path:
+    """The file that a model in ``folder`` means by ``location``; whether it exists is not looked at.
+
+    Raises ModelError, naming ``tensor`` and the file, if the location is absolute, climbs out by ``..``, or is a
+    symbolic link to somewhere outside the folder.
+    """
+
+    def refused(why: str) -> errors.ModelError:
+        return errors.ModelError(f"the external data of tensor {tensor!r} may not be read from {location!r}: {why}")
+
+    pure = PurePosixPath(location.replace("\\", "/"))
+    if not location or "\0" in location:
+        raise refused("that is no file name")
+    if pure.is_absolute() or PureWindowsPath(location).drive or PureWindowsPath(location).root:
+        raise refused("the path is absolute")
+    if ".." in pure.parts:
+        raise refused("it leads out of the model's folder")
+    root = folder.resolve()
+    path = (root / location).resolve()
+    if not path.is_relative_to(root):
+        raise refused("it is a link that leads out of the model's folder")
+    return path
+
+
+def is_external(tensor: onnx.TensorProto) -> bool:
+    """Whether the values of a tensor stand in another file."""
+    return bool(tensor.data_location == 1)
+
+
+def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model whose values stand in another file."""
+    return filter(is_external, walk.tensors(model))
+
+
+def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
+    """Where an external tensor's values stand.
+
+    Raises ModelError if the location is unsafe, the file is missing, or it does not hold as many bytes as the
+    tensor's type and shape need.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = resolve(folder, entries.get("location", ""), tensor.name)
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
+        size = path.stat().st_size
+    except ValueError as error:
+        raise errors.ModelError(
+            f"the external data of tensor {tensor.name!r} has no proper offset or length"
+        ) from error
+    except OSError as error:
+        raise _missing(tensor.name, path, error) from error
+    if length != byte_size(tensor):
+        raise errors.ModelError(
+            f"tensor {tensor.name!r} needs {byte_size(tensor)} bytes by its type and shape, "
+            f"but the model gives it {length} bytes of {path}"
+        )
+    if offset < 0 or offset + length > size:
+        raise errors.ModelError(
+            f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, which has only {size}"
+        )
+    return Span(path, offset, length)
+
+
+def _missing(tensor: str, path: Path, error: OSError) -> errors.ModelError:
+    if isinstance(error, FileNotFoundError):
+        return errors.ModelError(
+            f"the weights of tensor {tensor!r} are missing: there is no file {path}",
+            next_steps=["--external-data-dir FOLDER, if they stand elsewhere"],
+        )
+    return errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {path}: {error.strerror}")
+
+
+def byte_size(tensor: onnx.TensorProto) -> int:
+    """Bytes that a tensor's values take in raw form, by its type and shape; 0 for strings.
+
+    Raises ModelError for a negative dimension or an element type that nobody knows.
+    """
+    if any(dim < 0 for dim in tensor.dims) or tensor.data_type not in _BITS:
+        raise errors.ModelError(
+            f"tensor {tensor.name!r} has shape {list(tensor.dims)} and element type {tensor.data_type}: "
+            f"its size cannot be told"
+        )
+    return (math.prod(tensor.dims) * _BITS[tensor.data_type] + 7) // 8
+
+
+def load_into(model: onnx.ModelProto, folder: Path) -> None:
+    """Read every external tensor of a model in ``folder`` into the model itself.
+
+    Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
+    """
+    found = [(tensor, span_of(tensor, folder)) for tensor in external_tensors(model)]
+    for tensor, span in found:
+        values = b"".join(_chunks(tensor.name, span))
+        tensor.ClearField("external_data")
+        tensor.ClearField("data_location")
+        tensor.raw_data = values
+
+
+def _chunks(tensor: str, span: Span) -> Iterator[bytes]:
+    """The bytes of a span, a few megabytes at a time."""
+    left = span.length
+    try:
+        with span.path.open("rb") as stream:
+            stream.seek(span.offset)
+            while left:
+                chunk = stream.read(min(left, _CHUNK))
+                if not chunk:
+                    raise errors.ModelError(f"{span.path} became shorter while tensor {tensor!r} was read")
+                left -= len(chunk)
+                yield chunk
+    except OSError as error:
+        raise _missing(tensor, span.path, error) from error
+
+
+def save_with_weights(
+    model: onnx.ModelProto, path: Path, source_folder: Path, external: str | None, threshold: int = 1024
+) -> None:
+    """Write a model so that it finds its weights; ``model`` may be changed on the way.
+
+    External data of ``model`` stands in ``source_folder``. With ``external``, a file name, every initializer of
+    ``threshold`` bytes or more goes into that file beside ``path``; one tensor's chunk is in memory at a time. Without
+    it, a model written into ``source_folder`` goes on referring to its weights, and one written elsewhere gets them
+    inside. Both files are written whole or not at all.
+
+    Raises UsageError if the weights are too large for one file (over 1 GB, or 2 GB with everything) or a file cannot
+    be written; ModelError if weights are missing.
+    """
+    if external is not None:
+        _save_beside(model, path, source_folder, external, threshold)
+        return
+    if path.parent.resolve() != source_folder.resolve():
+        _require_small(model, path)
+        load_into(model, source_folder)
+    write_whole(path, [serialized(model, path)])
+
+
+def serialized(model: onnx.ModelProto, path: Path) -> bytes:
+    """The model as bytes. Raises UsageError if it is too large for one protobuf message; ``path`` is only named."""
+    if model.ByteSize() > _LARGEST_MESSAGE:
+        raise _too_large(model.ByteSize(), path)
+    return bytes(model.SerializeToString())
+
+
+def _require_small(model: onnx.ModelProto, path: Path) -> None:
+    total = model.ByteSize() + sum(byte_size(tensor) for tensor in external_tensors(model))
+    if total > MOST_INLINE and any(True for _ in external_tensors(model)):
+        raise _too_large(total, path)
+
+
+def _too_large(total: int, path: Path) -> errors.UsageError:
+    return errors.UsageError(
+        f"{path} would be {total / 1e9:.1f} GB with its weights inside, too much for one file",
+        next_steps=["--save-external-data, which puts the weights into a file beside it"],
+    )
+
+
+def _save_beside(model: onnx.ModelProto, path: Path, folder: Path, external: str, threshold: int) -> None:
+    target = _require_own_file(model, path, folder, external)
+    moved = [weight for weight in walk.weights(model) if _can_move(weight, threshold)]
+    kept = {id(weight) for weight in moved}
+    for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in kept]:
+        _load_one(tensor, folder)
+    sources = [(weight.name, _source(weight, folder)) for weight in moved]
+    offset = 0
+    offsets = []
+    for weight in moved:
+        length = byte_size(weight)
+        offset = _aligned(offset, length)
+        offsets.append(offset)
+        _refer(weight, external, offset, length)
+        offset += length
+    data = serialized(model, path)
+    write_whole(target, _laid_out(sources, offsets))
+    write_whole(path, [data])
+
+
+def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external: str) -> Path:
+    """The file for the weights, if it is a plain name and no file that the model's weights still stand in."""
+    if not external or Path(external).name != external or external == path.name:
+        raise errors.UsageError(
+            f"the file for external data {external!r} must be a file name: it is written beside {path}"
+        )
+    target = path.parent / external
+    used = {span_of(tensor, folder).path for tensor in external_tensors(model)}
+    if target.resolve() in used:
+        raise errors.UsageError(
+            f"{target} holds the weights of the model that is read; they would be overwritten",
+            next_steps=["--save-external-data ANOTHER-NAME"],
+        )
+    return target
+
+
+def _can_move(weight: onnx.TensorProto, threshold: int) -> bool:
+    return weight.data_type in _BITS and weight.data_type != 8 and byte_size(weight) >= max(threshold, 1)
+
+
+def _load_one(tensor: onnx.TensorProto, folder: Path) -> None:
+    values = b"".join(_chunks(tensor.name, span_of(tensor, folder)))
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = values
+
+
+def _source(weight: onnx.TensorProto, folder: Path) -> Span | bytes:
+    if is_external(weight):
+        return span_of(weight, folder)
+    values = raw_values(weight)
+    if len(values) != byte_size(weight):
+        raise errors.ModelError(
+            f"tensor {weight.name!r} needs {byte_size(weight)} bytes by its type and shape, but it has {len(values)}"
+        )
+    return values
+
+
+def raw_values(tensor: onnx.TensorProto) -> bytes:
+    """The values of a tensor that stands in the model, little-endian and packed, whichever field holds them."""
+    if tensor.HasField("raw_data"):
+        return bytes(tensor.raw_data)
+    from onnx import numpy_helper
+
+    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
+
+
+def _refer(weight: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "external_data"):
+        weight.ClearField(field)
+    weight.data_location = 1  # type: ignore[assignment]
+    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
+        entry = weight.external_data.add()
+        entry.key, entry.value = key, value
+
+
+def _aligned(offset: int, length: int) -> int:
+    """Where a tensor may begin: large ones on a page, so that engines can map them, small ones on 64 bytes."""
+    step = _PAGE if length >= 1 << 16 else 64
+    return -(-offset // step) * step
+
+
+def _laid_out(sources: Iterable[tuple[str, Span | bytes]], offsets: Iterable[int]) -> Iterator[bytes]:
+    at = 0
+    for (name, source), offset in zip(sources, offsets, strict=True):
+        yield bytes(offset - at)
+        at = offset
+        for chunk in _chunks(name, source) if isinstance(source, Span) else (source,):
+            yield chunk
+            at += len(chunk)
+
+
+def total_bytes(model: onnx.ModelProto) -> int:
+    """Bytes of all initializers, external ones included."""
+    return sum(byte_size(weight) for weight in chain(walk.weights(model)) if weight.data_type in _BITS)
+
+
+def default_name(path: Path) -> str:
+    """The file name for weights beside ``path`` when the user gives none: ``model.onnx.data``, as torch names it."""
+    return f"{os.fspath(path.name)}.data"
