@@ -20,7 +20,7 @@ Field: TypeAlias = tuple[int, int, int, int, int]
 """(field number, wire type, start of the tag, start of the value, end). A varint's value is at [start:end] too."""
 
 
-def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:
+def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[Field]:  # noqa: C901 -- the hot loop
     """The fields of the message in ``buffer[start:end]``, in the order they stand there.
 
     Raises ModelError if the bytes are no protobuf message or are cut short.
@@ -52,6 +52,7 @@ def fields(buffer: Buffer, start: int = 0, end: int | None = None) -> Iterator[F
             else:
                 raise errors.ModelError(f"no protobuf message: wire type {kind} at byte {tag_start}")
             if at > stop or tag < 8:
+                at = stop + 1
                 break
             yield tag >> 3, kind, tag_start, value, at
     except IndexError:

@@ -1,0 +1,314 @@
+"""The index of a model: parsed once, so that a candidate is a join of byte spans.
+
+Tensors and nodes are numbers from here on. A tensor's number grows with its first appearance (graph inputs first),
+a node's is its place in the graph.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.model import value_info
+from biopsy.model.load import require_file
+from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
+from biopsy.model.tensor_type import Shape, TensorType
+from biopsy.model.weight import Weight, read_sparse_weight, read_weight
+from biopsy.model.wire import BYTES, Buffer, fields, head, string_field, varint_at
+
+_MAP_ABOVE = 64 << 20  # bytes; a smaller file is faster to walk as one bytes object than through a map
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node. ``reads``: its inputs and its bodies' captures, each once; ``writes``: its outputs; no empty names."""
+
+    number: int
+    name: str
+    op_type: str
+    domain: str
+    inputs: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    calls: tuple[FunctionKey, ...]
+
+    @property
+    def label(self) -> str:
+        """What a person calls it: its name, or its place and operator when it has none."""
+        return f"{self.op_type} '{self.name}'" if self.name else f"{self.op_type} #{self.number}"
+
+
+@dataclass
+class ModelIndex:
+    """Everything about a model that making candidates needs. Made by ``index_file`` or ``index_bytes``.
+
+    ``node_spans[n]`` is node n as a whole GraphProto field: tag, length and bytes. ``infos`` holds a serialized
+    ValueInfoProto per tensor, from the graph's inputs, outputs and value_info.
+    """
+
+    path: Path | None
+    folder: Path
+    buffer: Buffer
+    nodes: list[Node] = field(default_factory=list)
+    node_spans: list[bytes] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    ids: dict[str, int] = field(default_factory=dict)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    infos: dict[int, bytes] = field(default_factory=dict)
+    listed: set[int] = field(default_factory=set)
+    """Tensors that the model's own value_info names: repeated in a candidate that computes them."""
+    weights: dict[int, Weight] = field(default_factory=dict)
+    annotations: dict[int, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
+    """Quantization annotations: tensor -> (whole field, the tensors with its parameters)."""
+    functions: dict[FunctionKey, tuple[bytes, FunctionText]] = field(default_factory=dict)
+    graph_name: bytes = b""
+    graph_doc: bytes = b""
+    graph_end: bytes = b""
+    model_head: bytes = b""
+    model_tail: bytes = b""
+    model_end: bytes = b""
+    """Fields handed on as they are: the graph's before and after its initializers and at its end; the model's before
+    and after its graph, and after its functions."""
+    training: bytes = b""
+    opset: int = 0
+    ir_version: int = 0
+
+    @cached_property
+    def producer(self) -> dict[int, int]:
+        """Tensor -> the node that computes it."""
+        return {tensor: node.number for node in self.nodes for tensor in node.writes}
+
+    @cached_property
+    def consumers(self) -> dict[int, list[int]]:
+        """Tensor -> the nodes that read it, in order; captures of bodies count."""
+        found: dict[int, list[int]] = {}
+        for node in self.nodes:
+            for tensor in node.reads:
+                found.setdefault(tensor, []).append(node.number)
+        return found
+
+    @cached_property
+    def node_reads(self) -> list[tuple[int, ...]]:
+        """``reads`` per node number."""
+        return [node.reads for node in self.nodes]
+
+    @cached_property
+    def node_writes(self) -> list[tuple[int, ...]]:
+        """``writes`` per node number."""
+        return [node.writes for node in self.nodes]
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, external ones included where the model gives their length."""
+        return sum(
+            weight.end - weight.start + ((weight.external.length or 0) if weight.external else 0)
+            for weight in self.weights.values()
+        )
+
+    @property
+    def has_external_data(self) -> bool:
+        """Whether any initializer stands in another file."""
+        return any(weight.external for weight in self.weights.values())
+
+    def weight_span(self, tensor: int) -> bytes:
+        """The serialized TensorProto (or SparseTensorProto) of an initializer."""
+        weight = self.weights[tensor]
+        return self.buffer[weight.start : weight.end]
+
+    def fed_inputs(self) -> list[int]:
+        """Graph inputs that a caller must feed: those that no initializer gives a value."""
+        return [tensor for tensor in self.inputs if tensor not in self.weights]
+
+    def tensor_type(self, tensor: int) -> TensorType | None:
+        """The type that the model itself declares for a tensor; None when it says nothing or it is no plain tensor."""
+        if tensor in self.weights:
+            return self.weights[tensor].kind
+        info = self.infos.get(tensor)
+        return value_info.tensor_type(info) if info is not None else None
+
+    def override_input_shapes(self, shapes: dict[str, Shape]) -> None:
+        """Give graph inputs other shapes, and forget the shapes that the model declares for what depends on them.
+
+        Raises UsageError for a name that is no input.
+        """
+        for name, shape in shapes.items():
+            tensor = self.ids.get(name)
+            if tensor is None or tensor not in self.inputs:
+                known = ", ".join(self.names[number] for number in self.fed_inputs())
+                raise errors.UsageError(f"the model has no input '{name}'", next_steps=[f"its inputs are: {known}"])
+            declared = self.tensor_type(tensor)
+            if declared is None:
+                raise errors.UsageError(f"the input '{name}' is no tensor: it has no shape to set")
+            self.infos[tensor] = value_info.value_info(name, TensorType(declared.elem, shape))
+        kept = set(self.inputs)
+        for tensor in [number for number in self.infos if number not in kept]:
+            kind = value_info.tensor_type(self.infos[tensor])
+            if kind is None or kind.is_static:
+                continue
+            if tensor in self.outputs:
+                self.infos[tensor] = value_info.value_info(self.names[tensor], TensorType(kind.elem, None))
+            else:
+                del self.infos[tensor]
+                self.listed.discard(tensor)
+
+    def number_of(self, name: str) -> int:
+        """The number of a tensor, a new one if it was not seen before."""
+        number = self.ids.get(name)
+        if number is None:
+            number = self.ids[name] = len(self.names)
+            self.names.append(name)
+        return number
+
+
+def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
+    """Index the model in a file; a large one is mapped, not read.
+
+    Raises UsageError if there is no such file, ModelError if it is no ONNX model or is damaged.
+    """
+    require_file(path)
+    try:
+        with path.open("rb") as stream:
+            size = path.stat().st_size
+            if size == 0:
+                raise errors.ModelError(f"the model {path} is empty (0 bytes)")
+            buffer: Buffer = (
+                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size > _MAP_ABOVE else stream.read()
+            )
+    except OSError as error:
+        raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
+    return _index(buffer, path, (external_data_dir or path.parent).resolve())
+
+
+def index_bytes(data: bytes, folder: Path | None = None) -> ModelIndex:
+    """Index a serialized model; ``folder`` is where its external data stands (the current one by default)."""
+    return _index(data, None, (folder or Path()).resolve())
+
+
+def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
+    index = ModelIndex(path, folder, buffer)
+    name = path if path is not None else "in memory"
+    try:
+        _read_model(index)
+    except errors.ModelError as error:
+        raise errors.ModelError(f"the model {name} is damaged, cut short or no ONNX model: {error.message}") from error
+    return index
+
+
+def _read_model(index: ModelIndex) -> None:
+    buffer = index.buffer
+    graphs = []
+    parts: dict[int, list[bytes]] = {}
+    for number, kind, tag, start, end in fields(buffer):
+        if number == 7 and kind == BYTES:
+            graphs.append((start, end))
+        elif number == 25:
+            payload = buffer[start:end]
+            function = read_function(payload)
+            index.functions[function.key] = (string_field(25, payload), function)
+        else:
+            parts.setdefault(number, []).append(buffer[tag:end])
+            if number == 8:
+                _read_opset(index, buffer[start:end])
+            elif number == 1:
+                index.ir_version = buffer[start]
+    if not graphs:
+        raise errors.ModelError("it has no graph")
+    index.training = b"".join(parts.pop(20, ()))
+    index.model_head = _joined(parts, 0, 7)
+    index.model_tail = _joined(parts, 7, 25)
+    index.model_end = _joined(parts, 25)
+    # Protobuf merges a message field that stands there twice: its repeated fields follow one another.
+    places = [place for start, end in graphs for place in fields(buffer, start, end)]
+    _read_graph(index, places)
+
+
+def _read_opset(index: ModelIndex, payload: bytes) -> None:
+    domain = string_in(payload, 1, 0, len(payload))
+    if domain in {"", "ai.onnx"}:
+        index.opset = next((varint_at(payload, start) for number, _, _, start, _ in fields(payload) if number == 2), 0)
+
+
+def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, int]]) -> None:
+    buffer = index.buffer
+    other: dict[int, list[bytes]] = {}
+    infos: list[tuple[int, bytes]] = []
+    payloads: list[bytes] = []
+    annotations: list[bytes] = []
+    weights: list[Weight] = []
+    for number, _, tag, start, end in places:
+        if number == 1:
+            payloads.append(buffer[start:end])
+        elif number == 5:
+            weights.append(read_weight(buffer, start, end))
+        elif number == 15:
+            weights.append(read_sparse_weight(buffer, start, end))
+        elif number in {11, 12, 13}:
+            infos.append((number, buffer[start:end]))
+        elif number == 14:
+            annotations.append(buffer[start:end])
+        else:
+            other.setdefault(number, []).append(buffer[tag:end])
+    _keep_infos(index, infos)
+    for payload in payloads:
+        _keep_node(index, payload)
+    for weight in weights:
+        index.weights[index.number_of(weight.name)] = weight
+    for annotation in annotations:
+        _keep_annotation(index, annotation)
+    index.graph_name = _joined(other, 0, 5)
+    index.graph_doc = _joined(other, 5, 11)
+    index.graph_end = _joined(other, 11)
+
+
+def _joined(parts: dict[int, list[bytes]], above: int, below: int = 1 << 29) -> bytes:
+    """The fields with numbers between two others, in the order of their numbers."""
+    return b"".join(b"".join(parts[number]) for number in sorted(parts) if above < number < below)
+
+
+def _keep_infos(index: ModelIndex, infos: Iterable[tuple[int, bytes]]) -> None:
+    """Inputs get the lowest numbers; an output's own type wins over none, a value_info never over either."""
+    for number, info in sorted(infos, key=lambda entry: entry[0]):
+        tensor = index.number_of(value_info.name_of(info))
+        if number == 11:
+            index.inputs.append(tensor)
+        elif number == 12:
+            index.outputs.append(tensor)
+        else:
+            index.listed.add(tensor)
+        if tensor not in index.infos or not value_info.has_type(index.infos[tensor]):
+            index.infos[tensor] = info
+
+
+def _keep_node(index: ModelIndex, payload: bytes) -> None:
+    read = read_node(payload)
+    number_of = index.number_of
+    inputs = tuple(number_of(name) if name else -1 for name in read.inputs)
+    used = (*(tensor for tensor in inputs if tensor >= 0), *(number_of(name) for name in read.captures))
+    node = Node(
+        len(index.nodes),
+        read.name,
+        read.op_type,
+        read.domain,
+        inputs,
+        tuple(dict.fromkeys(used)),
+        tuple(number_of(name) for name in read.outputs if name),
+        read.calls,
+    )
+    index.nodes.append(node)
+    index.node_spans.append(head(1, len(payload)) + payload)
+
+
+def _keep_annotation(index: ModelIndex, annotation: bytes) -> None:
+    """TensorAnnotation: tensor_name = 1, quant_parameter_tensor_names = 2 (key = 1, value = 2: a tensor)."""
+    used = tuple(
+        index.number_of(string_in(annotation, 2, start, end))
+        for number, kind, _, start, end in fields(annotation)
+        if number == 2 and kind == BYTES
+    )
+    tensor = index.number_of(string_in(annotation, 1, 0, len(annotation)))
+    index.annotations[tensor] = (string_field(14, annotation), used)

@@ -1,0 +1,202 @@
+"""Candidates as bytes: a valid model made by joining spans of the indexed one.
+
+Fields are written in the order of their numbers, as protobuf writes them, so that a candidate parsed and written again
+by protobuf is the same byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+
+from biopsy.model.index import ModelIndex
+from biopsy.model.node import FunctionKey
+from biopsy.model.value_info import value_info
+from biopsy.model.wire import head, string_field
+
+
+@dataclass(frozen=True)
+class Subset:
+    """A subset of the nodes of a model, and what follows from it.
+
+    ``nodes`` are node numbers in ascending order.
+    """
+
+    index: ModelIndex
+    nodes: tuple[int, ...]
+
+    @cached_property
+    def written(self) -> set[int]:
+        """Tensors that the kept nodes compute."""
+        return set(chain.from_iterable(map(self.index.node_writes.__getitem__, self.nodes)))
+
+    @cached_property
+    def read(self) -> set[int]:
+        """Tensors that the kept nodes read."""
+        return set(chain.from_iterable(map(self.index.node_reads.__getitem__, self.nodes)))
+
+    @cached_property
+    def outside(self) -> list[int]:
+        """Tensors that must come from outside: read, not computed, and no initializer. Original inputs included."""
+        weights = self.index.weights
+        return sorted(tensor for tensor in self.read - self.written if tensor not in weights)
+
+    @cached_property
+    def cuts(self) -> list[int]:
+        """Tensors that the original computes and this subset does not, but reads."""
+        inputs = set(self.index.inputs)
+        return [tensor for tensor in self.outside if tensor not in inputs]
+
+    @cached_property
+    def sinks(self) -> list[int]:
+        """The outputs of a candidate: original outputs it computes, and the ends of what it computes.
+
+        An end that nobody in the original reads (the unused mask of a Dropout) is only taken when its node has no
+        other: a new output could keep an engine from a fusion.
+        """
+        index = self.index
+        written = self.written
+        chosen = set(index.outputs) & written
+        ends = written - self.read - chosen
+        chosen |= {tensor for tensor in ends if tensor in index.consumers}
+        for tensor in sorted(ends - chosen):
+            writes = index.node_writes[index.producer[tensor]]
+            if not any(other in chosen or other in self.read for other in writes):
+                chosen.add(tensor)
+        ordered = [tensor for tensor in index.outputs if tensor in written]
+        return ordered + sorted(chosen.difference(ordered))
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether no node is missing."""
+        return len(self.nodes) == len(self.index.nodes)
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """How a candidate meets what it no longer computes.
+
+    ``infos`` gives a serialized ValueInfoProto for tensors whose type the model does not declare; ``frozen`` a
+    serialized TensorProto for each cut that becomes a constant. ``inputs`` and ``outputs`` replace what a subset
+    would choose; ``places`` the serialized TensorProto of weights whose external data is referred to anew.
+    """
+
+    infos: Mapping[int, bytes]
+    frozen: Mapping[int, bytes]
+    inputs: Sequence[int] | None = None
+    outputs: Sequence[int] | None = None
+    places: Mapping[int, bytes] | None = None
+
+
+NO_CHANGE = Boundary({}, {})
+
+
+def candidate_parts(subset: Subset, boundary: Boundary = NO_CHANGE) -> list[bytes]:
+    """The candidate as a list of byte strings to be written one after the other."""
+    index = subset.index
+    graph = _graph_parts(subset, boundary)
+    length = sum(map(len, graph))
+    functions = index.functions.keys() if subset.is_whole else _functions_used(index, subset.nodes)
+    training = index.training if subset.is_whole else b""
+    return [
+        index.model_head,
+        head(7, length),
+        *graph,
+        index.model_tail,
+        training,
+        *(span for key, (span, _) in index.functions.items() if key in functions),
+        index.model_end,
+    ]
+
+
+def candidate_bytes(subset: Subset, boundary: Boundary = NO_CHANGE) -> bytes:
+    """The candidate as one byte string: a serialized ModelProto."""
+    return b"".join(candidate_parts(subset, boundary))
+
+
+def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
+    index = subset.index
+    inputs, outputs = _ends(subset, boundary)
+    used = _weights_used(subset, inputs, outputs)
+    shown = set(inputs) | set(outputs)
+    listed = sorted(tensor for tensor in index.listed if tensor in subset.written and tensor not in shown)
+    dense = [tensor for tensor in used if not index.weights[tensor].sparse]
+    sparse = [tensor for tensor in used if index.weights[tensor].sparse]
+    return [
+        *map(index.node_spans.__getitem__, subset.nodes),
+        index.graph_name,
+        *_weight_fields(index, dense, 5, boundary.places or {}),
+        *(string_field(5, boundary.frozen[tensor]) for tensor in sorted(boundary.frozen)),
+        index.graph_doc,
+        *(string_field(11, _info(index, tensor, boundary)) for tensor in inputs),
+        *(string_field(12, _info(index, tensor, boundary)) for tensor in outputs),
+        *(string_field(13, index.infos[tensor]) for tensor in listed),
+        *_annotation_fields(index, subset.written | shown | set(used)),
+        *_weight_fields(index, sparse, 15, boundary.places or {}),
+        index.graph_end,
+    ]
+
+
+def _ends(subset: Subset, boundary: Boundary) -> tuple[list[int], list[int]]:
+    """Inputs and outputs: the original's first and in its order, then new ones by their number."""
+    index = subset.index
+    if boundary.inputs is not None:
+        inputs = list(boundary.inputs)
+    elif subset.is_whole:
+        inputs = index.inputs
+    else:
+        inputs = [tensor for tensor in index.inputs if tensor in subset.read]
+        inputs += [tensor for tensor in subset.cuts if tensor not in boundary.frozen]
+    if boundary.outputs is not None:
+        return inputs, list(boundary.outputs)
+    return inputs, index.outputs if subset.is_whole else subset.sinks
+
+
+def _weights_used(subset: Subset, inputs: Iterable[int], outputs: Iterable[int]) -> list[int]:
+    """Initializers in their original order: those read, given out, or parameters of a tensor's quantization."""
+    index = subset.index
+    if subset.is_whole:
+        return list(index.weights)
+    needed: set[int] = subset.read.union(inputs, outputs)
+    if index.annotations:
+        touched = needed | subset.written
+        for tensor, (_, parameters) in index.annotations.items():
+            if tensor in touched:
+                needed.update(parameters)
+    return [tensor for tensor in index.weights if tensor in needed]
+
+
+def _weight_fields(
+    index: ModelIndex, tensors: Iterable[int], number: int, places: Mapping[int, bytes]
+) -> Iterable[bytes]:
+    for tensor in tensors:
+        span = places.get(tensor)
+        if span is None:
+            span = index.weight_span(tensor)
+        yield head(number, len(span))
+        yield span
+
+
+def _annotation_fields(index: ModelIndex, present: Collection[int]) -> Iterable[bytes]:
+    return (span for tensor, (span, _) in index.annotations.items() if tensor in present)
+
+
+def _info(index: ModelIndex, tensor: int, boundary: Boundary) -> bytes:
+    found = boundary.infos.get(tensor) or index.infos.get(tensor)
+    return found if found is not None else value_info(index.names[tensor], None)
+
+
+def _functions_used(index: ModelIndex, nodes: Sequence[int]) -> set[FunctionKey]:
+    """Model-local functions that the nodes call, directly or through other functions."""
+    if not index.functions:
+        return set()
+    waiting = [key for number in nodes for key in index.nodes[number].calls if key in index.functions]
+    used: set[FunctionKey] = set()
+    while waiting:
+        key = waiting.pop()
+        if key not in used:
+            used.add(key)
+            waiting += [other for other in index.functions[key][1].calls if other in index.functions]
+    return used

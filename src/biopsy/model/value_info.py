@@ -1,0 +1,69 @@
+"""ValueInfoProto by hand: the type of a tensor, read from its bytes and written back.
+
+Field numbers: onnx.proto3, messages ValueInfoProto, TypeProto, TensorShapeProto.
+"""
+
+from __future__ import annotations
+
+from biopsy.model.node import string_in
+from biopsy.model.tensor_type import Dim, TensorType
+from biopsy.model.wire import fields, raw, signed, string_field, text, varint_at, varint_field
+
+
+def name_of(info: bytes) -> str:
+    """The tensor that a serialized ValueInfoProto speaks of."""
+    return string_in(info, 1, 0, len(info))
+
+
+def has_type(info: bytes) -> bool:
+    """Whether a type of any kind is given: tensor, sequence, optional, map, sparse."""
+    return any(number == 2 and end > start for number, _, _, start, end in fields(info))
+
+
+def tensor_type(info: bytes) -> TensorType | None:
+    """The tensor type in a serialized ValueInfoProto; None when there is none or it is no plain tensor."""
+    for number, kind, _, start, end in fields(info):
+        if number == 2 and kind == 2:
+            for inner, inner_kind, _, value, stop in fields(info, start, end):
+                if inner == 1 and inner_kind == 2:
+                    return _read_tensor(info, value, stop)
+    return None
+
+
+def _read_tensor(info: bytes, start: int, end: int) -> TensorType | None:
+    elem = 0
+    shape: tuple[Dim, ...] | None = None
+    for number, _, _, value, stop in fields(info, start, end):
+        if number == 1:
+            elem = varint_at(info, value)
+        elif number == 2:
+            shape = tuple(_read_dim(info, v, s) for n, _, _, v, s in fields(info, value, stop) if n == 1)
+    return TensorType(elem, shape) if elem else None
+
+
+def _read_dim(info: bytes, start: int, end: int) -> Dim:
+    dim: Dim = None
+    for number, _, _, value, stop in fields(info, start, end):
+        if number == 1:
+            dim = signed(varint_at(info, value))
+            dim = dim if dim >= 0 else None
+        elif number == 2:
+            dim = text(info[value:stop]) or None
+    return dim
+
+
+def value_info(name: str, kind: TensorType | None) -> bytes:
+    """A serialized ValueInfoProto; without a type if ``kind`` is None."""
+    out = string_field(1, raw(name))
+    if kind is None:
+        return out
+    tensor = varint_field(1, kind.elem)
+    if kind.shape is not None:
+        tensor += string_field(2, b"".join(string_field(1, _dim(dim)) for dim in kind.shape))
+    return out + string_field(2, string_field(1, tensor))
+
+
+def _dim(dim: Dim) -> bytes:
+    if dim is None:
+        return b""
+    return varint_field(1, dim) if isinstance(dim, int) else string_field(2, raw(dim))
