@@ -1,0 +1,125 @@
+"""Several iterations in one flat archive of named arrays (.npz, .safetensors), whatever the tensors are called.
+
+One iteration keeps its tensors' names as keys, so that other programs find them. Of several, the keys are
+``ITERATION/NAME`` for feeds and ``RUNNER/ITERATION/NAME`` for results, with numbers for runner and iteration. A reader
+of ours goes by the index alone: JSON that says for every tensor its key and, where the format cannot tell, its type::
+
+    {"biopsy": 1, "kind": "feeds" | "results",
+     "runners": [{"name": ...,
+                  "iterations": [{"runtime": seconds | null, "tensors": [[name, key, type | null], ...]}]}]}
+
+Where a format cannot hold a name, the key has ``#`` and a number in its place. One iteration of plainly named and typed
+feeds needs no index: it is what any other program would write.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from biopsy import errors
+from biopsy.tensors.dtypes import is_extended
+from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.saved import Kind, Saved, placed
+
+VERSION = 1
+
+Read: TypeAlias = Callable[[str, str | None], Array]
+"""Reads one array: (key, the name of its true type, or None where the format knows it)."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a format can hold by itself: which keys, and which types of arrays."""
+
+    holds_key: Callable[[str], bool]
+    holds_type: Callable[[Array], bool]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Arrays under distinct keys, and the index; None where keys and types say everything."""
+
+    arrays: dict[str, Array]
+    index: str | None
+
+
+def pack(saved: Saved, form: Form) -> Archive:
+    """Flatten the iterations of ``saved`` into one archive of a format."""
+    single = len(saved.runners) == 1 == len(saved.runners[0].iterations)
+    arrays: dict[str, Array] = {}
+    runners: list[dict[str, Any]] = []
+    for runner_number, runner in enumerate(saved.runners):
+        iterations = []
+        for number, iteration in enumerate(runner.iterations):
+            place = f"{number}/" if saved.kind == "feeds" else f"{runner_number}/{number}/"
+            tensors = _keyed(iteration, "" if single else place, form)
+            arrays.update((key, iteration.outputs[name]) for name, key, _ in tensors)
+            iterations.append({"runtime": iteration.runtime, "tensors": tensors})
+        runners.append({"name": runner.runner, "iterations": iterations})
+    plain = single and saved.kind == "feeds" and _says_nothing_new(runners[0]["iterations"][0]["tensors"])
+    return Archive(arrays, None if plain else json.dumps({"biopsy": VERSION, "kind": saved.kind, "runners": runners}))
+
+
+def _keyed(iteration: Iteration, prefix: str, form: Form) -> list[tuple[str, str, str | None]]:
+    """(name, key, type) of the tensors. A name that starts with ``#`` never is a key: those are for odd names."""
+    keyed = []
+    for position, (name, array) in enumerate(iteration.outputs.items()):
+        key = prefix + name
+        if name.startswith("#") or not form.holds_key(key):
+            key = f"{prefix}#{position}"
+        keyed.append((name, key, None if form.holds_type(array) else _type_name(array)))
+    return keyed
+
+
+def _says_nothing_new(tensors: Any) -> bool:
+    return all(name == key and dtype is None for name, key, dtype in tensors)
+
+
+def _type_name(array: Array) -> str:
+    return array.dtype.name if is_extended(array.dtype) else array.dtype.str
+
+
+def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Saved:
+    """The iterations of an archive. Without an index it is one iteration of feeds, kept under the name ``runner``.
+
+    Raises DataError if the index is damaged, of a newer form, or names a key that is not there.
+    """
+    if index is None:
+        tensors = [(key, key, None) for key in keys]
+        return Saved("feeds", (RunnerResult(runner, (Iteration(_arrays(tensors, keys, read)),)),))
+    with _index_errors():
+        tree = json.loads(index)
+        if tree["biopsy"] > VERSION:
+            raise errors.DataError("it was written by a newer biopsy", next_steps=["pip install --upgrade biopsy"])
+        kind: Kind = "results" if tree["kind"] == "results" else "feeds"
+        return Saved(kind, tuple(_runner(entry, keys, read) for entry in tree["runners"]))
+
+
+@contextmanager
+def _index_errors() -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise errors.DataError("its index is damaged") from error
+
+
+def _runner(entry: Any, keys: Collection[str], read: Read) -> RunnerResult:
+    iterations = []
+    for number, iteration in enumerate(entry["iterations"]):
+        with placed(f"iteration {number}"):
+            iterations.append(Iteration(_arrays(iteration["tensors"], keys, read), iteration["runtime"]))
+    return RunnerResult(str(entry["name"]), tuple(iterations))
+
+
+def _arrays(tensors: Any, keys: Collection[str], read: Read) -> dict[str, Array]:
+    arrays = {}
+    for name, key, dtype in tensors:
+        with placed(f"tensor '{name}'"):
+            if key not in keys:
+                raise errors.DataError("it is missing")
+            arrays[str(name)] = read(key, dtype)
+    return arrays

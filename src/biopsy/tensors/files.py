@@ -1,0 +1,180 @@
+"""Files of inputs (feeds) and outputs (results): one way in and out, the format chosen by the extension.
+
+.json is Polygraphy's own form, .npz numpy's, .safetensors is for large tensors: opened through a memory map. A path
+without an extension is a folder with one JSON file per iteration (``0000000000.json``, ...), as Polygraphy writes it.
+Arrays that were read are read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.model.write import cannot_write, write_whole
+from biopsy.tensors import npz, polygraphy_json, safetensors_file
+from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
+from biopsy.tensors.saved import Kind, Saved, placed, with_storable_arrays
+
+_READERS = {".json": polygraphy_json.read, ".npz": npz.read, ".safetensors": safetensors_file.read}
+_WRITERS = {".json": polygraphy_json.parts, ".npz": npz.parts, ".safetensors": safetensors_file.parts}
+_EXTENSIONS = ".json, .npz or .safetensors, or none for a folder with one file per iteration"
+
+
+def read_feeds(path: Path | str) -> list[dict[str, Array]]:
+    """The iterations of a file of inputs: tensor name -> array, in the file's order.
+
+    Of a file of outputs, the iterations of its first runner. Raises UsageError if there is no such file or its
+    extension is unknown, DataError naming file, iteration and tensor if it is damaged or holds no iteration.
+    """
+    saved = read_saved(path)
+    if not saved.runners or not saved.runners[0].iterations:
+        raise errors.DataError(f"{path} holds no iteration")
+    return [dict(iteration.outputs) for iteration in saved.runners[0].iterations]
+
+
+def read_results(path: Path | str) -> list[RunnerResult]:
+    """The outputs of every runner in a file, in its order; those of a file of inputs as one runner named after it.
+
+    Raises UsageError and DataError as ``read_feeds`` does.
+    """
+    saved = read_saved(path)
+    if not saved.runners:
+        raise errors.DataError(f"{path} holds no outputs of any runner")
+    return list(saved.runners)
+
+
+def read_saved(path: Path | str) -> Saved:
+    """Whatever stands in a file or folder of tensors. Raises UsageError and DataError as ``read_feeds`` does."""
+    path = Path(path)
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.exists():
+        raise errors.UsageError(f"there is no file of tensors {path}", next_steps=_files_in(path.parent))
+    # A file without an extension can only be Polygraphy's: until 0.53 it wrote JSON under any name.
+    reader = _READERS.get(path.suffix.lower() or ".json")
+    if reader is None:
+        raise errors.UsageError(f"cannot read {path}: the extension must be {_EXTENSIONS}")
+    with placed(f"cannot read {path}"):
+        if path.stat().st_size == 0:
+            raise errors.DataError("it is empty (0 bytes)")
+        return reader(path)
+
+
+def _files_in(folder: Path) -> list[str]:
+    found = sorted(path for path in folder.glob("*") if path.suffix in _READERS)[:5] if folder.is_dir() else []
+    return [f"files of tensors there: {', '.join(str(path) for path in found)}"] if found else []
+
+
+def _read_folder(folder: Path) -> Saved:
+    paths = sorted(folder.glob("*.json"))
+    if not paths:
+        raise errors.DataError(f"cannot read {folder}: no iteration (a .json file) is in this folder")
+    contents = [read_saved(path) for path in paths]
+    kinds = {saved.kind for saved in contents}
+    if len(kinds) > 1:
+        raise errors.DataError(f"cannot read {folder}: it holds both inputs and outputs")
+    joined: dict[tuple[str, int], list[Iteration]] = {}
+    for saved in contents:
+        names = [folder.stem if saved.kind == "feeds" else runner.runner for runner in saved.runners]
+        for position, runner in enumerate(saved.runners):
+            # Two runners may have the same name: the n-th of that name goes on with the n-th.
+            key = (names[position], names[:position].count(names[position]))
+            joined.setdefault(key, []).extend(runner.iterations)
+    return Saved(kinds.pop(), tuple(RunnerResult(name, tuple(its)) for (name, _), its in joined.items()))
+
+
+def write_feeds(path: Path | str, feeds: Sequence[Mapping[str, Array]]) -> None:
+    """Write iterations of inputs, whole or not at all.
+
+    Raises UsageError if ``path`` has an unknown extension or cannot be written, or is a folder that is not empty;
+    DataError if there is no iteration, or if a tensor has a type that cannot be saved.
+    """
+    if not feeds:
+        raise errors.DataError(f"cannot write {path}: there is no iteration to save")
+    _write(Path(path), "feeds", [RunnerResult(Path(path).stem, tuple(Iteration(feed) for feed in feeds))])
+
+
+def write_results(path: Path | str, results: Sequence[RunnerResult]) -> None:
+    """Write the outputs of runners, whole or not at all. Raises UsageError and DataError as ``write_feeds`` does."""
+    if not any(result.iterations for result in results):
+        raise errors.DataError(f"cannot write {path}: there is no iteration to save")
+    _write(Path(path), "results", results)
+
+
+def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
+    writer = _WRITERS.get(path.suffix.lower())
+    if writer is None and path.suffix:
+        raise errors.UsageError(f"cannot write {path}: the extension must be {_EXTENSIONS}")
+    if writer is not None and path.is_dir():
+        raise errors.UsageError(f"cannot write {path}: it is a directory")
+    with placed(f"cannot write {path}"):
+        saved = with_storable_arrays(Saved(kind, tuple(runners)))
+    if writer is None:
+        _write_folder(path, saved)
+    else:
+        write_whole(path, writer(saved))
+
+
+def _write_folder(folder: Path, saved: Saved) -> None:
+    """One JSON file per iteration, first in a folder beside it, so that a half-written one is never seen."""
+    require_new_folder(folder)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        temporary.mkdir()
+        for number, one in enumerate(_split(saved)):
+            write_whole(temporary / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
+        if folder.exists():
+            folder.rmdir()
+        temporary.replace(folder)
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raise UsageError unless ``folder`` is new or empty: iterations of two runs must not mix."""
+    if folder.is_file():
+        raise errors.UsageError(f"cannot write the folder {folder}: a file of that name exists")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise errors.UsageError(
+            f"cannot write the folder {folder}: it is not empty, and nothing is overwritten there",
+            next_steps=["name a new folder, or a file that ends in .json, .npz or .safetensors"],
+        )
+
+
+def _split(saved: Saved) -> Iterable[Saved]:
+    """Each iteration on its own; a runner that has fewer iterations than others is left out of the last ones."""
+    for number in range(max(len(runner.iterations) for runner in saved.runners)):
+        present = [runner for runner in saved.runners if number < len(runner.iterations)]
+        yield Saved(saved.kind, tuple(RunnerResult(one.runner, (one.iterations[number],)) for one in present))
+
+
+def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[dict[str, Array]]:
+    """One list of iterations with the tensors of all ``files``, each a list of iterations itself.
+
+    Where two hold the same name, the later file wins; names keep the order in which they are first met. A file with one
+    iteration goes into all iterations of the others, as a copy of its own for each. Raises UsageError if the counts of
+    iterations disagree otherwise, DataError if a file has none.
+    """
+    counts = [len(feeds) for feeds in files]
+    if not counts or 0 in counts:
+        raise errors.DataError("there is nothing to merge: a file has no iteration")
+    several = sorted(set(counts) - {1})
+    if len(several) > 1:
+        raise errors.UsageError(
+            f"the files cannot be merged: one has {several[0]} iterations, another {several[-1]}",
+            next_steps=["save inputs and outputs in the same run, with the same --iterations"],
+        )
+    merged: list[dict[str, Array]] = [{} for _ in range(max(counts))]
+    for feeds in files:
+        for number, into in enumerate(merged):
+            shared = len(feeds) < len(merged)
+            for name, array in feeds[0 if shared else number].items():
+                into[name] = np.array(array, copy=True) if shared else array
+    return merged

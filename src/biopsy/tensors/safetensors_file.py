@@ -1,0 +1,127 @@
+"""The .safetensors format, read through a memory map without copying: opening costs the same whatever the size.
+
+The safetensors package judges whether a file is valid. The views are made here, because its numpy side copies every
+tensor and knows no bfloat16. What the format has no type for (text, complex, int4, ...) is written as bytes (U8) with
+one more dimension, and typed by the index, which stands in the metadata under the key "biopsy".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.tensors import archive, dtypes
+from biopsy.tensors.results import Array
+from biopsy.tensors.saved import Saved
+
+METADATA = "__metadata__"
+INDEX = "biopsy"
+
+READ = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32", "I32": "int32",
+    "U64": "uint64", "I64": "int64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
+}  # fmt: skip
+"""Type in the file -> name of the type."""
+
+WRITTEN = {name: code for code, name in READ.items() if code not in {"F8_E8M0", "C64"}}
+"""Only what every version of the safetensors package reads since 0.5."""
+
+
+def _holds_key(key: str) -> bool:
+    try:
+        key.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return key != METADATA
+
+
+FORM = archive.Form(_holds_key, lambda array: array.dtype.name in WRITTEN)
+
+
+def parts(saved: Saved) -> Iterator[bytes | memoryview]:
+    """The bytes of a .safetensors file: a header, then the tensors as they lie in memory.
+
+    The header names the tensors in their order; the data is ordered by falling element size, so that each is aligned.
+    """
+    packed = archive.pack(saved, FORM)
+    header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
+    described = {key: _described(array) for key, array in packed.arrays.items()}
+    header.update(described)
+    ordered = sorted(packed.arrays, key=lambda key: -_alignment(packed.arrays[key]))
+    at = 0
+    for key in ordered:
+        size = packed.arrays[key].nbytes
+        described[key]["data_offsets"] = [at, at + size]
+        at += size
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for key in ordered:
+        yield dtypes.as_bytes(packed.arrays[key])
+
+
+def _alignment(array: Array) -> int:
+    """What an element's address must be a multiple of, for numpy: 4 for text, half a complex number, ..."""
+    return array.dtype.alignment
+
+
+def _described(array: Array) -> dict[str, Any]:
+    if FORM.holds_type(array):
+        return {"dtype": WRITTEN[array.dtype.name], "shape": list(array.shape)}
+    return {"dtype": "U8", "shape": [*array.shape, array.itemsize]}
+
+
+def read(path: Path) -> Saved:
+    """The contents of a .safetensors file, ours or any other; every array is a read-only view of the mapped file.
+
+    Raises DataError if it is damaged or cut short, or holds a type that no array can have.
+    """
+    _validate(path)
+    try:
+        with path.open("rb") as stream:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise errors.DataError(f"it cannot be mapped into memory: {error}") from error
+    start = 8 + int.from_bytes(mapped[:8], "little")
+    header = json.loads(mapped[8:start])
+    metadata = header.pop(METADATA, None) or {}
+
+    def read_array(key: str, dtype: str | None) -> Array:
+        return _view(mapped, start, header[key], dtype)
+
+    return archive.unpack(metadata.get(INDEX), header.keys(), read_array, path.stem)
+
+
+def _validate(path: Path) -> None:
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, framework="np"):
+            pass
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise errors.DataError(f"it is no .safetensors file, or damaged: {error}") from error
+
+
+def _view(mapped: mmap.mmap, start: int, entry: Any, named: str | None) -> Array:
+    if entry["dtype"] not in READ:
+        raise errors.DataError(f"its elements are of type {entry['dtype']}, which is not read")
+    dtype = dtypes.dtype_named(READ[entry["dtype"]] if named is None else named)
+    shape = tuple(entry["shape"])
+    if named is not None:
+        if not shape or shape[-1] != dtype.itemsize or entry["dtype"] != "U8":
+            raise errors.DataError(f"its bytes cannot be {named}")
+        shape = shape[:-1]
+    begin, end = entry["data_offsets"]
+    if end - begin != math.prod(shape) * dtype.itemsize or start + end > len(mapped):
+        raise errors.DataError("its size does not match its shape")
+    array: Array = np.ndarray(shape, dtype, buffer=mapped, offset=start + begin)
+    # Other programs need not align: engines expect it.
+    return array if array.flags.aligned else array.copy()

@@ -1,0 +1,48 @@
+"""What any file of tensors holds, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from biopsy import errors
+from biopsy.tensors.dtypes import storable
+from biopsy.tensors.results import Iteration, RunnerResult
+
+Kind: TypeAlias = Literal["feeds", "results"]
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The contents of a file: the iterations of one or more runners.
+
+    Feeds are kept as the iterations of one runner, named after the file.
+    """
+
+    kind: Kind
+    runners: tuple[RunnerResult, ...]
+
+
+@contextmanager
+def placed(place: str) -> Iterator[None]:
+    """Put ``place`` in front of the message of every DataError raised inside."""
+    try:
+        yield
+    except errors.DataError as error:
+        raise errors.DataError(f"{place}: {error.message}", next_steps=error.next_steps) from error
+
+
+def with_storable_arrays(saved: Saved) -> Saved:
+    """The same with every array ready to be written. Raises DataError naming iteration and tensor if one is not."""
+    return Saved(saved.kind, tuple(_storable_runner(runner) for runner in saved.runners))
+
+
+def _storable_runner(runner: RunnerResult) -> RunnerResult:
+    iterations = []
+    for number, iteration in enumerate(runner.iterations):
+        with placed(f"iteration {number}"):
+            arrays = {name: storable(name, value) for name, value in iteration.outputs.items()}
+        iterations.append(Iteration(arrays, iteration.runtime))
+    return RunnerResult(runner.runner, tuple(iterations))
