@@ -1,4 +1,4 @@
-"""Frozen records that long work emits. The terminal and later the journal and the report only listen."""
+"""Frozen records that long work emits. The terminal and the report only listen."""
 
 from __future__ import annotations
 
@@ -17,3 +17,88 @@ Listener: TypeAlias = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """The listener that does nothing."""
+
+
+@dataclass(frozen=True)
+class Remark(Event):
+    """Something worth knowing on the way; ``grave`` if it may make the result worth less."""
+
+    text: str
+    grave: bool = False
+
+
+@dataclass(frozen=True)
+class ModelRead(Event):
+    """The model to reduce was understood. ``weight_bytes`` counts external data too."""
+
+    name: str
+    nodes: int
+    opset: int
+    inputs: int
+    outputs: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class Recorded(Event):
+    """Values of the original were recorded: with which engine, how many tensors of how many samples, in seconds."""
+
+    engine: str
+    tensors: int
+    samples: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class OriginalFails(Event):
+    """The original fails its check: in which way, so what counts as the same failure; seconds the check took."""
+
+    signature: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class StageStarted(Event):
+    """A pass begins, with so many nodes left."""
+
+    stage: str
+    nodes: int
+
+
+@dataclass(frozen=True)
+class Checking(Event):
+    """A check is about to run: ``doing`` says what is tried, ``line`` is what a person types to repeat it."""
+
+    number: int
+    stage: str
+    doing: str
+    nodes: int
+    left: int
+    line: str
+
+
+@dataclass(frozen=True)
+class Checked(Event):
+    """A check has answered; ``left`` is the number of nodes of the smallest candidate that reproduces."""
+
+    number: int
+    stage: str
+    outcome: str
+    reason: str
+    nodes: int
+    left: int
+    seconds: float
+    output: bytes
+
+
+@dataclass(frozen=True)
+class StageDone(Event):
+    """A pass can do no more: nodes before and after, checks it took, seconds."""
+
+    stage: str
+    before: int
+    after: int
+    checks: int
+    seconds: float

@@ -1,0 +1,62 @@
+"""Files of each iteration, sorted by what the check said: ``good``, ``bad`` and ``other``; none is overwritten."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.checks.outcome import Outcome
+from biopsy.model.write import write_whole
+
+_FOLDER_OF = {Outcome.REPRODUCES: "bad", Outcome.PASSES: "good"}
+
+
+@dataclass(frozen=True)
+class Artifacts:
+    """Which files to sort after each check, and where to."""
+
+    files: tuple[Path, ...] = ()
+    folder: Path = Path("polygraphy_artifacts")
+
+    def sort(self, outcome: Outcome, iteration: int, phase: str) -> list[Path]:
+        """Move every file that exists to the folder of its outcome, named by time, iteration and phase.
+
+        Returns the files that were not there. Raises UsageError if the folder cannot be written.
+        """
+        missing = []
+        for file in self.files:
+            if file.exists():
+                self._move(file, self.folder / _FOLDER_OF.get(outcome, "other"), iteration, phase)
+            else:
+                missing.append(file)
+        return missing
+
+    def _move(self, file: Path, folder: Path, iteration: int, phase: str) -> None:
+        base = f"{file.stem}_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            target = folder / f"{base}{file.suffix}"
+            again = 1
+            while target.exists():
+                target = folder / f"{base}_{again}{file.suffix}"
+                again += 1
+            shutil.move(file, target)
+        except OSError as error:
+            raise errors.UsageError(f"cannot sort {file} into {folder}: {error.strerror or error}") from error
+
+
+def write_iteration(path: Path, iteration: int) -> None:
+    """Write the file of ``--iter-info``: ``{"iteration": N}``."""
+    write_whole(path, [json.dumps({"iteration": iteration}, indent=4).encode()])
+
+
+def require_distinct(files: Sequence[Path], reserved: Path) -> None:
+    """Raise UsageError if an artifact is the result file: it would be moved away."""
+    for file in files:
+        if file.resolve() == reserved.resolve():
+            raise errors.UsageError(f"{file} is given as an artifact and as the output: it would be moved away")

@@ -1,0 +1,56 @@
+"""What a check can say, and what a run of it leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from biopsy.checks.verdict import VerdictFile
+
+
+class Outcome(Enum):
+    """What a check said of one candidate. Only REPRODUCES advances a search."""
+
+    REPRODUCES = "reproduced"
+    OTHER_FAILURE = "another failure"
+    PASSES = "passed"
+    INVALID = "cannot say"
+    TIMED_OUT = "timed out"
+    UNSTABLE = "unstable"
+    INFRASTRUCTURE = "could not be run"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one run of a check left: the facts from which an outcome is judged.
+
+    ``status`` is the exit status, or minus the number of the signal that ended it. ``output`` is what it printed,
+    stdout and stderr in one, any bytes, its middle cut out when it is very long. ``seconds`` is wall time.
+    """
+
+    status: int
+    output: bytes = b""
+    verdict: VerdictFile = field(default_factory=VerdictFile)
+    seconds: float = 0.0
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An outcome with its reason in words, and the evidence it rests on."""
+
+    outcome: Outcome
+    reason: str
+    evidence: Evidence
+
+
+class Check(Protocol):
+    """Whatever decides about one candidate: a command, a Python function, a person."""
+
+    def run(self, candidate: Path) -> Evidence:
+        """Look at the model at ``candidate``. Raises CheckError if the check itself could not be run."""
+
+    def line(self, candidate: Path) -> str:
+        """What a person types to repeat this check."""
