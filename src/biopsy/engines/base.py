@@ -56,6 +56,11 @@ class Session(ABC):
     def outputs(self) -> Sequence[str]:
         """Names of the outputs, in the model's order."""
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What a reader of the values must know, such as a precision that was not really used; one line each."""
+        return ()
+
     @abstractmethod
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. ``feed`` has every input; returns every tensor output, in order.

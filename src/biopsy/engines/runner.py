@@ -1,0 +1,125 @@
+"""Running a model in an engine: the feeds are checked first, each run is timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
+
+
+def run_model(
+    model: ModelInput, engine: Engine, feeds: Sequence[Feed], *, runner: str | None = None, warm_up: int = 0
+) -> RunnerResult:
+    """Build the model once and run it with every feed, one iteration each.
+
+    ``runner`` names the result, by default with the engine's label; ``warm_up`` runs with the first feed come before
+    and are not recorded. Raises EngineFailure, EngineMissing, ModelError, or CannotCompare if a feed does not fit.
+    """
+    return run_session(engine.build(model), feeds, runner=runner or engine.label, warm_up=warm_up)
+
+
+def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up: int = 0) -> RunnerResult:
+    """Run a model that is built already; see ``run_model``."""
+    iterations = []
+    for number, feed in enumerate(feeds):
+        fed = checked_feed(feed, session.inputs, number)
+        for _ in range(warm_up if number == 0 else 0):
+            session.run(fed)
+        start = time.perf_counter()
+        outputs = session.run(fed)
+        iterations.append(Iteration(outputs, time.perf_counter() - start))
+    return RunnerResult(runner, tuple(iterations))
+
+
+def runner_name(engine_name: str, number: int, now: float | None = None) -> str:
+    """A name as saved results carry it: ``onnxrt-runner-N0-11/21/26-05:31:06``; ``now`` in seconds since the epoch."""
+    stamp = time.strftime("%m/%d/%y-%H:%M:%S", time.localtime(now))
+    return f"{engine_name}-runner-N{number}-{stamp}"
+
+
+def missing_inputs(feed: Feed, inputs: Mapping[str, TensorType | None]) -> list[str]:
+    """Names of the inputs that a feed has no value for."""
+    return [name for name in inputs if name not in feed]
+
+
+def checked_feed(feed: Feed, inputs: Mapping[str, TensorType | None], iteration: int = 0) -> dict[str, Array]:
+    """The part of a feed that a model takes, in its types; other entries are ignored.
+
+    A value of another element type is converted if that loses nothing (a float64 that is a float32). Raises
+    CannotCompare if an input is missing, is no plain tensor, has another shape, or would be changed by a conversion.
+    """
+    missing = missing_inputs(feed, inputs)
+    if missing:
+        raise errors.CannotCompare(
+            f"iteration {iteration} has no value for input {', '.join(map(repr, missing))}",
+            next_steps=[
+                "biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    gives every tensor's value, for a part of a model"
+            ],
+        )
+    return {name: _fitting(name, feed[name], type_) for name, type_ in inputs.items()}
+
+
+def _fitting(name: str, value: Array, wanted: TensorType | None) -> Array:
+    if wanted is None:
+        raise errors.CannotCompare(f"input {name!r} is a sequence, an optional or a map: only tensors can be fed")
+    array = np.asarray(value)
+    if not _shape_fits(array.shape, wanted):
+        raise errors.CannotCompare(
+            f"input {name!r} is {wanted} in the model, but the value given has shape {list(array.shape)}"
+        )
+    if wanted.elem == STRING:
+        return _as_text(name, array)
+    target = _numpy_type(name, wanted)
+    if array.dtype == target and array.dtype.isnative:
+        return array
+    return _converted(name, array, target)
+
+
+def _shape_fits(shape: tuple[int, ...], wanted: TensorType) -> bool:
+    if not wanted.shape:  # None, or an engine that writes an unknown rank as no dimensions: the engine will tell
+        return True
+    pairs = zip(shape, wanted.shape, strict=False)
+    return len(shape) == len(wanted.shape) and all(not isinstance(dim, int) or size == dim for size, dim in pairs)
+
+
+def _numpy_type(name: str, wanted: TensorType) -> np.dtype[Any]:
+    try:
+        return np.dtype(wanted.dtype)
+    except TypeError:
+        import ml_dtypes
+
+        extended = getattr(ml_dtypes, wanted.dtype, None)
+    if extended is None:
+        raise errors.CannotCompare(f"input {name!r} has type {wanted.dtype}, which NumPy cannot hold here")
+    dtype: np.dtype[Any] = np.dtype(extended)
+    return dtype
+
+
+def _as_text(name: str, array: Array) -> Array:
+    if array.dtype.kind in "UOT":
+        return array
+    raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
+
+
+def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
+    """The same values as ``target``, which must be able to hold every one of them, the sign of zero included."""
+    refused = errors.CannotCompare(
+        f"input {name!r} is {target} in the model, and the {array.dtype} values given cannot be converted "
+        f"without changing them"
+    )
+    if array.dtype.kind in "OUSTM":
+        raise refused
+    with np.errstate(all="ignore"):
+        there = array.astype(target)
+        back = there.astype(array.dtype)
+    same = (back == array) | ((back != back) & (array != array))  # NaN differs from itself
+    if not same.all() or (array.dtype.kind == "f" and (np.signbit(back) != np.signbit(array)).any()):
+        raise refused
+    return there

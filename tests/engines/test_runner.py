@@ -1,0 +1,100 @@
+"""Running a model with checked feeds."""
+
+import re
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import create
+from biopsy.engines.runner import checked_feed, run_model, runner_name
+from biopsy.model.tensor_type import TensorType
+from support.models import chain
+
+F32, F16, F64, BF16, I64, BOOL, TEXT = 1, 10, 11, 16, 7, 9, 8
+
+
+def fitted(value: object, elem: int, shape: tuple[int | str | None, ...] | None = None) -> np.ndarray:
+    return checked_feed({"x": np.asarray(value)}, {"x": TensorType(elem, shape)})["x"]
+
+
+def test_every_feed_is_one_iteration_with_its_time():
+    feeds = [{"t0": np.full((2, 2), value, np.float32)} for value in (1, -1, 2)]
+    result = run_model(ModelInput(chain(1).SerializeToString(), Path()), create("onnxrt"), feeds, warm_up=2)
+    assert result.runner == "onnxrt"
+    assert [iteration.outputs["t1"][0, 0] for iteration in result.iterations] == [1, 0, 2]
+    assert all(iteration.runtime is not None and iteration.runtime > 0 for iteration in result.iterations)
+
+
+def test_runner_names_have_the_form_that_saved_results_carry():
+    assert re.fullmatch(r"onnxrt-runner-N0-\d\d/\d\d/\d\d-\d\d:\d\d:\d\d", runner_name("onnxrt", 0))
+
+
+def test_entries_that_the_model_does_not_take_are_ignored():
+    inputs = {"x": TensorType(F32, (1,))}
+    assert list(checked_feed({"y": np.ones(3), "x": np.ones(1, np.float32)}, inputs)) == ["x"]
+
+
+def test_a_missing_input_cannot_be_compared_and_layerwise_inputs_are_hinted_at():
+    with pytest.raises(errors.CannotCompare, match="iteration 3 has no value for input 'x', 'z'") as caught:
+        checked_feed({"y": np.ones(1)}, dict.fromkeys(["x", "z"], TensorType(F32, None)), 3)
+    assert "data to-input" in caught.value.next_steps[0]
+
+
+def test_an_input_that_is_no_tensor_cannot_be_fed():
+    with pytest.raises(errors.CannotCompare, match="a sequence"):
+        checked_feed({"x": np.ones(1)}, {"x": None})
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 3, 1), (2, 4)])
+def test_another_shape_is_told_with_both_shapes(shape: tuple[int, ...]):
+    with pytest.raises(
+        errors.CannotCompare, match=re.escape(f"float32[N,3] in the model, but the value given has shape {list(shape)}")
+    ):
+        fitted(np.zeros(shape, np.float32), F32, ("N", 3))
+
+
+def test_symbolic_dimensions_take_any_size():
+    assert fitted(np.zeros((7, 3), np.float32), F32, ("N", 3)).shape == (7, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "elem"),
+    [
+        (np.array([0.5, -0.0, np.inf, np.nan]), F32),
+        (np.array([1, 2], np.int32), I64),
+        (np.array([1, 2]), F32),
+        (np.array([0.5, 3], np.float32), BF16),
+        (np.array([1, 0], np.uint8), BOOL),
+    ],
+)
+def test_values_that_fit_another_type_are_converted(value: np.ndarray, elem: int):
+    found = fitted(value, elem)
+    assert found.dtype.name == TensorType(elem, None).dtype
+    np.testing.assert_array_equal(found.astype(value.dtype), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "elem"),
+    [
+        (np.array([0.1]), F32),
+        (np.array([1e300]), F32),
+        (np.array([1.5]), I64),
+        (np.array([-0.0]), I64),
+        (np.array([2**53 + 1]), F64),
+        (np.array([300]), 3),
+        (np.array(["1"]), F32),
+        (np.array([0.1], ml_dtypes.bfloat16), I64),
+        (np.array([1.0]), TEXT),
+    ],
+)
+def test_values_that_a_conversion_would_change_are_refused(value: np.ndarray, elem: int):
+    with pytest.raises(errors.CannotCompare):
+        fitted(value, elem)
+
+
+def test_swapped_bytes_are_put_in_order():
+    assert fitted(np.array([1.5], ">f4"), F32).dtype.isnative
