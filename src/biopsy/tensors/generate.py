@@ -1,0 +1,289 @@
+"""Where inputs come from when no file has them: random values that can be had again, or a script of the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.model.load import require_file
+from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
+from biopsy.tensors.dtypes import KINDS, dtype_named, is_extended
+from biopsy.tensors.results import Array
+
+Range: TypeAlias = tuple[float, float]
+
+DEFAULT_RANGE: Range = (0.0, 1.0)
+"""Of floats and of integers, both ends included: what Polygraphy draws from, and safe for indices, masks and ids."""
+
+WORDS = ("alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel")
+
+
+def generate_feeds(
+    inputs: Mapping[str, TensorType],
+    *,
+    iterations: int = 1,
+    seed: int = 1,
+    val_range: Mapping[str, Range] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+) -> list[dict[str, Array]]:
+    """Random inputs: one dictionary per iteration, tensor name -> array, in the order of ``inputs``.
+
+    The values of a tensor depend on seed, iteration, name, type and shape only: not on what other inputs there are, nor
+    on the version of numpy. Floats are uniform in their range, integers too; booleans are random whatever the range;
+    strings are simple words. ``val_range`` gives a range per name, "" for all that are not named; the values of a type
+    that cannot hold the range of "" are those it can hold. ``shapes`` overrides shapes (see ``resolve_shapes``). Names
+    that are no inputs are ignored, since a smaller candidate lacks some of the original's inputs.
+
+    Raises UsageError if a shape is unknown or contradicted, if a range has no values of the input's type, or if there
+    are no values of that type at all.
+    """
+    resolved = resolve_shapes(inputs, shapes or {})
+    ranges = val_range or {}
+    plans = {name: _Draw(name, tensor.elem, resolved[name], ranges) for name, tensor in inputs.items()}
+    return [
+        {name: plan.values(f"{seed}/{iteration}/{name}") for name, plan in plans.items()}
+        for iteration in range(iterations)
+    ]
+
+
+# Shapes
+
+
+def resolve_shapes(
+    inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The shape of every input, all dimensions known.
+
+    A dynamic dimension is what ``shapes`` says; else, if it is a symbol whose size follows from another input's
+    override, that size; else 1. Raises UsageError if an override contradicts the model, or if an input's rank is
+    unknown and nobody said it.
+    """
+    symbols: dict[str, int] = {}
+    for name, tensor in inputs.items():
+        if name in shapes:
+            _require_fitting(name, tensor, shapes[name])
+            for dim, size in zip(tensor.shape or (), shapes[name], strict=False):
+                if isinstance(dim, str):
+                    symbols.setdefault(dim, size)
+    return {
+        name: tuple(shapes[name]) if name in shapes else _filled(name, tensor, symbols)
+        for name, tensor in inputs.items()
+    }
+
+
+def defaulted_shapes(
+    inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The inputs whose shape is a guess: a dynamic dimension became 1, or the size of its symbol elsewhere.
+
+    Their shapes as ``resolve_shapes`` has them, for a warning that names them. Raises UsageError as it does.
+    """
+    resolved = resolve_shapes(inputs, shapes)
+    return {name: resolved[name] for name, tensor in inputs.items() if name not in shapes and not tensor.is_static}
+
+
+def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> None:
+    if tensor.shape is None:
+        return
+    same_rank = len(shape) == len(tensor.shape)
+    pairs = zip(tensor.shape, shape, strict=False)
+    if not same_rank or any(isinstance(dim, int) and dim != size for dim, size in pairs):
+        raise errors.UsageError(
+            f"the shape {list(shape)} given for input '{name}' does not fit the model, where it is {tensor}",
+            next_steps=[_shape_option(name, tensor)],
+        )
+
+
+def _filled(name: str, tensor: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
+    if tensor.shape is None:
+        raise errors.UsageError(
+            f"the model does not say how many dimensions input '{name}' has", next_steps=[_shape_option(name, tensor)]
+        )
+    return tuple(dim if isinstance(dim, int) else symbols.get(dim, 1) if dim is not None else 1 for dim in tensor.shape)
+
+
+def _shape_option(name: str, tensor: TensorType) -> str:
+    example = "1,3,224,224" if tensor.shape is None else ",".join("1" if d is None else str(d) for d in tensor.shape)
+    return f"--input-shapes '{name}:[{example}]'"
+
+
+# Values
+
+
+class _Draw:
+    """How one input is drawn: decided once, for every iteration."""
+
+    def __init__(self, name: str, elem: int, shape: tuple[int, ...], ranges: Mapping[str, Range]) -> None:
+        self._shape = shape
+        self._elem = elem
+        if elem not in DTYPE_OF_ELEM:
+            raise errors.UsageError(
+                f"no values can be made up for input '{name}': its element type ({elem}) is unknown",
+                next_steps=["give them with --load-inputs FILE or --data-loader-script FILE.py"],
+            )
+        self._dtype = np.dtype(np.str_) if elem == STRING else dtype_named(DTYPE_OF_ELEM[elem])
+        self._low, self._high = _bounds(name, self._dtype, elem, ranges)
+
+    def values(self, key: str) -> Array:
+        """The values that belong to a key, in the input's type and shape."""
+        count = math.prod(self._shape)
+        if self._elem == STRING:
+            return np.asarray(WORDS)[_raw(key, count) % np.uint64(len(WORDS))].reshape(self._shape)
+        if self._elem == BOOL:
+            return (_raw(key, count) >> np.uint64(63)).astype(np.bool_).reshape(self._shape)
+        if self._elem in INTEGERS:
+            return self._integers(_raw(key, count)).reshape(self._shape)
+        if self._elem in FLOATS:
+            return self._floats(_raw(key, count)).reshape(self._shape)
+        pairs = self._floats(_raw(key, 2 * count)).reshape(2, *self._shape)
+        return np.asarray(pairs[0] + 1j * pairs[1]).astype(self._dtype)
+
+    def _integers(self, raw: Array) -> Array:
+        low, high = int(self._low), int(self._high)
+        span = high - low + 1
+        offsets = raw if span >= 1 << 64 else raw % np.uint64(span)
+        # In two's complement, so that the whole range of int64 and of uint64 works.
+        values = offsets + np.uint64(low % (1 << 64))
+        return (values if low >= 0 else values.view(np.int64)).astype(self._dtype)
+
+    def _floats(self, raw: Array) -> Array:
+        unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        values = self._low * (1 - unit) + self._high * unit
+        return values if self._dtype.kind == "c" else values.astype(self._dtype)
+
+
+def _raw(key: str, count: int) -> Array:
+    """``count`` random uint64. The bit stream of PCG64 is what numpy promises never to change, unlike Generator."""
+    digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    bits = np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "little")))
+    return np.asarray(bits.random_raw(count), dtype=np.uint64)
+
+
+def _bounds(name: str, dtype: np.dtype[Any], elem: int, ranges: Mapping[str, Range]) -> Range:
+    """The range to draw from, within what the type can hold."""
+    low, high = ranges.get(name, ranges.get("", DEFAULT_RANGE))
+    if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+        raise errors.UsageError(f"the range [{low:g},{high:g}] for input '{name}' is empty or has no end")
+    if elem in {BOOL, STRING}:
+        return low, high
+    least, most = _limits(dtype, elem)
+    if elem in INTEGERS:
+        low, high = math.trunc(low), math.trunc(high)
+    if name in ranges and not (least <= low and high <= most):
+        raise errors.UsageError(
+            f"the range [{low:g},{high:g}] for input '{name}' does not fit its type {dtype.name}, "
+            f"which holds {least:g} to {most:g}",
+            next_steps=[f"--val-range '{name}:[{max(low, least):g},{min(high, most):g}]'"],
+        )
+    return min(max(low, least), most), min(max(high, least), most)
+
+
+def _limits(dtype: np.dtype[Any], elem: int) -> Range:
+    """Least and greatest finite value of a type of numbers."""
+    if is_extended(dtype):
+        import ml_dtypes
+
+        untyped: Any = ml_dtypes
+        extended = untyped.iinfo(dtype) if elem in INTEGERS else untyped.finfo(dtype)
+        return float(extended.min), float(extended.max)
+    if elem in INTEGERS:
+        integers = np.iinfo(dtype)
+        return int(integers.min), int(integers.max)
+    floats = np.finfo(dtype)
+    return float(floats.min), float(floats.max)
+
+
+# A script of the user's
+
+
+def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[str, Array]]:
+    """The inputs that a Python script makes: run ``function`` of the file, one dictionary per iteration.
+
+    The script is run because the user named it; its folder is on ``sys.path`` meanwhile, as when Python runs it. The
+    file is loaded at once, iterations are made as they are asked for.
+
+    Raises UsageError if there is no such file or function; DataError, while iterating too, naming the iteration, if the
+    script raises, yields anything but dictionaries of tensors, or yields nothing.
+    """
+    path = require_file(Path(path), "data loader script")
+    with _running(path):
+        source = compile(path.read_bytes(), str(path), "exec")
+        module = ModuleType(path.stem)
+        module.__file__ = str(path)
+        exec(source, module.__dict__)  # noqa: S102 - the user named this script in order to have it run
+    loader = getattr(module, function, None)
+    if not callable(loader):
+        found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise errors.UsageError(
+            f"{path} has no function '{function}'",
+            next_steps=[f"--data-loader-script {path}:{name}" for name in found[:3]],
+        )
+    return _iterations(path, loader)
+
+
+@contextmanager
+def _running(path: Path) -> Iterator[None]:
+    """Run a script's code: its folder can be imported from, its exceptions become a DataError that names the line."""
+    folder = str(path.parent.resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    except errors.BiopsyError:
+        raise
+    except Exception as error:
+        raise errors.DataError(f"the data loader script {path} failed{_line(path, error)}: {error!r}") from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _line(path: Path, error: Exception) -> str:
+    """Where in the script an exception came from, as ``" in line 3"``."""
+    if isinstance(error, SyntaxError):
+        return f" in line {error.lineno}"
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            found = f" in line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _iterations(path: Path, loader: Callable[[], Iterable[Any]]) -> Iterator[dict[str, Array]]:
+    with _running(path):
+        made = iter(loader())
+    number = 0
+    while True:
+        with _running(path):
+            feed = next(made, made)  # the iterator itself stands for its end: it is no dictionary
+        if feed is made:
+            break
+        yield _checked(f"iteration {number} of {path}", feed)
+        number += 1
+    if number == 0:
+        raise errors.DataError(f"the data loader script {path} gave no iteration")
+
+
+def _checked(place: str, feed: Any) -> dict[str, Array]:
+    if not isinstance(feed, Mapping):
+        raise errors.DataError(
+            f"{place} is of type {type(feed).__name__}, not a dictionary of tensors",
+            next_steps=['the function must yield dictionaries: yield {"x": np.zeros((1, 3), np.float32)}'],
+        )
+    arrays = {}
+    for name, value in feed.items():
+        array = np.asarray(value)
+        text = array.dtype.kind == "O" and all(isinstance(element, str) for element in array.flat)
+        if not (text or array.dtype.kind in KINDS or is_extended(array.dtype)):
+            raise errors.DataError(f"{place}: '{name}' is of type {type(value).__name__}, not a tensor")
+        arrays[str(name)] = array
+    return arrays
