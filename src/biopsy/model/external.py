@@ -6,7 +6,6 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import walk
+from biopsy.model.storage import BITS, raw_size
 from biopsy.model.write import write_whole
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ MOST_INLINE = 1 << 30
 """Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
 
 _LARGEST_MESSAGE = (1 << 31) - 1
-_BITS = {8: 0, 14: 64, 15: 128} | dict.fromkeys((1, 6, 12), 32) | dict.fromkeys((7, 11, 13), 64)
-_BITS |= dict.fromkeys((4, 5, 10, 16), 16) | dict.fromkeys((2, 3, 9, 17, 18, 19, 20, 24), 8)
-_BITS |= dict.fromkeys((21, 22, 23), 4) | dict.fromkeys((25, 26), 2)
 _CHUNK = 8 << 20
 _PAGE = 4096
 
@@ -119,12 +116,13 @@ def byte_size(tensor: onnx.TensorProto) -> int:
 
     Raises ModelError for a negative dimension or an element type that nobody knows.
     """
-    if any(dim < 0 for dim in tensor.dims) or tensor.data_type not in _BITS:
+    size = raw_size(tensor.data_type, tensor.dims)
+    if size is None:
         raise errors.ModelError(
             f"tensor {tensor.name!r} has shape {list(tensor.dims)} and element type {tensor.data_type}: "
             f"its size cannot be told"
         )
-    return (math.prod(tensor.dims) * _BITS[tensor.data_type] + 7) // 8
+    return size
 
 
 def load_into(model: onnx.ModelProto, folder: Path) -> None:
@@ -235,7 +233,7 @@ def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external
 
 
 def _can_move(weight: onnx.TensorProto, threshold: int) -> bool:
-    return weight.data_type in _BITS and weight.data_type != 8 and byte_size(weight) >= max(threshold, 1)
+    return weight.data_type in BITS and weight.data_type != 8 and byte_size(weight) >= max(threshold, 1)
 
 
 def _load_one(tensor: onnx.TensorProto, folder: Path) -> None:
@@ -292,7 +290,7 @@ def _laid_out(sources: Iterable[tuple[str, Span | bytes]], offsets: Iterable[int
 
 def total_bytes(model: onnx.ModelProto) -> int:
     """Bytes of all initializers, external ones included."""
-    return sum(byte_size(weight) for weight in chain(walk.weights(model)) if weight.data_type in _BITS)
+    return sum(byte_size(weight) for weight in chain(walk.weights(model)) if weight.data_type in BITS)
 
 
 def default_name(path: Path) -> str:

@@ -1,0 +1,67 @@
+"""``biopsy inspect model`` as it is typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, helper
+
+from biopsy.cli.app import main
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [2], [1, 2])
+    nodes = [helper.make_node("Mul", ["x", "w"], ["m"], name="mul0"), helper.make_node("Softmax", ["m"], ["y"], axis=0)]
+    path = tmp_path / "model.onnx"
+    path.write_bytes(helper.make_model(helper.make_graph(nodes, "g", [info], [], [weight])).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "nodes", "attributes", "weights"),
+    [
+        ([], False, False, False),
+        (["--mode=none"], False, False, False),
+        (["--mode=basic"], True, False, False),
+        (["--mode", "attrs"], True, True, False),
+        (["--mode=full"], True, True, True),
+        (["--show", "layers"], True, False, False),
+        (["--show", "layers", "attrs"], True, True, False),
+        (["--show", "weights"], False, False, True),
+        (["--show", "layers", "attrs", "weights"], True, True, True),
+    ],
+)
+def test_modes_and_show_choose_what_is_shown(model, capsys, options, nodes, attributes, weights) -> None:
+    assert main(["inspect", "model", str(model), *options]) == 0
+    out = capsys.readouterr().out
+    assert "2 nodes · 1 initializer" in out
+    assert ("mul0 [Op: Mul]" in out) == nodes
+    assert ("axis = 0" in out) == attributes
+    assert ("Initializer | w float32[2] · 8 bytes · [1, 2]" in out) == weights
+
+
+def test_a_damaged_model_is_one_message_and_status_4(tmp_path: Path, capsys) -> None:
+    (tmp_path / "bad.onnx").write_bytes(b"not a model")
+    assert main(["inspect", "model", str(tmp_path / "bad.onnx")]) == 4
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert "bad.onnx" in seen.err
+    assert "Traceback" not in seen.err
+
+
+def test_a_missing_model_is_status_2(tmp_path: Path, capsys) -> None:
+    assert main(["inspect", "model", str(tmp_path / "gone.onnx")]) == 2
+    assert "gone.onnx" in capsys.readouterr().err
+
+
+def test_an_unknown_mode_is_status_2(model: Path, capsys) -> None:
+    assert main(["inspect", "model", str(model), "--mode=loud"]) == 2
+    assert "loud" in capsys.readouterr().err
+
+
+def test_the_help_has_examples(capsys) -> None:
+    assert main(["inspect", "model", "--help"]) == 0
+    assert "--mode=basic" in capsys.readouterr().out
