@@ -46,6 +46,12 @@ def test_inputs_have_the_types_that_the_model_declares(engine: str):
     assert build(engine, made).inputs == {"x": TensorType(FLOAT, ("N", 3, 4))}
 
 
+@pytest.mark.parametrize("engine", ["onnxrt", "reference"])
+def test_a_scalar_and_an_unknown_rank_are_told_apart(engine: str):
+    made = model([helper.make_node("Add", ["a", "b"], ["y"])], [info("a", ()), info("b", None)], [info("y", None)])
+    assert build(engine, made).inputs == {"a": TensorType(FLOAT, ()), "b": TensorType(FLOAT, None)}
+
+
 @every_engine
 def test_outputs_come_by_name_in_the_models_order(engine: str):
     nodes = [helper.make_node("Neg", ["x"], ["b"]), helper.make_node("Abs", ["b"], ["a"])]

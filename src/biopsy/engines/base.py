@@ -88,6 +88,11 @@ class Engine(ABC):
     def version(cls) -> str:
         """The version of the engine's package. Raises EngineMissing if it cannot be imported."""
 
+    @classmethod
+    def devices(cls) -> Sequence[str]:
+        """Names of what the engine can run on here, best known first; empty when it has no choice."""
+        return ()
+
     @abstractmethod
     def build(self, model: ModelInput) -> Session:
         """Load and compile a model. Raises EngineFailure with stage "load" or "build"."""

@@ -11,6 +11,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
+from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -67,6 +68,11 @@ class OnnxRuntime(Engine):
         """The version of the package onnxruntime."""
         return str(_import().__version__)
 
+    @classmethod
+    def devices(cls) -> Sequence[str]:
+        """The execution providers in the package; one may still lack its driver."""
+        return tuple(_import().get_available_providers())
+
     def build(self, model: ModelInput) -> Session:
         """Load and optimize the model on exactly the providers asked for, never on others instead."""
         ort = _import()
@@ -87,7 +93,7 @@ class OnnxRuntime(Engine):
             raise_if_model_is_broken(model)
             raise self._failure(error, _stage(error)) from error
         _require_active(session.get_providers(), providers)
-        return OnnxRuntimeSession(ort, session, self)
+        return OnnxRuntimeSession(ort, session, self, model)
 
     def _session_options(self, ort: Any, model: ModelInput) -> Any:
         options = ort.SessionOptions()
@@ -110,11 +116,11 @@ class OnnxRuntime(Engine):
 class OnnxRuntimeSession(Session):
     """A model that ONNX Runtime has loaded."""
 
-    def __init__(self, ort: Any, session: Any, engine: OnnxRuntime) -> None:
+    def __init__(self, ort: Any, session: Any, engine: OnnxRuntime, model: ModelInput) -> None:
         self._ort = ort
         self._session = session
         self._engine = engine
-        self._inputs = {node.name: _tensor_type(node) for node in session.get_inputs()}
+        self._inputs = _with_true_ranks({node.name: _tensor_type(node) for node in session.get_inputs()}, model)
         self._outputs = {node.name: _tensor_type(node) for node in session.get_outputs()}
         types = [*self._inputs.values(), *self._outputs.values()]
         self._all_plain = all(type_ is None or type_.elem in _PLAIN for type_ in types)
@@ -123,7 +129,7 @@ class OnnxRuntimeSession(Session):
 
     @property
     def inputs(self) -> Mapping[str, TensorType | None]:
-        """Inputs that must be fed. A shape of no dimensions may also mean that the rank is unknown."""
+        """Inputs that must be fed, with the types that the model declares."""
         return self._inputs
 
     @property
@@ -239,6 +245,15 @@ def _tensor_type(node: Any) -> TensorType | None:
     kind, _, rest = node.type.partition("(")
     elem = _ELEM_OF_ORT.get(rest.removesuffix(")"))
     return TensorType(elem, tuple(node.shape)) if kind == "tensor" and elem is not None else None
+
+
+def _with_true_ranks(inputs: dict[str, TensorType | None], model: ModelInput) -> dict[str, TensorType | None]:
+    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar: only the model itself can tell."""
+    unsure = [name for name, type_ in inputs.items() if type_ is not None and type_.shape == ()]
+    if unsure:
+        index = index_bytes(model.data, model.folder)
+        inputs |= {name: index.tensor_type(index.ids[name]) for name in unsure}
+    return inputs
 
 
 def _readable(array: Array) -> Array:

@@ -47,6 +47,11 @@ class OpenVino(Engine):
         """The version of the package openvino, without its build number."""
         return str(_import().__version__).partition("-")[0]
 
+    @classmethod
+    def devices(cls) -> Sequence[str]:
+        """The devices that OpenVINO finds."""
+        return tuple(_import().Core().available_devices)
+
     def build(self, model: ModelInput) -> Session:
         """Read and compile the model for the device, in the precision asked for or not at all."""
         openvino = _import()

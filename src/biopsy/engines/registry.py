@@ -55,6 +55,7 @@ class Installed:
     summary: str = ""
     package: str = ""
     version: str | None = None
+    devices: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -124,7 +125,7 @@ def _describe(name: str) -> Installed:
         return Installed(name, problem=error.message)
     about = (name, engine_class.summary, engine_class.package)
     try:
-        return Installed(*about, version=engine_class.version())
+        return Installed(*about, version=engine_class.version(), devices=tuple(engine_class.devices()))
     except errors.EngineMissing as error:
         return Installed(*about, problem=error.message)
     except Exception as error:  # whatever a package does wrong while it is imported

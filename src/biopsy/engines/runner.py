@@ -55,6 +55,9 @@ def checked_feed(feed: Feed, inputs: Mapping[str, TensorType | None], iteration:
     A value of another element type is converted if that loses nothing (a float64 that is a float32). Raises
     CannotCompare if an input is missing, is no plain tensor, has another shape, or would be changed by a conversion.
     """
+    for name, type_ in inputs.items():
+        if type_ is None:
+            raise errors.CannotCompare(f"input {name!r} is a sequence, an optional or a map: only tensors can be fed")
     missing = missing_inputs(feed, inputs)
     if missing:
         raise errors.CannotCompare(
@@ -63,12 +66,10 @@ def checked_feed(feed: Feed, inputs: Mapping[str, TensorType | None], iteration:
                 "biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    gives every tensor's value, for a part of a model"
             ],
         )
-    return {name: _fitting(name, feed[name], type_) for name, type_ in inputs.items()}
+    return {name: _fitting(name, feed[name], type_) for name, type_ in inputs.items() if type_ is not None}
 
 
-def _fitting(name: str, value: Array, wanted: TensorType | None) -> Array:
-    if wanted is None:
-        raise errors.CannotCompare(f"input {name!r} is a sequence, an optional or a map: only tensors can be fed")
+def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
     array = np.asarray(value)
     if not _shape_fits(array.shape, wanted):
         raise errors.CannotCompare(
@@ -83,7 +84,7 @@ def _fitting(name: str, value: Array, wanted: TensorType | None) -> Array:
 
 
 def _shape_fits(shape: tuple[int, ...], wanted: TensorType) -> bool:
-    if not wanted.shape:  # None, or an engine that writes an unknown rank as no dimensions: the engine will tell
+    if wanted.shape is None:
         return True
     pairs = zip(shape, wanted.shape, strict=False)
     return len(shape) == len(wanted.shape) and all(not isinstance(dim, int) or size == dim for size, dim in pairs)

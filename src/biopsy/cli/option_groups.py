@@ -1,0 +1,232 @@
+"""Groups of options that several commands have: engines, inputs, comparing. Values are parsed when they are used.
+
+Nothing here imports NumPy: every ``--help`` and every parsed command line passes through this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    from biopsy.engines.registry import EngineSpec
+
+PLAIN_ONNXRT = "--onnxrt"
+"""What stands in ``args.engines`` for the flag, so that --providers and its like apply to it alone."""
+
+_ORT_LEVELS = {
+    "ORT_DISABLE_ALL": "none",
+    "ORT_ENABLE_BASIC": "basic",
+    "ORT_ENABLE_EXTENDED": "extended",
+    "ORT_ENABLE_LAYOUT": "layout",
+    "ORT_ENABLE_ALL": "all",
+}
+_LEVELS = tuple(_ORT_LEVELS.values())
+
+
+def add_engines(parser: argparse.ArgumentParser) -> None:
+    """``--onnxrt``, ``--engine`` and the others, into ``args.engines`` in the order of the command line."""
+    group = parser.add_argument_group(
+        "engines, each as often as wanted; the first is what the others are compared with"
+    )
+    flag = {"action": "append_const", "dest": "engines"}
+    group.add_argument("--onnxrt", **flag, const=PLAIN_ONNXRT, help="ONNX Runtime")  # type: ignore[arg-type]
+    group.add_argument("--reference", **flag, const="reference", help="the reference evaluator of onnx")  # type: ignore[arg-type]
+    group.add_argument("--openvino", **flag, const="openvino", help="OpenVINO, in float32")  # type: ignore[arg-type]
+    group.add_argument("--trt", **flag, const="trt", help="TensorRT (not supported yet: ends with status 4)")  # type: ignore[arg-type]
+    group.add_argument(
+        "--engine",
+        action="append",
+        dest="engines",
+        metavar="NAME[:key=value,...]",
+        help="any engine with its options, such as onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
+    )
+    group = parser.add_argument_group("settings of --onnxrt (with --engine, write them after the name)")
+    group.add_argument(
+        "--providers",
+        "--execution-providers",
+        nargs="+",
+        metavar="NAME",
+        help="execution providers, best first, such as cuda cpu (default: cpu)",
+    )
+    group.add_argument(
+        "--optimization-level",
+        "--graph-optimization-level",
+        type=_optimization_level,
+        metavar="LEVEL",
+        help=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names such as ORT_DISABLE_ALL (default: all)",
+    )
+    group.add_argument("--threads", type=count, metavar="N", help="threads within an operator; 0: the engine's choice")
+
+
+def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
+    """The engines asked for, in order, the settings of --onnxrt put into its spec. Raises UsageError if none is."""
+    from biopsy.engines.registry import EngineSpec, parse_spec
+
+    if not args.engines:
+        raise errors.UsageError(
+            "no engine is given to run the model in",
+            next_steps=["--onnxrt", "--engine NAME    for any engine that 'biopsy doctor' shows"],
+        )
+    plain = EngineSpec("onnxrt", _onnxrt_settings(args))
+    return [plain if text == PLAIN_ONNXRT else parse_spec(text) for text in args.engines]
+
+
+def ignored_settings(args: argparse.Namespace) -> list[str]:
+    """Settings of --onnxrt that were given although there is no --onnxrt to apply them to."""
+    given = {"--providers": args.providers, "--optimization-level": args.optimization_level, "--threads": args.threads}
+    return [] if PLAIN_ONNXRT in args.engines else [option for option, value in given.items() if value is not None]
+
+
+def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:
+    settings = {}
+    if args.providers is not None:
+        settings["providers"] = "+".join(args.providers)
+    if args.optimization_level is not None:
+        settings["optimization"] = args.optimization_level
+    if args.threads is not None:
+        settings["threads"] = str(args.threads)
+    return settings
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model, its weights' folder, and the outputs to mark."""
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--onnx-outputs",
+        "--outputs",
+        nargs="+",
+        metavar="NAME",
+        help="tensors to return instead of the model's outputs, patterns allowed; 'mark all': every tensor too",
+    )
+    group.add_argument(
+        "--external-data-dir",
+        "--load-external-data",
+        "--ext",
+        type=Path,
+        metavar="DIR",
+        help="where external weights stand (default: the model's folder)",
+    )
+
+
+def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
+    """What --onnx-outputs asks for."""
+    names: Sequence[str] | None = args.onnx_outputs
+    return "all" if names in (["mark", "all"], ["*"]) else names
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Where inputs come from, and where they go."""
+    group = parser.add_argument_group("inputs: random ones, the same for the same seed, unless they are loaded")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--load-inputs",
+        "--load-input-data",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="inputs saved before; the iterations of several files follow one another; tensors that the model "
+        "does not take are ignored",
+    )
+    source.add_argument(
+        "--data-loader-script",
+        metavar="FILE.py[:function]",
+        help="a Python function that yields dictionaries of arrays (default: load_data)",
+    )
+    group.add_argument("--iterations", "--iters", type=positive, default=1, metavar="N", help="random inputs to make")
+    group.add_argument("--seed", type=count, default=1, metavar="N", help="seed of random inputs (default: 1)")
+    group.add_argument(
+        "--val-range",
+        nargs="+",
+        metavar="[NAME:][lo,hi]",
+        help="range of random values, for all inputs or one of them (default: [0,1])",
+    )
+    group.add_argument(
+        "--input-shapes",
+        "--inputs",
+        "--model-input-shapes",
+        "--model-inputs",
+        nargs="+",
+        metavar="NAME:[d0,d1,...]",
+        help="shapes of random inputs, where the model leaves them open",
+    )
+    group.add_argument(
+        "--save-inputs", "--save-input-data", type=Path, metavar="FILE", help=f"save the inputs used: {_FORMATS}"
+    )
+
+
+_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
+
+
+def add_comparing(parser: argparse.ArgumentParser) -> None:
+    """Golden values, tolerances and what of the error is held against them."""
+    group = parser.add_argument_group("outputs and comparing")
+    group.add_argument(
+        "--save-outputs", "--save-results", type=Path, metavar="FILE", help=f"save what every engine gave: {_FORMATS}"
+    )
+    group.add_argument(
+        "--load-outputs",
+        "--load-results",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="golden values saved before; every engine, the first one too, is compared with all of them",
+    )
+    tolerance = "for all outputs or one of them (default: 1e-5)"
+    group.add_argument(
+        "--atol",
+        "--abs-tol",
+        "--absolute-tolerance",
+        nargs="+",
+        metavar="[OUTPUT:]VALUE",
+        help=f"greatest absolute difference allowed, {tolerance}",
+    )
+    group.add_argument(
+        "--rtol",
+        "--rel-tol",
+        "--relative-tolerance",
+        nargs="+",
+        metavar="[OUTPUT:]VALUE",
+        help=f"greatest difference allowed relative to the expected value, {tolerance}",
+    )
+    group.add_argument(
+        "--check-error-stat",
+        nargs="+",
+        metavar="[OUTPUT:]STAT",
+        help="what is held against the tolerances: elemwise, max, mean, median or quantile (default: elemwise)",
+    )
+    group.add_argument(
+        "--error-quantile",
+        nargs="+",
+        metavar="[OUTPUT:]Q",
+        help="which quantile 'quantile' means, 0 to 1 (default: 0.99)",
+    )
+    group.add_argument("--validate", action="store_true", help="fail if an engine gives NaN or infinity")
+    group.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+    group.add_argument("--warm-up", type=count, default=0, metavar="N", help="runs before the first that is timed")
+
+
+def count(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """A whole number from 1 on."""
+    if count(text) == 0:
+        raise argparse.ArgumentTypeError("0 is too few")
+    return int(text)
+
+
+def _optimization_level(text: str) -> str:
+    level = _ORT_LEVELS.get(text.upper(), text)
+    if level not in _LEVELS:
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_LEVELS)}")
+    return level

@@ -1,0 +1,62 @@
+"""``biopsy doctor``."""
+
+import importlib.util
+import sys
+
+import onnxruntime
+import pytest
+
+from biopsy.cli.app import main
+from biopsy.engines.onnxrt import OnnxRuntime
+
+
+def test_engines_that_work_are_shown_with_version_and_devices(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor"]) == 0
+    shown = capsys.readouterr().out
+    assert f"onnxrt     {onnxruntime.__version__} · ONNX Runtime · " in shown
+    assert "CPUExecutionProvider" in shown
+    assert "reference  " in shown
+
+
+@pytest.mark.skipif(importlib.util.find_spec("openvino") is not None, reason="openvino is installed here")
+def test_an_engine_that_is_not_installed_is_shown_with_how_to_get_it(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "openvino"]) == 4
+    shown = capsys.readouterr().out
+    assert "does not work here: openvino is not installed" in shown
+    assert 'pip install "biopsy[openvino]"' in shown
+
+
+def test_tensorrt_is_named_as_not_supported_yet(capsys: pytest.CaptureFixture[str]):
+    main(["doctor"])
+    assert "trt        does not work here: TensorRT (engine 'trt') is not supported" in capsys.readouterr().out
+
+
+def test_the_options_of_an_engine_are_explained(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "onnxrt"]) == 0
+    shown = capsys.readouterr().out
+    assert "none, basic, extended, layout, all (default: all)" in shown
+    assert "config.KEY" in shown
+
+
+def test_an_unknown_engine_is_an_error_that_lists_the_others(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "abacus"]) == 4
+    assert "known here: onnxrt, reference, openvino" in capsys.readouterr().err
+
+
+def test_the_status_tells_whether_onnxruntime_works(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["doctor"]) == 4
+    assert "onnxrt     does not work here: onnxruntime cannot be imported" in capsys.readouterr().out
+
+
+def test_a_package_that_fails_in_any_way_is_survived(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def fail() -> str:
+        raise OSError("libcudart.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(OnnxRuntime, "version", fail)
+    assert main(["doctor"]) == 4
+    assert "libcudart.so.13" in capsys.readouterr().out
