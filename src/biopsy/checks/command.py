@@ -37,6 +37,8 @@ class CommandCheck:
         self.default_name = default_name
         self.timeout = timeout
 
+    automatic = True
+
     @property
     def names_candidate(self) -> bool:
         """Whether the command says where the candidate's path goes; if not, it knows the default name by itself."""

@@ -20,6 +20,9 @@ class FunctionCheck:
     CannotCompare says nothing about the candidate, and what is infrastructure stops the search.
     """
 
+    automatic = True
+    names_candidate = True
+
     def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
         self.function = function
         self.as_proto = as_proto

@@ -20,6 +20,9 @@ class UndoError(Exception):
 class InteractiveCheck:
     """Asks about each candidate. ``ask`` shows a question and returns the line typed; EOFError ends the search."""
 
+    automatic = False
+    names_candidate = True
+
     def __init__(self, ask: Callable[[str], str]) -> None:
         self._ask = ask
 

@@ -47,7 +47,16 @@ class Judged:
 
 
 class Check(Protocol):
-    """Whatever decides about one candidate: a command, a Python function, a person."""
+    """Whatever decides about one candidate: a command, a Python function, a person.
+
+    ``automatic``: it costs nobody's attention, so the program may check more than the search needs.
+    ``names_candidate``: it is told where the candidate stands; if not, it knows the usual place by itself.
+    """
+
+    @property
+    def automatic(self) -> bool: ...  # noqa: D102 -- see the class
+    @property
+    def names_candidate(self) -> bool: ...  # noqa: D102 -- see the class
 
     def run(self, candidate: Path) -> Evidence:
         """Look at the model at ``candidate``. Raises CheckError if the check itself could not be run."""

@@ -106,12 +106,24 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
     )
     _add_output_options(parser)
     module.configure(parser)
+    own, rest = _split_at(getattr(module, "REST_OPTIONS", ()), words[used:])
     try:
-        args = parser.parse_args(words[used:])
+        args = parser.parse_args(own)
     except SystemExit as exit_:  # argparse ends --help and --version this way
         return int(exit_.code or 0)
+    if rest is not None:
+        args.check = rest
     console.verbosity = args.verbose - args.quiet
     return int(module.execute(args, console))
+
+
+def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:
+    """The words before an option that takes the whole rest of the line, and that rest; None without such an option.
+
+    argparse would look at the rest too, and take what looks like an option of ours for one.
+    """
+    at = next((place for place, word in enumerate(words) if word in options), None)
+    return (words, None) if at is None else (words[:at], words[at + 1 :])
 
 
 def _find(words: Sequence[str]) -> Command | None:

@@ -7,7 +7,7 @@ by protobuf is the same byte for byte.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
@@ -80,14 +80,16 @@ class Boundary:
 
     ``infos`` gives a serialized ValueInfoProto for tensors whose type the model does not declare; ``frozen`` a
     serialized TensorProto for each cut that becomes a constant. ``inputs`` and ``outputs`` replace what a subset
-    would choose; ``places`` the serialized TensorProto of weights whose external data is referred to anew.
+    would choose; ``places`` the serialized TensorProto of weights whose external data is referred to anew;
+    ``dropped`` are initializers to leave out.
     """
 
     infos: Mapping[int, bytes]
     frozen: Mapping[int, bytes]
     inputs: Sequence[int] | None = None
     outputs: Sequence[int] | None = None
-    places: Mapping[int, bytes] | None = None
+    places: Mapping[int, bytes] = field(default_factory=dict)
+    dropped: frozenset[int] = frozenset()
 
 
 NO_CHANGE = Boundary({}, {})
@@ -119,7 +121,7 @@ def candidate_bytes(subset: Subset, boundary: Boundary = NO_CHANGE) -> bytes:
 def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
     index = subset.index
     inputs, outputs = _ends(subset, boundary)
-    used = _weights_used(subset, inputs, outputs)
+    used = [tensor for tensor in _weights_used(subset, inputs, outputs) if tensor not in boundary.dropped]
     shown = set(inputs) | set(outputs)
     listed = sorted(tensor for tensor in index.listed if tensor in subset.written and tensor not in shown)
     dense = [tensor for tensor in used if not index.weights[tensor].sparse]
@@ -127,14 +129,14 @@ def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
     return [
         *map(index.node_spans.__getitem__, subset.nodes),
         index.graph_name,
-        *_weight_fields(index, dense, 5, boundary.places or {}),
+        *_weight_fields(index, dense, 5, boundary.places),
         *(string_field(5, boundary.frozen[tensor]) for tensor in sorted(boundary.frozen)),
         index.graph_doc,
         *(string_field(11, _info(index, tensor, boundary)) for tensor in inputs),
         *(string_field(12, _info(index, tensor, boundary)) for tensor in outputs),
         *(string_field(13, index.infos[tensor]) for tensor in listed),
         *_annotation_fields(index, subset.written | shown | set(used)),
-        *_weight_fields(index, sparse, 15, boundary.places or {}),
+        *_weight_fields(index, sparse, 15, boundary.places),
         index.graph_end,
     ]
 

@@ -1,0 +1,209 @@
+"""The driver: checks what passes propose, remembers every outcome, keeps the smallest candidate that reproduces."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.checks.artifacts import Artifacts, write_iteration
+from biopsy.checks.interactive import UndoError
+from biopsy.checks.judge import Rules, judge
+from biopsy.checks.outcome import Check, Judged, Outcome
+from biopsy.checks.signature import Signature
+from biopsy.model.slice import Boundary, Subset, candidate_parts
+from biopsy.model.write import write_whole
+from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
+from biopsy.reduction.problem import Problem
+from biopsy.reduction.workspace import Workspace
+from biopsy.tensors.results import Array
+
+
+class RestartError(Exception):
+    """An answer was taken back: the search must be run again, with every other answer remembered."""
+
+
+@dataclass(frozen=True)
+class IterationFiles:
+    """Files that each check may read or leave: see the options of the same names."""
+
+    artifacts: Artifacts = field(default_factory=Artifacts)
+    info: Path | None = None
+    inputs: Path | None = None
+    keep_last: bool = False
+
+
+@dataclass
+class Tally:
+    """What a search has cost and met: outcomes counted, other failures by their reason."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    other_failures: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+
+    @property
+    def checks(self) -> int:
+        """Checks that were run."""
+        return sum(self.outcomes.values())
+
+
+class Driver:
+    """Runs checks on candidates of one problem, one after the other."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        check: Check,
+        rules: Rules,
+        workspace: Workspace,
+        listener: events.Listener,
+        files: IterationFiles = IterationFiles(),
+    ) -> None:
+        self.problem = problem
+        self.check = check
+        self.workspace = workspace
+        self.listener = listener
+        self.tally = Tally()
+        self.best: Candidate | None = None
+        self.passing: list[Candidate] = []
+        self.reference: Signature | None = None
+        self._rules = rules
+        self._files = files
+        self._memory: dict[Candidate, Judged] = {}
+        self._next_number = 0
+
+    def search(self, named: NamedPass, target: Candidate) -> Candidate:
+        """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
+        started, checks = time.monotonic(), self.tally.checks
+        self.listener(events.StageStarted(named.name, target.size))
+        before = target.size
+        search = named.search(self.problem, target)
+        answer: Candidate | None = None
+        while True:
+            try:
+                proposals = search.send(answer)
+            except StopIteration:
+                break
+            answer = self._first_that_reproduces(proposals, target, named.name)
+            target = answer or target
+        self.listener(
+            events.StageDone(named.name, before, target.size, self.tally.checks - checks, time.monotonic() - started)
+        )
+        return target
+
+    def _first_that_reproduces(self, proposals: Round, target: Candidate, stage: str) -> Candidate | None:
+        for proposal in proposals:
+            candidate = self.problem.closed(proposal.candidate)
+            if candidate is None or candidate.size >= target.size:
+                continue
+            judged = self.judge_candidate(replace(proposal, candidate=candidate), stage)
+            if judged.outcome is Outcome.REPRODUCES:
+                self.best = candidate
+                return candidate
+        return None
+
+    def judge_candidate(self, proposal: Proposal, stage: str) -> Judged:
+        """The outcome of a candidate that is closed, from memory if it was checked before."""
+        candidate = proposal.candidate
+        known = self._memory.get(candidate)
+        if known is not None:
+            return known
+        judged = self.check_once(candidate, self.boundary(candidate), stage, proposal.doing)
+        self._memory[candidate] = replace(judged, evidence=replace(judged.evidence, output=b""))
+        if judged.outcome is Outcome.PASSES:
+            self.passing.append(candidate)
+        elif judged.outcome is Outcome.OTHER_FAILURE:
+            self.tally.other_failures[judged.reason] += 1
+        return judged
+
+    def boundary(self, candidate: Candidate) -> Boundary:
+        """The border of a candidate, its weights referred to from where candidates stand."""
+        return replace(self.problem.boundary(candidate), places=self.workspace.places)
+
+    def check_once(self, candidate: Candidate, boundary: Boundary, stage: str, doing: str) -> Judged:
+        """Write a candidate, run the check on it, sort artifacts. Raises CheckError if the check could not be run."""
+        parts = candidate_parts(Subset(self.problem.index, candidate.nodes), boundary)
+        write_whole(self.workspace.candidate, parts)
+        if self._files.inputs is not None:
+            self._write_inputs(candidate, boundary, self._files.inputs)
+        return self.check_file(self.workspace.candidate, candidate.size, stage, doing)
+
+    def check_file(self, path: Path, size: int, stage: str, doing: str) -> Judged:
+        """Run the check on a model that stands on disk; counts as one iteration."""
+        number = self._next_number
+        self._next_number += 1
+        if self._files.info is not None:
+            write_iteration(self._files.info, number)
+        left = self.best.size if self.best else len(self.problem.index.nodes)
+        self.listener(events.Checking(number, stage, doing, size, left, self.check.line(path)))
+        try:
+            judged = judge(self.check.run(path), self._rules, self.reference)
+        except UndoError:
+            self._next_number = number
+            self._take_back()
+        seconds = judged.evidence.seconds
+        self.tally.outcomes[judged.outcome] += 1
+        self.tally.seconds += seconds
+        left = size if judged.outcome is Outcome.REPRODUCES else left
+        self.listener(
+            events.Checked(
+                number, stage, judged.outcome.value, judged.reason, size, left, seconds, judged.evidence.output
+            )
+        )
+        if judged.outcome is Outcome.INFRASTRUCTURE:
+            raise errors.CheckError(
+                f"the check could not be run: {judged.reason}",
+                kept="nothing was concluded from it",
+                next_steps=[self.check.line(path), "biopsy doctor"],
+            )
+        for missing in self._files.artifacts.sort(judged.outcome, number, stage):
+            self.listener(events.Remark(f"the artifact {missing} was not there after check {number}"))
+        if path == self.workspace.candidate and not self._files.keep_last:
+            path.unlink(missing_ok=True)
+        return judged
+
+    def _take_back(self) -> None:
+        """Forget the newest answer and have the search run again up to it."""
+        if self._memory:
+            newest = next(reversed(self._memory))
+            judged = self._memory.pop(newest)
+            self.tally.outcomes[judged.outcome] -= 1
+            self._next_number -= 1
+            self.passing = [candidate for candidate in self.passing if candidate != newest]
+        else:
+            self.listener(events.Remark("there is no answer to take back"))
+        raise RestartError
+
+    def _write_inputs(self, candidate: Candidate, boundary: Boundary, path: Path) -> None:
+        from biopsy.tensors.files import write_feeds
+
+        feeds: list[Mapping[str, Array]] = []
+        for name, values in self._input_values(candidate, boundary).items():
+            feeds = feeds or [{} for _ in values]
+            for feed, value in zip(feeds, values, strict=True):
+                feed[name] = value  # type: ignore[index]  # our own dict, Mapping to the outside
+        write_feeds(path, feeds)
+
+    def _input_values(self, candidate: Candidate, boundary: Boundary) -> dict[str, list[Array]]:
+        index = self.problem.index
+        subset = Subset(index, candidate.nodes)
+        fed = boundary.inputs if boundary.inputs is not None else subset.outside
+        found = {}
+        for tensor in fed:
+            if tensor in boundary.frozen or tensor in index.weights:
+                continue
+            values = self.problem.recording.values(tensor)
+            if values is None:
+                raise errors.BiopsyError(
+                    f"there is no recorded value for '{index.names[tensor]}', so the inputs of the candidate cannot be"
+                    f" written to {self._files.inputs}",
+                    next_steps=[
+                        "give inputs that the model can be run with by --load-inputs",
+                        "or leave --iter-inputs out",
+                    ],
+                )
+            found[index.names[tensor]] = values
+        return found

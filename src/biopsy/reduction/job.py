@@ -1,0 +1,78 @@
+"""Everything that a reduction was asked for, and the way from there to its result."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy import events
+from biopsy.checks.artifacts import require_distinct
+from biopsy.checks.judge import Rules
+from biopsy.checks.outcome import Check
+from biopsy.model.index import ModelIndex
+from biopsy.model.tensor_type import Shape
+from biopsy.reduction.driver import Driver, IterationFiles
+from biopsy.reduction.problem import Cut, Problem
+from biopsy.reduction.recording import Recording
+from biopsy.reduction.reduce import Reduction, Target, reduce_problem
+from biopsy.reduction.samples import made_samples
+from biopsy.reduction.schedule import Mode, passes_of
+from biopsy.reduction.types_of_cuts import CutTypes
+from biopsy.reduction.workspace import workspace
+from biopsy.tensors.results import Feed
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
+
+    ``samples`` are inputs to record values with; None makes some. ``input_shapes`` freeze dynamic inputs.
+    """
+
+    target: Target
+    mode: Mode = "bisect"
+    rules: Rules = field(default_factory=Rules)
+    candidate: Path = Path("polygraphy_debug.onnx")
+    files: IterationFiles = field(default_factory=IterationFiles)
+    samples: Sequence[Feed] | None = None
+    input_shapes: Mapping[str, Shape] = field(default_factory=dict)
+    cut: Cut = "auto"
+    infer_types: bool = True
+    types_by_running: bool = False
+    keep_inputs: bool = False
+    keep_outputs: bool = False
+    mark_intermediate: bool = False
+
+
+def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
+    """Reduce an indexed model. Raises what ``reduce_problem`` raises, and UsageError for a job that cannot be done."""
+    require_distinct(job.files.artifacts.files, job.target.output)
+    index.override_input_shapes(dict(job.input_shapes))
+    listener(
+        events.ModelRead(
+            str(index.path or "model"),
+            len(index.nodes),
+            index.opset,
+            len(index.fed_inputs()),
+            len(index.outputs),
+            index.weight_bytes,
+        )
+    )
+    place = workspace(index, job.candidate, may_move=check.names_candidate and not job.files.artifacts.files)
+    with tempfile.TemporaryDirectory(prefix="biopsy-") as folder:
+        samples = job.samples if job.samples is not None else made_samples(index)
+        recording = Recording(index, samples, Path(folder), listener, every_tensor=job.files.inputs is not None)
+        types = CutTypes(index, recording.tensor_type, infer=job.infer_types, recorded_first=job.types_by_running)
+        problem = Problem(
+            index,
+            types,
+            recording,
+            cut=job.cut,
+            keep_inputs=job.keep_inputs,
+            keep_outputs=job.keep_outputs,
+            mark_intermediate=job.mark_intermediate,
+        )
+        driver = Driver(problem, check, job.rules, place, listener, job.files)
+        return reduce_problem(driver, passes_of(job.mode), job.target)

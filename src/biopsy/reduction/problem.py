@@ -1,0 +1,202 @@
+"""The model to be reduced: which subsets of its nodes are candidates, and what stands at their borders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Literal
+
+from biopsy.model import wire
+from biopsy.model.index import ModelIndex
+from biopsy.model.slice import NO_CHANGE, Boundary, Subset
+from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM
+from biopsy.model.weight import raw_tensor
+from biopsy.model.wire import fields, string_field
+from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.recording import Recording
+from biopsy.reduction.types_of_cuts import CutTypes
+from biopsy.tensors.results import Array
+
+Cut = Literal["auto", "input", "constant"]
+"""What becomes of a cut: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""
+
+_SHAPE_LIKE = frozenset({6, 7, BOOL})  # int32, int64, bool: what shapes, indices and masks are made of
+_LARGEST_FROZEN = 16 << 20  # bytes
+
+
+class Problem:
+    """What passes and the driver know of the model.
+
+    ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: in the whole model every
+    tensor is an output, because the failure is masked otherwise.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        types: CutTypes,
+        recording: Recording,
+        *,
+        cut: Cut = "auto",
+        keep_inputs: bool = False,
+        keep_outputs: bool = False,
+        mark_intermediate: bool = False,
+    ) -> None:
+        self.index = index
+        self.recording = recording
+        self._types = types
+        self._cut = cut
+        self._keep_inputs = keep_inputs
+        self._keep_outputs = keep_outputs
+        self._mark_intermediate = mark_intermediate
+        self._frozen: dict[int, bytes | None] = {}
+
+    @property
+    def may_cut_inputs(self) -> bool:
+        """Whether inner tensors may become inputs or constants."""
+        return not self._keep_inputs
+
+    @property
+    def may_cut_outputs(self) -> bool:
+        """Whether inner tensors may become outputs."""
+        return not self._keep_outputs
+
+    @cached_property
+    def whole(self) -> Candidate:
+        """The original: every node."""
+        return Candidate(tuple(range(len(self.index.nodes))))
+
+    def closed(self, candidate: Candidate) -> Candidate | None:
+        """The nearest candidate that can stand alone; None if there is none.
+
+        A cut that has no type anybody can tell is not cut: the node that computes it is taken in. With inputs kept,
+        nodes that would need a cut go; with outputs kept, nodes that no output needs go.
+        """
+        kept = set(candidate.nodes)
+        if self._keep_inputs:
+            self._drop_starved(kept)
+        else:
+            self._take_in_uncuttable(kept)
+        if self._keep_outputs and not self._only_what_outputs_need(kept):
+            return None
+        return Candidate(tuple(sorted(kept))) if kept else None
+
+    def boundary(self, candidate: Candidate) -> Boundary:
+        """Types, constants, inputs and outputs at the border of a candidate that is closed."""
+        if candidate == self.whole:
+            return self.everything_marked() if self._mark_intermediate else NO_CHANGE
+        subset = Subset(self.index, candidate.nodes)
+        ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
+        infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
+        frozen = {tensor: span for tensor in subset.cuts if (span := self.frozen(tensor)) is not None}
+        inputs = self.index.inputs if self._keep_inputs else None
+        outputs = self.index.outputs if self._keep_outputs else None
+        return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
+
+    def everything_marked(self) -> Boundary:
+        """The border of the whole model with every tensor of a known type an output."""
+        written = (tensor for node in self.index.nodes for tensor in node.writes)
+        inner = [tensor for tensor in written if tensor not in self.index.outputs]
+        infos = {tensor: info for tensor in inner if (info := self._types.info(tensor)) is not None}
+        return Boundary(infos, {}, outputs=[*self.index.outputs, *infos])
+
+    def frozen(self, tensor: int) -> bytes | None:
+        """The serialized TensorProto that a cut becomes; None if it is fed."""
+        if tensor not in self._frozen:
+            self._frozen[tensor] = self._constant(tensor)
+        return self._frozen[tensor]
+
+    def _border_info(self, tensor: int) -> bytes | None:
+        if self._is_free(tensor):
+            return self.index.infos.get(tensor)
+        return self._types.info(tensor)
+
+    def _is_free(self, tensor: int) -> bool:
+        """Whether the tensor's type needs no looking up: the model's own inputs and weights."""
+        return tensor not in self.index.producer
+
+    def _constant(self, tensor: int) -> bytes | None:
+        if self._cut == "input":
+            return None
+        written_out = constant_of_node(self.index, tensor)
+        if written_out is not None:
+            return written_out
+        kind = self._types.tensor_type(tensor)
+        shape_like = kind is not None and kind.elem in _SHAPE_LIKE
+        if not (shape_like or self._cut == "constant" or tensor in self.recording.independent):
+            return None
+        value = self.recording.constant_value(tensor)
+        return None if value is None or value.nbytes > _LARGEST_FROZEN else stored(self.index.names[tensor], value)
+
+    def _take_in_uncuttable(self, kept: set[int]) -> None:
+        waiting = list(kept)
+        while waiting:
+            for tensor in self.index.node_reads[waiting.pop()]:
+                source = self.index.producer.get(tensor)
+                if source is not None and source not in kept and not self._can_cut(tensor):
+                    kept.add(source)
+                    waiting.append(source)
+
+    def _can_cut(self, tensor: int) -> bool:
+        return self._types.info(tensor) is not None or self.frozen(tensor) is not None
+
+    def _drop_starved(self, kept: set[int]) -> None:
+        """Remove nodes that read what is not computed any more, and nodes that read from those."""
+        producer = self.index.producer
+        waiting = [node for node in kept if any(producer.get(t, node) not in kept for t in self.index.node_reads[node])]
+        while waiting:
+            node = waiting.pop()
+            if node in kept:
+                kept.discard(node)
+                for tensor in self.index.node_writes[node]:
+                    waiting += [reader for reader in self.index.consumers.get(tensor, ()) if reader in kept]
+
+    def _only_what_outputs_need(self, kept: set[int]) -> bool:
+        """Keep what the original's outputs are computed from; False if one of them is computed no more."""
+        producer = self.index.producer
+        needed: set[int] = set()
+        waiting = [producer[tensor] for tensor in self.index.outputs if tensor in producer]
+        while waiting:
+            node = waiting.pop()
+            if node not in needed and node in kept:
+                needed.add(node)
+                waiting += [producer[tensor] for tensor in self.index.node_reads[node] if tensor in producer]
+        kept &= needed
+        return all(producer[tensor] in kept for tensor in self.index.outputs if tensor in producer)
+
+
+def stored(name: str, value: Array) -> bytes | None:
+    """A serialized TensorProto of a recorded value; None for strings and types narrower than a byte."""
+    from biopsy.model.tensor_type import ELEM_OF_DTYPE
+
+    elem = ELEM_OF_DTYPE.get(value.dtype.name)
+    if elem is None or value.dtype.kind in "OUS" or DTYPE_OF_ELEM[elem].endswith(("int4", "int2", "e2m1fn")):
+        return None
+    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
+    return raw_tensor(name, elem, value.shape, little.tobytes())
+
+
+def constant_of_node(index: ModelIndex, tensor: int) -> bytes | None:
+    """The serialized TensorProto that a Constant node with a plain tensor writes; None for any other tensor."""
+    producer = index.producer.get(tensor)
+    if producer is None or index.nodes[producer].op_type != "Constant" or index.nodes[producer].domain:
+        return None
+    span = index.node_spans[producer]
+    for _, _, _, start, end in fields(span):
+        for number, _, _, value, stop in fields(span, start, end):
+            if number == 5:
+                return _tensor_of_attribute(span, value, stop, index.names[tensor])
+    return None
+
+
+def _tensor_of_attribute(span: bytes, start: int, end: int, name: str) -> bytes | None:
+    """AttributeProto.t (5) under a new name (TensorProto.name is 8)."""
+    for number, kind, _, value, stop in fields(span, start, end):
+        if number == 5 and kind == wire.BYTES:
+            kept = _without(span, value, stop, 8)
+            return b"".join((*kept, string_field(8, wire.raw(name))))
+    return None
+
+
+def _without(span: bytes, start: int, end: int, left_out: int) -> Iterable[bytes]:
+    return [span[tag:stop] for number, _, tag, _, stop in fields(span, start, end) if number != left_out]

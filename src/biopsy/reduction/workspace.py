@@ -1,0 +1,85 @@
+"""Where candidates stand on disk, and how they find the weights that stand in files of their own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from biopsy import errors
+from biopsy.model.external import resolve
+from biopsy.model.index import ModelIndex
+from biopsy.model.weight import ExternalPlace, external_tensor
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """``candidate`` is the path that every candidate is written to; ``places`` are weights referred to from there.
+
+    ``copied`` is a folder of copied weights to be removed at the end, None if none had to be copied.
+    """
+
+    candidate: Path
+    places: dict[int, bytes]
+    copied: Path | None = None
+
+    def remove_copies(self) -> None:
+        """Remove the copied weights."""
+        if self.copied is not None:
+            shutil.rmtree(self.copied, ignore_errors=True)
+
+
+def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
+    """The workspace for candidates at ``wanted``.
+
+    ONNX allows external data only in the model's folder or below it. So a candidate stands at ``wanted`` if that is in
+    the folder of the weights or in a parent of it; else, if it ``may_move``, in the folder of the weights; else the
+    weights are copied, once, to a folder beside it. Raises ModelError if weights are missing.
+    """
+    external = {tensor: weight.external for tensor, weight in index.weights.items() if weight.external}
+    if not external:
+        return Workspace(wanted, {})
+    for tensor, place in external.items():
+        _require(index, tensor, place)
+    here = wanted.parent.resolve()
+    if here == index.folder:
+        return Workspace(wanted, {})
+    if here in index.folder.parents:
+        prefix = PurePosixPath(index.folder.relative_to(here).as_posix())
+        return Workspace(wanted, _referred(index, external, prefix))
+    if may_move and os.access(index.folder, os.W_OK):
+        return Workspace(index.folder / wanted.name, {})
+    copied = here / f".{wanted.stem}.weights"
+    _copy(index, {place.location for place in external.values()}, copied)
+    return Workspace(wanted, _referred(index, external, PurePosixPath(copied.name)), copied)
+
+
+def _require(index: ModelIndex, tensor: int, place: ExternalPlace) -> None:
+    path = resolve(index.folder, place.location, index.names[tensor])
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise errors.ModelError(
+            f"the weight '{index.names[tensor]}' stands in {path}, which cannot be read: {error.strerror}",
+            next_steps=["give the folder of the weights by --external-data-dir"],
+        ) from error
+    if place.offset + (place.length or 0) > size:
+        raise errors.ModelError(f"the weight '{index.names[tensor]}' should stand in {path}, but the file is too short")
+
+
+def _referred(index: ModelIndex, external: dict[int, ExternalPlace], prefix: PurePosixPath) -> dict[int, bytes]:
+    return {
+        tensor: external_tensor(
+            index.weights[tensor], ExternalPlace(str(prefix / place.location), place.offset, place.length)
+        )
+        for tensor, place in external.items()
+    }
+
+
+def _copy(index: ModelIndex, locations: Iterable[str], folder: Path) -> None:
+    for location in locations:
+        target = folder / location
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(resolve(index.folder, location), target)
