@@ -1,0 +1,137 @@
+"""``biopsy surgeon sanitize``: fix input shapes, fold constants, clean up, sort."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    import onnx
+
+    from biopsy.cli.console import Console
+    from biopsy.model.tensor_type import TensorType
+
+EXAMPLES = """\
+examples:
+  biopsy surgeon sanitize model.onnx -o fixed.onnx --override-input-shapes x:[1,3,224,224]
+  biopsy surgeon sanitize model.onnx -o folded.onnx --override-input-shapes x:[1,3] --fold-constants
+  biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``surgeon sanitize``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the result is written")
+    parser.add_argument(
+        "--override-input-shapes",
+        "--override-inputs",
+        nargs="+",
+        metavar="NAME:SHAPE",
+        help="fix the shapes of inputs; a symbolic dimension gets its size wherever it stands",
+    )
+    parser.add_argument(
+        "--fold-constants",
+        action="store_true",
+        help='compute what does not depend on the inputs, and drop what is then unused (pip install "biopsy[surgeon]")',
+    )
+    parser.add_argument("--cleanup", action="store_true", help="remove nodes, weights and functions that nobody uses")
+    parser.add_argument("--toposort", action="store_true", help="sort the nodes so that each stands behind its inputs")
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
+    shapes.add_argument(
+        "--force-fallback-shape-inference",
+        action="store_true",
+        help="take types and shapes from one run of the model in onnxruntime; dynamic dimensions become sizes",
+    )
+    _add_weight_options(parser)
+
+
+def _add_weight_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--external-data-dir", type=Path, metavar="DIR", help="where the model's external weights stand"
+    )
+    parser.add_argument(
+        "--save-external-data",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="put weights into a file of this name beside the output (default name: OUTPUT.data)",
+    )
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Do what was asked in a fixed order, write, and tell what changed."""
+    from biopsy.model import external, load, sanitize, write
+
+    model = load.parse(load.read_bytes(args.model), args.model)
+    write.require_writable(args.output)
+    folder = args.external_data_dir or args.model.parent
+    before = sanitize.count_operators(model)
+    if args.toposort:
+        sanitize.sort_nodes(model)
+    if args.override_input_shapes:
+        _freeze(model, args.override_input_shapes, console)
+    _infer(model, folder, args)
+    if args.fold_constants:
+        sanitize.fold_constants(model, folder)
+        _infer(model, folder, args)
+    if args.cleanup:
+        sanitize.clean_up(model)
+    after = sanitize.count_operators(model)
+    name = external.default_name(args.output) if args.save_external_data == "" else args.save_external_data
+    external.save_with_weights(model, args.output, folder, name)
+    console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
+    console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
+    return 0
+
+
+def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
+    from biopsy.cli.options import parse_symbolic_shapes
+    from biopsy.model import sanitize
+
+    shapes = parse_symbolic_shapes(texts, "--override-input-shapes")
+    for symbol in sanitize.freeze_inputs(model, shapes).conflicts:
+        console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
+
+
+def _infer(model: onnx.ModelProto, folder: Path, args: argparse.Namespace) -> None:
+    from biopsy.model import sanitize
+
+    if args.force_fallback_shape_inference:
+        sanitize.infer_by_running(model, lambda data: _types_by_running(data, folder))
+    elif not args.no_shape_inference:
+        sanitize.refresh_shapes(model)
+
+
+def _types_by_running(data: bytes, folder: Path) -> dict[str, TensorType]:
+    """Types of the inputs and outputs of a model in one run with random inputs, in a process of its own."""
+    import tempfile
+
+    from biopsy.engines.base import ModelInput
+    from biopsy.engines.child import run_in_child
+    from biopsy.model.index import index_bytes
+    from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
+    from biopsy.tensors.files import read_results, write_feeds
+    from biopsy.tensors.generate import generate_feeds
+
+    index = index_bytes(data, folder)
+    types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+    feeds = generate_feeds({name: kind for name, kind in types.items() if kind is not None})
+    with tempfile.TemporaryDirectory(prefix="biopsy-") as scratch:
+        given, made = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
+        write_feeds(given, feeds)
+        try:
+            run_in_child(ModelInput(data, folder.resolve()), "onnxrt:optimization=none", given, made)
+        except errors.EngineFailure as error:
+            raise errors.BiopsyError(
+                f"the model cannot be run once to see its shapes: {error.message}",
+                next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
+            ) from error
+        values = {**feeds[0], **read_results(made)[0].iterations[0].outputs}
+    return {
+        name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
+    }

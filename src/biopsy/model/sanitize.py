@@ -1,0 +1,407 @@
+"""Changes that make a model easier to cut: fixed input shapes, folded constants, nothing unused, sorted nodes.
+
+Each function changes the model it is given in place, and nothing that it is not asked to change.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.model import external, infer, value_info, walk
+from biopsy.model.outputs import ALL, mark_outputs
+from biopsy.model.tensor_type import Shape, TensorType
+
+if TYPE_CHECKING:
+    import onnx
+
+Run = Callable[[bytes], Mapping[str, TensorType]]
+"""Runs a serialized model once, with any inputs; returns the types of its outputs by name."""
+
+_MOST_PASSES = 10  # folding stops by itself; a model that never settles must not hang it
+
+_HIDDEN = "biopsy.hidden."
+_REWRITTEN = frozenset({"Dropout", "SequenceConstruct", "SequenceAt", "ConcatFromSequence", "SplitToSequence"})
+"""Operators that onnxscript's folding does not fold but replaces by others; sequences below opset 13 wrongly so."""
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What ``freeze_inputs`` fixed: sizes of symbolic dimensions; ``conflicts`` are symbols given two sizes."""
+
+    sizes: Mapping[str, int]
+    conflicts: tuple[str, ...]
+
+
+def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen:
+    """Give inputs other shapes; a symbolic dimension that gets a size has it wherever the symbol stands.
+
+    A symbol that is given two sizes is only fixed where it was asked for. If a dimension that had a size gets another
+    one, declared shapes behind it are wrong: they are forgotten, element types stay (see ``refresh_shapes``).
+
+    Raises UsageError for a name that is no input, or is no tensor.
+    """
+    inputs = {info.name: info for info in model.graph.input}
+    found: dict[str, set[int]] = {}
+    resized = False
+    for name, shape in shapes.items():
+        declared = _declared(inputs, name)
+        for old, new in zip(declared.shape or (), shape, strict=False):
+            if isinstance(old, str) and isinstance(new, int):
+                found.setdefault(old, set()).add(new)
+        resized |= _contradicts(declared.shape, shape)
+        inputs[name].ParseFromString(value_info.value_info(name, TensorType(declared.elem, shape)))
+    conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
+    sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
+    for info in _infos(model):
+        _substitute(info.type, sizes)
+    if resized:
+        _forget_shapes(model)
+    return Frozen(sizes, conflicts)
+
+
+def _declared(inputs: Mapping[str, onnx.ValueInfoProto], name: str) -> TensorType:
+    if name not in inputs:
+        close = get_close_matches(name, inputs, n=3)
+        known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"its inputs are: {', '.join(inputs)}"
+        raise errors.UsageError(f"the model has no input {name!r}", next_steps=[known])
+    declared = value_info.tensor_type(inputs[name].SerializeToString())
+    if declared is None:
+        raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
+    return declared
+
+
+def _contradicts(old: Shape | None, new: Shape) -> bool:
+    if old is None:
+        return False
+    pairs = zip(old, new, strict=False)
+    return len(old) != len(new) or any(isinstance(before, int) and before != after for before, after in pairs)
+
+
+def _infos(model: onnx.ModelProto) -> Iterator[onnx.ValueInfoProto]:
+    for graph in walk.graphs(model):
+        yield from (*graph.input, *graph.output, *graph.value_info)
+
+
+def _substitute(kind: onnx.TypeProto, sizes: Mapping[str, int]) -> None:
+    which = kind.WhichOneof("value")
+    if which in {"tensor_type", "sparse_tensor_type"}:
+        for dim in getattr(kind, which).shape.dim:
+            if dim.dim_param in sizes:
+                dim.dim_value = sizes[dim.dim_param]
+    elif which in {"sequence_type", "optional_type"}:
+        _substitute(getattr(kind, which).elem_type, sizes)
+
+
+def _forget_shapes(model: onnx.ModelProto) -> None:
+    """Drop the shapes of everything but the main graph's own inputs."""
+    for place, graph in enumerate(walk.graphs(model)):
+        for info in (*(graph.input if place else ()), *graph.output, *graph.value_info):
+            if info.type.HasField("tensor_type"):
+                info.type.tensor_type.ClearField("shape")
+
+
+def refresh_shapes(model: onnx.ModelProto) -> None:
+    """Infer types and shapes and write them into the model; weights are neither needed nor copied.
+
+    A size that is inferred replaces a symbol that was declared; what inference cannot tell stays as declared. Never
+    raises.
+    """
+    _write_infos(model, infer.infer_value_infos(infer.without_weights(model).SerializeToString()))
+
+
+def _write_infos(model: onnx.ModelProto, found: Mapping[str, bytes]) -> None:
+    """Set the types of inputs, outputs and what nodes compute; an entry for each tensor in between, in their order."""
+    graph = model.graph
+    for info in (*graph.input, *graph.output):
+        if info.name in found:
+            info.type.CopyFrom(type(info).FromString(found[info.name]).type)
+    ends = {info.name for info in (*graph.input, *graph.output)}
+    listed = {info.name: info for info in graph.value_info}
+    for name in (name for node in graph.node for name in node.output):
+        if name in listed and name in found:
+            listed[name].type.CopyFrom(type(listed[name]).FromString(found[name]).type)
+        elif name in found and name not in ends:
+            graph.value_info.add().ParseFromString(found[name])
+
+
+def infer_by_running(model: onnx.ModelProto, run: Run) -> None:
+    """Write the types and shapes that one run of the model shows into it; dynamic dimensions become sizes.
+
+    ``run`` gets the serialized model with every tensor marked as an output. Raises what ``run`` raises.
+    """
+    types = run(mark_outputs(model.SerializeToString(), ALL))
+    _write_infos(model, {name: value_info.value_info(name, kind) for name, kind in types.items()})
+
+
+def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
+    """Compute whatever does not depend on the inputs, shape operations on known shapes included; drop what is left.
+
+    By onnxscript's optimizer, folding only: no function is inlined, no pattern rewritten. Results of over 262,144
+    elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. External data in
+    ``folder`` is read only where a small weight is folded.
+
+    Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
+    """
+    optimizer, ir = _load_onnxscript()
+    for tensor in external.external_tensors(model):
+        external.span_of(tensor, folder)
+    lost = _lost_by_folding(model)
+    names = _names_of_nodes(model)
+    computed = {name for node in walk.nodes(model) for name in node.output}
+    listed = {info.name: info.SerializeToString() for infos in _listings(model) for info in infos}
+    try:
+        _hide(model)
+        represented = ir.from_proto(model)
+        ir.external_data.set_base_dir(represented.graph, folder)
+        with _quiet("onnxscript", "onnx_ir"):
+            for _ in range(_MOST_PASSES):
+                if not optimizer.fold_constants(represented, onnx_shape_inference=True).modified:
+                    break
+            folded = ir.to_proto(represented)
+    except Exception as error:  # whatever a folded operator or the conversion raises
+        raise errors.ModelError(f"constants cannot be folded: {type(error).__name__}: {error}") from error
+    finally:
+        _show_again(model)
+    folded.ClearField("opset_import")
+    folded.graph.ClearField("input")
+    folded.graph.ClearField("output")
+    model.CopyFrom(folded)
+    model.MergeFrom(lost)
+    _show_again(model)
+    _restore_names(model, names)
+    _drop_folding_notes(model)
+    weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
+    _restore_listings(model, {name: info for name, info in listed.items() if name not in weights})
+    clean_up(model, functions=False)
+
+
+def _hide(model: onnx.ModelProto) -> None:
+    """Take operators that the optimizer would rewrite out of its sight, into a domain that it does not know."""
+    model.opset_import.add(domain=_HIDDEN, version=1)
+    for node in walk.nodes(model):
+        if node.op_type in _REWRITTEN and node.domain in {"", "ai.onnx"}:
+            node.domain = f"{_HIDDEN}{node.domain}"
+
+
+def _show_again(model: onnx.ModelProto) -> None:
+    for node in walk.nodes(model):
+        if node.domain == _HIDDEN:
+            node.ClearField("domain")
+        elif node.domain.startswith(_HIDDEN):
+            node.domain = node.domain.removeprefix(_HIDDEN)
+    _keep(model.opset_import, lambda opset: opset.domain != _HIDDEN)
+
+
+def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The parts that folding loses, orders anew or gives half a type, as a model that holds nothing else."""
+    if any(graph.sparse_initializer for place, graph in enumerate(walk.graphs(model)) if place):
+        raise errors.ModelError("constants cannot be folded: a subgraph holds a sparse initializer")
+    lost = type(model)()
+    lost.opset_import.extend(model.opset_import)
+    lost.training_info.extend(model.training_info)
+    lost.graph.input.extend(model.graph.input)
+    lost.graph.output.extend(model.graph.output)
+    lost.graph.sparse_initializer.extend(model.graph.sparse_initializer)
+    return lost
+
+
+def _load_onnxscript() -> tuple[Any, Any]:
+    try:
+        import onnx_ir
+        from onnxscript import optimizer
+    except ImportError as error:
+        raise errors.BiopsyError(
+            "folding constants needs the package onnxscript, which is not installed",
+            next_steps=['pip install "biopsy[surgeon]"'],
+        ) from error
+    return optimizer, onnx_ir
+
+
+class _quiet:  # noqa: N801  (a context manager, named as it reads)
+    """Let named loggers say nothing below errors: what cannot be folded simply stays."""
+
+    def __init__(self, *names: str) -> None:
+        self._loggers = [logging.getLogger(name) for name in names]
+        self._levels = [logger.level for logger in self._loggers]
+
+    def __enter__(self) -> None:
+        for logger in self._loggers:
+            logger.setLevel(logging.ERROR)
+
+    def __exit__(self, *exc: object) -> None:
+        for logger, level in zip(self._loggers, self._levels, strict=True):
+            logger.setLevel(level)
+
+
+def _names_of_nodes(model: onnx.ModelProto) -> dict[tuple[str, ...], str]:
+    return {tuple(node.output): node.name for node in walk.nodes(model)}
+
+
+def _restore_names(model: onnx.ModelProto, names: Mapping[tuple[str, ...], str]) -> None:
+    """The optimizer names nameless nodes; they get back what they had."""
+    for node in walk.nodes(model):
+        name = names.get(tuple(node.output), node.name)
+        if name:
+            node.name = name
+        else:
+            node.ClearField("name")
+
+
+def _drop_folding_notes(model: onnx.ModelProto) -> None:
+    """The optimizer's remarks on what it folded are no part of the user's model."""
+    holders: list[Any] = [*walk.nodes(model), *walk.weights(model), *_infos(model)]
+    for holder in holders:
+        kept = [entry for entry in holder.metadata_props if not entry.key.startswith("pkg.onnxscript.")]
+        if len(kept) < len(holder.metadata_props):
+            del holder.metadata_props[:]
+            holder.metadata_props.extend(kept)
+
+
+def _listings(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.ValueInfoProto]]:
+    """Every value_info list: of graphs, and of functions."""
+    for graph in walk.graphs(model):
+        yield graph.value_info
+    for function in model.functions:
+        yield function.value_info
+
+
+def _restore_listings(model: onnx.ModelProto, listed: Mapping[str, bytes]) -> None:
+    """The optimizer lists whatever it inferred, whole or in part; what the model listed stays, as it was."""
+    for infos in _listings(model):
+        _keep(infos, lambda info: info.name in listed)
+        for info in infos:
+            info.ParseFromString(listed[info.name])
+
+
+def clean_up(model: onnx.ModelProto, *, functions: bool = True) -> None:
+    """Remove nodes whose results nobody uses, then initializers, types and (with ``functions``) functions left over.
+
+    Inputs and outputs stay, and so do initializers that are the default of an input. A model with training graphs is
+    left alone: they may use anything.
+    """
+    if model.training_info:
+        return
+    for graph in walk.graphs(model):
+        _keep_needed_nodes(graph.node, {output.name for output in graph.output} | _annotations(graph))
+    for function in model.functions:
+        _keep_needed_nodes(function.node, set(function.output))
+    for graph in walk.graphs(model):
+        _keep_used_tensors(graph)
+    if functions and model.functions:
+        used = walk.called(model)
+        _keep(model.functions, lambda function: walk.function_key(function) in used)
+
+
+def _annotations(graph: onnx.GraphProto) -> set[str]:
+    return {entry.value for note in graph.quantization_annotation for entry in note.quant_parameter_tensor_names}
+
+
+def _keep_needed_nodes(nodes: MutableSequence[onnx.NodeProto], wanted: set[str]) -> None:
+    listed = list(nodes)
+    producer = {name: place for place, node in enumerate(listed) for name in node.output if name}
+    waiting = [producer[name] for name in wanted if name in producer]
+    needed: set[int] = set()
+    while waiting:
+        place = waiting.pop()
+        if place not in needed:
+            needed.add(place)
+            for body in walk.bodies(listed[place]):
+                _keep_needed_nodes(body.node, {output.name for output in body.output})
+            waiting += [producer[name] for name in walk.reads(listed[place]) if name in producer]
+    if len(needed) < len(listed):
+        _keep_places(nodes, needed)
+
+
+def _keep_places(items: MutableSequence[Any], places: set[int]) -> None:
+    for place in reversed(range(len(items))):
+        if place not in places:
+            del items[place]
+
+
+def _keep(items: MutableSequence[Any], wanted: Callable[[Any], bool]) -> None:
+    _keep_places(items, {place for place, item in enumerate(items) if wanted(item)})
+
+
+def _keep_used_tensors(graph: onnx.GraphProto) -> None:
+    ends = {info.name for info in (*graph.input, *graph.output)}
+    read = set().union(*(walk.reads(node) for node in graph.node)) | _annotations(graph) | ends
+    written = {name for node in graph.node for name in node.output}
+    _keep(graph.initializer, lambda weight: weight.name in read)
+    _keep(graph.sparse_initializer, lambda weight: weight.values.name in read)
+    _keep(graph.value_info, lambda info: info.name in read or info.name in written)
+    _keep(graph.quantization_annotation, lambda note: note.tensor_name in read or note.tensor_name in written)
+
+
+def sort_nodes(model: onnx.ModelProto) -> None:
+    """Bring nodes into an order in which each stands behind what it reads, in bodies and functions too.
+
+    Nodes that may stand in any order keep the one they have. Raises ModelError, naming a node, if there is a cycle.
+    """
+    for graph in walk.graphs(model):
+        _sort(graph.node)
+    for function in model.functions:
+        _sort(function.node)
+
+
+def _sort(nodes: MutableSequence[onnx.NodeProto]) -> None:
+    listed = list(nodes)
+    order = _sorted_places(listed)
+    if order != list(range(len(listed))):
+        copies = [type(listed[place]).FromString(listed[place].SerializeToString()) for place in order]
+        del nodes[:]
+        nodes.extend(copies)
+
+
+def _sorted_places(nodes: Sequence[onnx.NodeProto]) -> list[int]:
+    producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
+    behind: dict[int, list[int]] = {}
+    missing = []
+    for place, node in enumerate(nodes):
+        before = {producer[name] for name in walk.reads(node) if name in producer}
+        missing.append(len(before))
+        for other in before:
+            behind.setdefault(other, []).append(place)
+    ready = [place for place, number in enumerate(missing) if number == 0]
+    order: list[int] = []
+    while ready:
+        place = heapq.heappop(ready)
+        order.append(place)
+        for other in behind.get(place, ()):
+            missing[other] -= 1
+            if missing[other] == 0:
+                heapq.heappush(ready, other)
+    if len(order) < len(nodes):
+        raise _cycle(nodes, producer, set(range(len(nodes))) - set(order))
+    return order
+
+
+def _cycle(nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], stuck: set[int]) -> errors.ModelError:
+    """Follow the stuck nodes backwards until one comes again: that one is on the cycle."""
+    place = min(stuck)
+    seen: set[int] = set()
+    while place not in seen:
+        seen.add(place)
+        place = min(producer[name] for name in walk.reads(nodes[place]) if producer.get(name) in stuck)
+    node = nodes[place]
+    label = f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} that computes {list(node.output)}"
+    return errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")
+
+
+def count_operators(model: onnx.ModelProto) -> Counter[str]:
+    """How many nodes of each operator the model has, those in bodies and functions included."""
+    return Counter(node.op_type for node in walk.nodes(model))
+
+
+def changes(before: Counter[str], after: Counter[str]) -> Iterable[str]:
+    """What became more or less, the greatest change first: ``-3 Shape``, ``+1 Identity``."""
+    difference = {name: after[name] - before[name] for name in sorted({*before, *after})}
+    ordered = sorted(difference.items(), key=lambda entry: -abs(entry[1]))
+    return [f"{number:+d} {name}" for name, number in ordered if number]
