@@ -11,7 +11,6 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
-from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -251,6 +250,8 @@ def _with_true_ranks(inputs: dict[str, TensorType | None], model: ModelInput) ->
     """ONNX Runtime shows an unknown rank as no dimensions, like a scalar: only the model itself can tell."""
     unsure = [name for name, type_ in inputs.items() if type_ is not None and type_.shape == ()]
     if unsure:
+        from biopsy.model.index import index_bytes
+
         index = index_bytes(model.data, model.folder)
         inputs |= {name: index.tensor_type(index.ids[name]) for name in unsure}
     return inputs

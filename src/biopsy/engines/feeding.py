@@ -1,0 +1,58 @@
+"""Where the inputs of a run come from: given ones, completed or made up as the model asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from biopsy.engines.runner import missing_inputs
+from biopsy.model.tensor_type import TensorType
+from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
+from biopsy.tensors.results import Array, Feed
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a person said about inputs. Without ``given`` there are ``iterations`` random ones, from ``seed``.
+
+    ``val_range`` holds a range per input, "" for all others; ``shapes`` the shapes that the model leaves open.
+    ``complete``: whether inputs that ``given`` lacks are made up too.
+    """
+
+    given: Sequence[Feed] | None = None
+    iterations: int = 1
+    seed: int = 1
+    val_range: Mapping[str, Range] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Feeds:
+    """Inputs for a model. ``made_up``: names that were not among the given ones; ``guessed``: shapes nobody said."""
+
+    feeds: Sequence[Feed]
+    made_up: tuple[str, ...] = ()
+    guessed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def feeds_for(wanted: Mapping[str, TensorType | None], inputs: Inputs) -> Feeds:
+    """A feed for each iteration. Inputs that are no tensors are left out: ``checked_feed`` tells of them.
+
+    Raises UsageError if the shape of an input that must be made up is unknown.
+    """
+    tensors = {name: type_ for name, type_ in wanted.items() if type_ is not None}
+    if inputs.given is None:
+        return Feeds(_generated(tensors, inputs, inputs.iterations), (), defaulted_shapes(tensors, inputs.shapes))
+    missing = {name: tensors[name] for feed in inputs.given for name in missing_inputs(feed, tensors)}
+    if not missing or not inputs.complete:
+        return Feeds(inputs.given)
+    extra = _generated(missing, inputs, len(inputs.given))
+    feeds = [{**made, **feed} for made, feed in zip(extra, inputs.given, strict=True)]
+    return Feeds(feeds, tuple(missing), defaulted_shapes(missing, inputs.shapes))
+
+
+def _generated(tensors: Mapping[str, TensorType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
+    return generate_feeds(
+        tensors, iterations=iterations, seed=inputs.seed, val_range=inputs.val_range, shapes=inputs.shapes
+    )
