@@ -61,8 +61,8 @@ def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dic
 
 def _tolerance(text: str) -> float:
     value = float(text)
-    if math.isnan(value) or value < 0:
-        raise ValueError(f"'{text}' is no tolerance: it must be 0 or more")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"'{text}' is no tolerance: it must be a number, 0 or more")
     return value
 
 

@@ -1,0 +1,313 @@
+"""Comparing what two runners gave: a verdict per output, with what a person needs to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.comparison import metrics
+from biopsy.comparison.metrics import ErrorStatistics, Index, Scalar, Statistics
+from biopsy.comparison.tolerance import DEFAULT_QUANTILE, Stat, Stats, Tolerance, Tolerances
+from biopsy.tensors.results import Array, RunnerResult
+
+
+@dataclass(frozen=True)
+class Element:
+    """One element of two tensors: its index, both values, and the error between them."""
+
+    index: Index
+    actual: Scalar
+    expected: Scalar
+    error: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of two tensors of one shape.
+
+    ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
+    where only one side is a finite number, or where infinities have other signs. ``passing_atol`` is the smallest atol
+    that would pass with the given rtol, ``passing_rtol`` the other way round, both rounded up; None where none would.
+    ``worst_absolute`` and ``worst_relative`` are None where no element differs.
+    """
+
+    elements: int
+    mismatching: int
+    broken: int
+    absolute: ErrorStatistics
+    relative: ErrorStatistics
+    worst_absolute: Element | None
+    worst_relative: Element | None
+    passing_atol: float | None
+    passing_rtol: float | None
+
+    @property
+    def fraction(self) -> float:
+        """The part of the elements that mismatches, 0 to 1."""
+        return self.mismatching / self.elements if self.elements else 0.0
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """The verdict on one output. ``reason`` says in a few words why it fails; None where it passes.
+
+    ``measured`` is None where shapes differ or only one side holds strings. Statistics are None for strings.
+    """
+
+    name: str
+    passed: bool
+    reason: str | None
+    stat: Stat
+    quantile: float
+    tolerance: Tolerance
+    actual_shape: tuple[int, ...]
+    expected_shape: tuple[int, ...]
+    actual_dtype: str
+    expected_dtype: str
+    actual_statistics: Statistics | None
+    expected_statistics: Statistics | None
+    measured: Measured | None
+
+
+def compare_tensors(
+    name: str,
+    actual: Array,
+    expected: Array,
+    tolerance: Tolerance | None = None,
+    stat: Stat = "elemwise",
+    quantile: float = DEFAULT_QUANTILE,
+) -> OutputComparison:
+    """Compare one output with what is expected of it.
+
+    Other shapes fail. Other types do not: numbers are compared by value, in float64 or better, integers exactly;
+    strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN or
+    infinity on one side only fails whatever the statistic. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
+    """
+    tolerance = tolerance or Tolerance()
+    measured = None
+    if actual.shape != expected.shape:
+        reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
+    elif metrics.is_text(actual) != metrics.is_text(expected):
+        reason = f"types differ: {_dtype(actual)}, expected {_dtype(expected)}"
+    elif metrics.is_text(actual):
+        measured = _measured_text(actual, expected)
+        reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
+    else:
+        measured = _measured(actual, expected, tolerance, stat, quantile)
+        reason = _reason(measured, tolerance, stat)
+    return OutputComparison(
+        name, reason is None, reason, stat, quantile, tolerance,
+        actual.shape, expected.shape, _dtype(actual), _dtype(expected),
+        metrics.statistics(actual), metrics.statistics(expected), measured,
+    )  # fmt: skip
+
+
+def _dtype(array: Array) -> str:
+    return "string" if metrics.is_text(array) else array.dtype.name
+
+
+def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> Measured:
+    found = metrics.errors_between(actual, expected)
+    absolute = metrics.error_statistics(found.absolute, quantile)
+    relative = metrics.error_statistics(found.relative, quantile)
+    if stat == "elemwise":
+        passing_atol = metrics.passing_atol(found, tolerance.atol, tolerance.rtol)
+        passing_rtol = metrics.passing_rtol(found, tolerance.atol, tolerance.rtol)
+    elif found.broken:
+        passing_atol = passing_rtol = None
+    else:
+        passing_atol = metrics.rounded_up(_of(absolute, stat))
+        passing_rtol = metrics.rounded_up(_of(relative, stat))
+    return Measured(
+        found.absolute.size,
+        int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum()),
+        found.broken,
+        absolute,
+        relative,
+        _worst(actual, expected, found.absolute),
+        _worst(actual, expected, found.relative),
+        passing_atol,
+        passing_rtol,
+    )
+
+
+def _of(statistics: ErrorStatistics, stat: Stat) -> float:
+    by_name = {
+        "max": statistics.maximum,
+        "mean": statistics.mean,
+        "median": statistics.median,
+        "quantile": statistics.quantile,
+    }
+    return by_name[stat]
+
+
+def _worst(actual: Array, expected: Array, values: metrics.Floats) -> Element | None:
+    if values.size == 0:
+        return None
+    position = int(values.argmax())
+    error = float(values[position])
+    if error == 0:
+        return None
+    index = metrics.at(actual, position)
+    return Element(index, metrics.element(actual, index), metrics.element(expected, index), error)
+
+
+def _reason(measured: Measured, tolerance: Tolerance, stat: Stat) -> str | None:
+    if measured.broken:
+        return f"{_elements(measured.broken, measured.elements)} NaN or infinite on one side only"
+    if stat == "elemwise":
+        if measured.mismatching == 0:
+            return None
+        return f"{_elements(measured.mismatching, measured.elements)} outside the tolerances"
+    absolute, relative = _of(measured.absolute, stat), _of(measured.relative, stat)
+    if absolute <= tolerance.atol or relative <= tolerance.rtol:
+        return None
+    return f"{stat} errors are outside the tolerances: absolute {absolute:.3g}, relative {relative:.3g}"
+
+
+def _elements(some: int, everything: int) -> str:
+    return f"{some} of {everything} elements {'is' if some == 1 else 'are'}"
+
+
+def _measured_text(actual: Array, expected: Array) -> Measured:
+    left, right = actual.astype(np.str_).reshape(-1), expected.astype(np.str_).reshape(-1)
+    differ = (left != right).astype(np.float64)
+    counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
+    worst = _worst(actual, expected, differ)
+    return Measured(differ.size, int(differ.sum()), 0, counts, counts, worst, worst, None, None)
+
+
+# Runs
+
+
+@dataclass(frozen=True)
+class IterationComparison:
+    """One iteration: the outputs that both sides have, in the actual side's order, and those that only one has."""
+
+    number: int
+    outputs: tuple[OutputComparison, ...]
+    only_actual: tuple[str, ...]
+    only_expected: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output that was compared passes."""
+        return all(output.passed for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """The verdict on a runner's outputs against another's, or against golden values.
+
+    ``actual_iterations`` and ``expected_iterations`` are how many there were; only those of both sides are compared.
+    ``complete`` is False where ``fail_fast`` ended the comparison at the first failing output.
+    """
+
+    actual: str
+    expected: str
+    iterations: tuple[IterationComparison, ...]
+    actual_iterations: int
+    expected_iterations: int
+    complete: bool = field(default=True)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output that was compared passes."""
+        return all(iteration.passed for iteration in self.iterations)
+
+    @property
+    def failures(self) -> tuple[tuple[int, OutputComparison], ...]:
+        """The failing outputs with the number of their iteration, in order."""
+        return tuple((it.number, output) for it in self.iterations for output in it.outputs if not output.passed)
+
+
+def compare_runs(
+    actual: RunnerResult,
+    expected: RunnerResult,
+    tolerances: Tolerances | None = None,
+    stats: Stats | None = None,
+    fail_fast: bool = False,
+) -> RunComparison:
+    """Compare the outputs of two runners, iteration by iteration, by name.
+
+    Outputs that only one side has are listed, and decide nothing. ``fail_fast`` stops after the first output that
+    fails. Raises CannotCompare if no output, or no iteration, is common to both.
+    """
+    tolerances, stats = tolerances or Tolerances(), stats or Stats()
+    pairs = list(zip(actual.iterations, expected.iterations, strict=False))
+    if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
+        raise _nothing_in_common(actual, expected)
+    compared = []
+    complete = True
+    for number, (left, right) in enumerate(pairs):
+        common = [name for name in left.outputs if name in right.outputs]
+        outputs = []
+        for name in common:
+            one = compare_tensors(
+                name, left.outputs[name], right.outputs[name], tolerances.for_output(name), *stats.for_output(name)
+            )
+            outputs.append(one)
+            if fail_fast and not one.passed:
+                complete = False
+                break
+        only_left = tuple(name for name in left.outputs if name not in right.outputs)
+        only_right = tuple(name for name in right.outputs if name not in left.outputs)
+        compared.append(IterationComparison(number, tuple(outputs), only_left, only_right))
+        if not complete:
+            break
+    counts = len(actual.iterations), len(expected.iterations)
+    return RunComparison(actual.runner, expected.runner, tuple(compared), *counts, complete)
+
+
+def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.CannotCompare:
+    for one in (actual, expected):
+        if not one.iterations:
+            return errors.CannotCompare(f"there is nothing to compare: {one.runner} has no iteration")
+    return errors.CannotCompare(
+        f"there is nothing to compare: {actual.runner} has {_names(actual)}, {expected.runner} has {_names(expected)}",
+        next_steps=["save the expected values with --onnx-outputs mark all, so that every tensor is among them"],
+    )
+
+
+def _names(result: RunnerResult) -> str:
+    names = list(result.iterations[0].outputs)
+    shown = ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    return shown or "no outputs"
+
+
+# NaN and infinities
+
+
+@dataclass(frozen=True)
+class NotFinite:
+    """An output that holds NaN or infinities: how many of each, where the first one is, and its value."""
+
+    iteration: int
+    name: str
+    elements: int
+    nan: int
+    inf: int
+    first: Index
+    value: Scalar
+
+
+def not_finite(result: RunnerResult) -> list[NotFinite]:
+    """The outputs of a runner that hold NaN or infinities, in order."""
+    return list(_not_finite(result))
+
+
+def _not_finite(result: RunnerResult) -> Iterator[NotFinite]:
+    for number, iteration in enumerate(result.iterations):
+        for name, array in iteration.outputs.items():
+            values = array if metrics.is_text(array) else metrics.numeric(array)
+            if values.dtype.kind not in "fc":
+                continue
+            odd = ~np.isfinite(values)
+            if odd.any():
+                nan = int(np.isnan(values).sum())
+                first = metrics.at(values, int(odd.reshape(-1).argmax()))
+                inf = int(odd.sum()) - nan
+                yield NotFinite(number, name, values.size, nan, inf, first, metrics.element(array, first))

@@ -1,0 +1,114 @@
+"""Comparisons in words: short where all is well, and what one needs at two in the morning where it is not."""
+
+from __future__ import annotations
+
+import math
+
+from biopsy.comparison.compare import Element, Measured, OutputComparison
+from biopsy.comparison.metrics import Scalar, Statistics
+
+
+def report_lines(output: OutputComparison) -> list[str]:
+    """The lines that tell of one output: one where it passes; the verdict, then indented details where it fails."""
+    what = f"{output.name}  {_dtypes(output)}{list(output.actual_shape)}"
+    if output.passed:
+        return [f"{what}  passes: {_passing(output)}"]
+    lines = [f"{what}  FAILS: {output.reason}"]
+    if output.measured is not None:
+        lines += _worst_lines(output.measured)
+        lines += _tolerance_lines(output, output.measured)
+    lines += _statistics_lines(output)
+    return lines
+
+
+def statistics_text(statistics: Statistics | None) -> str:
+    """One line of statistics of a tensor; NaN and infinities are named where there are any."""
+    if statistics is None:
+        return "strings"
+    if statistics.elements == 0:
+        return "empty"
+    odd = [f"{count} {name}" for count, name in ((statistics.nan, "NaN"), (statistics.inf, "inf")) if count]
+    if statistics.minimum_at is None or statistics.maximum_at is None:
+        return " and ".join(odd) + ", nothing finite"
+    parts = [
+        f"min={number(statistics.minimum)} at {index(statistics.minimum_at)}",
+        f"max={number(statistics.maximum)} at {index(statistics.maximum_at)}",
+        f"mean={number(statistics.mean)}",
+        f"std={number(statistics.std)}",
+        f"median={number(statistics.median)}",
+    ]
+    return ", ".join(parts + odd)
+
+
+def number(value: Scalar) -> str:
+    """A value in at most seven digits (integers in all of them), strings quoted."""
+    if isinstance(value, (str, bytes)):
+        return repr(value)
+    if isinstance(value, (bool, int)):
+        return str(value)
+    return f"{value:.7g}"
+
+
+def index(place: tuple[int, ...]) -> str:
+    """An index as Python writes it in brackets: ``[0, 17, 3]``; a scalar's is ``[]``."""
+    return str(list(place))
+
+
+def _dtypes(output: OutputComparison) -> str:
+    if output.actual_dtype == output.expected_dtype:
+        return output.actual_dtype
+    return f"{output.actual_dtype} (expected {output.expected_dtype}) "
+
+
+def _passing(output: OutputComparison) -> str:
+    measured = output.measured
+    if measured is None or measured.elements == 0:
+        return "empty"
+    if measured.worst_absolute is None:
+        return "equal"
+    return (
+        f"max |difference| {measured.absolute.maximum:.3g} at {index(measured.worst_absolute.index)}, "
+        f"relative {measured.relative.maximum:.3g}"
+    )
+
+
+def _worst_lines(measured: Measured) -> list[str]:
+    absolute, relative = measured.worst_absolute, measured.worst_relative
+    if absolute is None:
+        return []
+    if isinstance(absolute.actual, (str, bytes)):
+        return [f"  first     {_element(absolute)}"]
+    lines = [f"  absolute  {_element(absolute)}, |difference| {absolute.error:.3g}"]
+    if relative is not None and relative.index != absolute.index:
+        lines.append(f"  relative  {_element(relative)}, |difference| / |expected| {relative.error:.3g}")
+    elif relative is not None and math.isfinite(relative.error):
+        lines[0] += f", relative {relative.error:.3g}"
+    mean, median = measured.absolute.mean, measured.absolute.median
+    share = f"{measured.mismatching} of {measured.elements} elements outside ({100 * measured.fraction:.3g}%)"
+    lines.append(f"  errors    {share}; absolute: mean {mean:.3g}, median {median:.3g}")
+    return lines
+
+
+def _element(worst: Element) -> str:
+    return f"at {index(worst.index)}: {number(worst.actual)}, expected {number(worst.expected)}"
+
+
+def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:
+    if isinstance(measured.worst_absolute, Element) and isinstance(measured.worst_absolute.actual, (str, bytes)):
+        return []
+    given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"
+    if output.stat == "quantile":
+        given += f" {output.quantile:g}"
+    found = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
+    options = [f"--{name} {output.name}:{value:g}" for name, value in found if value is not None]
+    passing = " or ".join(options) if options else "no tolerance"
+    return [f"  passes    with {passing} (now: {given})"]
+
+
+def _statistics_lines(output: OutputComparison) -> list[str]:
+    if output.actual_statistics is None and output.expected_statistics is None:
+        return []
+    return [
+        f"  actual    {statistics_text(output.actual_statistics)}",
+        f"  expected  {statistics_text(output.expected_statistics)}",
+    ]

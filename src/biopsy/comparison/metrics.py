@@ -1,0 +1,279 @@
+"""Numbers about tensors: statistics of one, errors between two. Pure functions; nothing is decided here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from biopsy.tensors.dtypes import is_extended, widened
+from biopsy.tensors.results import Array
+
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+Index: TypeAlias = tuple[int, ...]
+
+Scalar: TypeAlias = float | int | bool | complex | str | bytes
+"""One element, as Python has it."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """The values of one tensor. All but the counts are of its finite elements; of complex ones the magnitudes.
+
+    ``minimum``, ``maximum``, ``mean``, ``std`` and ``median`` are NaN, and the places None, where nothing is finite.
+    Minimum and maximum of integers are exact.
+    """
+
+    elements: int
+    nan: int
+    inf: int
+    minimum: float
+    minimum_at: Index | None
+    maximum: float
+    maximum_at: Index | None
+    mean: float
+    std: float
+    median: float
+
+
+@dataclass(frozen=True)
+class ErrorStatistics:
+    """Statistics of the absolute or the relative errors of all elements; inf where only one side is finite."""
+
+    maximum: float
+    mean: float
+    median: float
+    quantile: float
+
+
+def is_text(array: Array) -> bool:
+    """Whether a tensor holds strings."""
+    return array.dtype.kind in "USO"
+
+
+def numeric(array: Array) -> Array:
+    """The tensor in a type that numpy computes with: extended types widened without loss, bool as 0 and 1."""
+    if is_extended(array.dtype):
+        return widened(array)
+    return array.astype(np.uint8) if array.dtype.kind == "b" else array
+
+
+def at(array: Array, flat: int) -> Index:
+    """The index of the element at a position in C order."""
+    return tuple(int(part) for part in np.unravel_index(flat, array.shape))
+
+
+def element(array: Array, index: Index) -> Scalar:
+    """One element as a Python value; extended floats as float."""
+    value: Any = array[index]
+    if is_extended(array.dtype):
+        value = widened(np.asarray(value))[()]
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[no-any-return]
+
+
+def statistics(array: Array) -> Statistics | None:
+    """Statistics of a tensor; None for strings."""
+    if is_text(array):
+        return None
+    values = numeric(array)
+    if values.dtype.kind == "c":
+        values = np.abs(values)
+    nan = inf = 0
+    flat = values.reshape(-1)
+    positions = None
+    if values.dtype.kind == "f":
+        finite = np.isfinite(flat)
+        if not finite.all():
+            nan = int(np.isnan(flat).sum())
+            inf = flat.size - nan - int(finite.sum())
+            positions = np.flatnonzero(finite)
+            flat = flat[positions]
+    if flat.size == 0:
+        empty = math.nan
+        return Statistics(values.size, nan, inf, empty, None, empty, None, empty, empty, empty)
+    low, high = int(flat.argmin()), int(flat.argmax())
+    places = (low, high) if positions is None else (int(positions[low]), int(positions[high]))
+    precise = flat.astype(_wide(flat.dtype), copy=False)
+    return Statistics(
+        values.size, nan, inf,
+        flat[low].item(), at(values, places[0]), flat[high].item(), at(values, places[1]),
+        *_mean_and_std(precise), *quantiles(precise, 0.5),
+    )  # fmt: skip
+
+
+def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:
+    """The type to compute in: double, or what is more precise already."""
+    return np.longdouble if dtype.kind == "f" and dtype.itemsize > 8 else np.float64
+
+
+def _mean_and_std(values: Floats) -> tuple[float, float]:
+    largest = float(max(values.max(), -values.min()))
+    if largest < 1e150:
+        return float(values.mean()), float(values.std())
+    # The squares, and even the sum, of great finite values would overflow.
+    scaled = values / largest
+    return float(scaled.mean()) * largest, float(scaled.std()) * largest
+
+
+# Errors
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Errors between two tensors of one shape, flat, in C order.
+
+    ``absolute`` is |actual - expected|, ``relative`` that divided by |expected|, ``magnitude`` is |expected|. Equal
+    elements have no error, nor have two NaN or two infinities of the same sign; where only one side is finite, or the
+    infinities differ, the error is inf and ``broken`` counts it.
+    """
+
+    absolute: Floats
+    relative: Floats
+    magnitude: Floats
+    broken: int
+
+
+def errors_between(actual: Array, expected: Array) -> Errors:
+    """The errors between two numeric tensors of one shape.
+
+    Computed in float64 or better whatever the types; between integers exactly, then rounded to float64.
+    """
+    left, right = numeric(actual).reshape(-1), numeric(expected).reshape(-1)
+    if left.dtype.kind in "iu" and right.dtype.kind in "iu":
+        absolute = _integer_differences(left, right)
+        magnitude = np.abs(right.astype(np.float64))
+        return Errors(absolute, _divided(absolute, magnitude), magnitude, 0)
+    wide = _common_wide(left.dtype, right.dtype)
+    left, right = left.astype(wide, copy=False), right.astype(wide, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        absolute = np.abs(left - right)
+        magnitude = np.abs(right)
+    odd = ~(np.isfinite(left) & np.isfinite(right))
+    broken = 0
+    if odd.any():
+        same = odd & ((left == right) | (np.isnan(left) & np.isnan(right)))
+        absolute[same] = 0
+        absolute[odd & ~same] = np.inf
+        broken = int((odd & ~same).sum())
+    return Errors(absolute, _divided(absolute, magnitude), magnitude, broken)
+
+
+def _common_wide(left: np.dtype[Any], right: np.dtype[Any]) -> type[np.inexact[Any]]:
+    long = any(dtype.itemsize > (16 if dtype.kind == "c" else 8) for dtype in (left, right) if dtype.kind in "fc")
+    # float64 cannot hold every 64-bit integer that is compared with a float; where there is no more, it must do.
+    long = long or any(dtype.kind in "iu" and dtype.itemsize == 8 for dtype in (left, right))
+    if "c" in (left.kind, right.kind):
+        return np.clongdouble if long else np.complex128
+    return np.longdouble if long else np.float64
+
+
+def _integer_differences(left: Array, right: Array) -> Floats:
+    """|left - right| without overflow."""
+    if left.dtype.itemsize < 8 and right.dtype.itemsize < 8:
+        return np.abs(left.astype(np.int64) - right.astype(np.int64)).astype(np.float64)
+    if left.dtype.kind != right.dtype.kind:
+        if not (_is_below(left, 0) or _is_below(right, 0)):
+            left, right = left.astype(np.uint64), right.astype(np.uint64)
+        else:
+            # A negative number and perhaps one above 2**63: only Python's integers hold both.
+            exact: Array = np.abs(left.astype(object) - right.astype(object))
+            return exact.astype(np.float64)
+    swap = left < right
+    # In two's complement the difference of the greater and the smaller is right modulo 2**64, which it is below.
+    great = np.where(swap, right, left).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
+    small = np.where(swap, left, right).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
+    return (great - small).astype(np.float64)
+
+
+def _is_below(array: Array, limit: int) -> bool:
+    return array.dtype.kind == "i" and bool((array < limit).any())
+
+
+def _divided(absolute: Floats, magnitude: Floats) -> Floats:
+    """Relative errors; 0 where there is no error even if the expected value is 0, inf where it is 0 or not finite."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        relative: Floats = np.divide(absolute, magnitude)
+    relative[absolute == 0] = 0
+    relative[~np.isfinite(relative)] = np.inf
+    return relative
+
+
+def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
+    """Statistics of errors that are 0 or more and may be inf; all 0 for an empty tensor."""
+    if values.size == 0:
+        return ErrorStatistics(0.0, 0.0, 0.0, 0.0)
+    median, at_quantile = quantiles(values, 0.5, quantile)
+    with np.errstate(over="ignore"):
+        return ErrorStatistics(float(values.max()), float(values.mean()), median, at_quantile)
+
+
+def quantiles(values: Floats, *wanted: float) -> list[float]:
+    """The quantiles (each 0 to 1) of at least one value, interpolated as numpy does it, in one pass and not in four.
+
+    Between a finite and an infinite value nothing can be interpolated: it is the greater one then.
+    """
+    ranks = [quantile * (values.size - 1) for quantile in wanted]
+    parted = np.partition(values, sorted({math.floor(rank) for rank in ranks} | {math.ceil(rank) for rank in ranks}))
+    found = []
+    for rank in ranks:
+        low, high = float(parted[math.floor(rank)]), float(parted[math.ceil(rank)])
+        part = rank - math.floor(rank)
+        found.append(high if math.isinf(high) else low + (high - low) * part)
+    return found
+
+
+# Tolerances that would pass
+
+
+def outside(errors: Errors, atol: float, rtol: float) -> Bools:
+    """Which elements do not satisfy |actual - expected| <= atol + rtol * |expected|; no error always satisfies it."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        limits = atol + rtol * errors.magnitude
+    # An infinite error is outside even when the expected value, and so the limit, is infinite too.
+    beyond: Bools = (errors.absolute > limits) | np.isinf(errors.absolute)
+    return beyond & (errors.absolute > 0)
+
+
+def passing_atol(errors: Errors, atol: float, rtol: float) -> float | None:
+    """The smallest atol, rounded up to three digits, with which every element passes; None if there is none."""
+    where = outside(errors, atol, rtol)
+    if not where.any():
+        return atol
+    absolute, magnitude = errors.absolute[where], errors.magnitude[where]
+    if not np.isfinite(absolute).all():
+        return None
+    found = _rounded_up(float((absolute - rtol * magnitude).max()))
+    # Rounding inside the sum may still leave an element outside.
+    while np.any(absolute > found + rtol * magnitude):
+        found = _rounded_up(math.nextafter(found, math.inf))
+    return found if math.isfinite(found) else None
+
+
+def passing_rtol(errors: Errors, atol: float, rtol: float) -> float | None:
+    """The smallest rtol, rounded up to three digits, with which every element passes; None if there is none."""
+    where = outside(errors, atol, rtol)
+    if not where.any():
+        return rtol
+    absolute, magnitude = errors.absolute[where], errors.magnitude[where]
+    if not (np.isfinite(absolute).all() and np.isfinite(magnitude).all() and (magnitude > 0).all()):
+        return None
+    with np.errstate(over="ignore"):
+        found = _rounded_up(float(((absolute - atol) / magnitude).max()))
+        while np.any(absolute > atol + found * magnitude):
+            found = _rounded_up(math.nextafter(found, math.inf))
+    return found if math.isfinite(found) else None
+
+
+def rounded_up(value: float) -> float | None:
+    """The value rounded up to three digits; None if it is not finite."""
+    rounded = _rounded_up(value)
+    return rounded if math.isfinite(rounded) else None
+
+
+def _rounded_up(value: float) -> float:
+    return float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(Decimal(value)))
