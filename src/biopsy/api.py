@@ -1,0 +1,115 @@
+"""Running and comparing from Python: what ``biopsy run`` does, without a terminal.
+
+results = biopsy.run("model.onnx", engines=["onnxrt:optimization=none", "onnxrt"])
+comparison = biopsy.compare(results[1], results[0], rtol=1e-3)
+assert comparison.passed, comparison.failures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from biopsy.comparison.compare import RunComparison, compare_runs
+from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Stats, Tolerances
+from biopsy.engines.base import ModelInput
+from biopsy.engines.feeding import Inputs, feeds_for
+from biopsy.engines.registry import create
+from biopsy.engines.runner import run_session
+from biopsy.model.load import read_bytes
+from biopsy.model.outputs import mark_outputs
+from biopsy.tensors.results import Feed, Iteration, RunnerResult
+
+if TYPE_CHECKING:
+    import onnx
+
+Model: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
+"""A model: the path of its file, its serialized bytes, or the protobuf object itself."""
+
+
+def run(
+    model: Model,
+    engines: str | Sequence[str] = ("onnxrt",),
+    inputs: Feed | Sequence[Feed] | str | PathLike[str] | None = None,
+    outputs: Literal["all"] | Sequence[str] | None = None,
+    iterations: int = 1,
+    seed: int = 1,
+    *,
+    val_range: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    folder: str | PathLike[str] | None = None,
+) -> list[RunnerResult]:
+    """Run a model in one or more engines, one after the other, all with the same inputs.
+
+    ``engines`` are specs such as ``"onnxrt:optimization=none"``; the results come in their order, each named by its
+    spec, runtimes in seconds. ``inputs`` is one feed (tensor name -> array), several, one per iteration, or a file of
+    them; entries that the model does not take are ignored, missing ones are an error. Without ``inputs``, there are
+    ``iterations`` random ones: the same for the same ``seed``, within ``val_range`` (default 0 to 1; for all inputs, or
+    by name), dimensions that the model leaves open as in ``shapes``, else 1. ``outputs`` are other tensors to return,
+    ``"all"`` for every one. ``folder`` is where external weights stand: by default the model's own folder, or the
+    current one if the model is not a file.
+
+    Raises EngineFailure if an engine cannot load, build or run the model, EngineMissing if there is no such engine,
+    CannotCompare if ``inputs`` do not fit the model, ModelError or DataError for damaged files, UsageError otherwise.
+    """
+    given = _model_input(model, folder)
+    if outputs is not None:
+        given = ModelInput(mark_outputs(given.data, outputs), given.folder)
+    ranges = {"": val_range} if isinstance(val_range, tuple) else (val_range or {})
+    wanted = Inputs(_feeds(inputs), iterations, seed, ranges, shapes or {}, complete=False)
+    feeds: Sequence[Feed] | None = None
+    results = []
+    for engine in [create(spec) for spec in ([engines] if isinstance(engines, str) else engines)]:
+        session = engine.build(given)
+        if feeds is None:
+            feeds = feeds_for(session.inputs, wanted).feeds
+        results.append(run_session(session, feeds, runner=engine.label))
+    return results
+
+
+def compare(
+    actual: RunnerResult | Feed,
+    expected: RunnerResult | Feed,
+    atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    stat: Stat | Mapping[str, Stat] = "elemwise",
+) -> RunComparison:
+    """Compare what a run gave with what is expected, output by output, by name.
+
+    Either side is a result of ``run`` or a dictionary of tensors. Tolerances and the statistic held against them are
+    for all outputs, or by name with ``""`` for all others. Shapes must agree; types need not, numbers are compared by
+    value. ``passed`` of the result is the verdict, ``failures`` has the outputs that fail.
+
+    Raises CannotCompare if the two have no output in common.
+    """
+    tolerances = Tolerances(_by_name(atol), _by_name(rtol))
+    stats = Stats({"": stat} if isinstance(stat, str) else stat)
+    return compare_runs(_result(actual, "actual"), _result(expected, "expected"), tolerances, stats)
+
+
+def _by_name(value: float | Mapping[str, float]) -> Mapping[str, float]:
+    return value if isinstance(value, Mapping) else {"": value}
+
+
+def _result(given: RunnerResult | Feed, name: str) -> RunnerResult:
+    return given if isinstance(given, RunnerResult) else RunnerResult(name, (Iteration(given),))
+
+
+def _model_input(model: Model, folder: str | PathLike[str] | None) -> ModelInput:
+    if isinstance(model, str | PathLike):
+        path = Path(model)
+        return ModelInput(read_bytes(path), Path(folder) if folder is not None else path.parent, path)
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    return ModelInput(data, Path(folder) if folder is not None else Path())
+
+
+def _feeds(inputs: Feed | Sequence[Feed] | str | PathLike[str] | None) -> Sequence[Feed] | None:
+    if inputs is None:
+        return None
+    if isinstance(inputs, str | PathLike):
+        from biopsy.tensors.files import read_feeds
+
+        return read_feeds(Path(inputs))
+    return [inputs] if isinstance(inputs, Mapping) else inputs

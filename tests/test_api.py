@@ -1,0 +1,75 @@
+"""The Python API: run and compare."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from biopsy import errors
+from biopsy.api import compare, run
+from biopsy.tensors.files import write_feeds
+from support.models import chain, save, seeds_example
+
+
+def test_a_model_runs_from_a_path_its_bytes_or_its_object(tmp_path: Path):
+    made = seeds_example()
+    for model in (save(made, tmp_path / "m.onnx"), str(tmp_path / "m.onnx"), made.SerializeToString(), made):
+        (result,) = run(model)
+        assert result.runner == "onnxrt"
+        assert result.iterations[0].outputs["out"].shape == (1, 3, 8, 8)
+        assert (result.iterations[0].runtime or 0) > 0
+
+
+def test_every_engine_gets_the_same_inputs():
+    first, second = run(seeds_example(), ["reference", "onnxrt:optimization=none"], iterations=3)
+    assert (first.runner, second.runner) == ("reference", "onnxrt:optimization=none")
+    assert len(first.iterations) == 3
+    assert compare(second, first).passed
+
+
+def test_random_inputs_follow_seed_and_range():
+    values = [run(chain(1), seed=seed)[0].iterations[0].outputs["t1"] for seed in (1, 1, 2)]
+    assert np.array_equal(values[0], values[1])
+    assert not np.array_equal(values[0], values[2])
+    assert run(chain(1), val_range=(5, 6))[0].iterations[0].outputs["t1"].min() >= 5
+
+
+def test_inputs_may_be_one_feed_several_or_a_file(tmp_path: Path):
+    feeds = [{"t0": np.full((2, 2), value, np.float32)} for value in (1, 2)]
+    write_feeds(tmp_path / "feeds.npz", feeds)
+    assert len(run(chain(1), inputs=feeds[0])[0].iterations) == 1
+    for inputs in (feeds, tmp_path / "feeds.npz"):
+        (result,) = run(chain(1), inputs=inputs)
+        assert [one.outputs["t1"][0, 0] for one in result.iterations] == [1, 2]
+
+
+def test_inputs_that_lack_one_cannot_be_compared():
+    with pytest.raises(errors.CannotCompare, match="'Y0'"):
+        run(seeds_example(), inputs={"X0": np.zeros((1, 3, 8, 8), np.float32)})
+
+
+def test_other_outputs_are_returned_when_asked_for():
+    assert list(run(chain(3), outputs=["t1"])[0].iterations[0].outputs) == ["t1"]
+    assert list(run(chain(3), outputs="all")[0].iterations[0].outputs) == ["t3", "t1", "t2"]
+
+
+def test_dictionaries_of_tensors_are_compared_by_name():
+    compared = compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0]), "b": np.zeros(1)})
+    ((iteration, output),) = compared.failures
+    assert (iteration, output.name) == (0, "a")
+    assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, atol=0.5).passed
+    assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, rtol={"a": 0.3}).passed
+    assert compare({"a": np.array([1.0, 2.5])}, {"a": np.array([1.0, 2.0])}, atol=0.3, stat="mean").passed
+
+
+def test_nothing_in_common_cannot_be_compared():
+    with pytest.raises(errors.CannotCompare):
+        compare({"a": np.zeros(1)}, {"b": np.zeros(1)})
+
+
+def test_an_engine_that_fails_raises():
+    made = chain(1, ops=["Foo"])
+    with pytest.raises(errors.EngineFailure):
+        run(made)
+    with pytest.raises(errors.EngineMissing):
+        run(made, "trt")
