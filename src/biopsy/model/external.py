@@ -6,10 +6,8 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
@@ -132,10 +130,14 @@ def load_into(model: onnx.ModelProto, folder: Path) -> None:
     """
     found = [(tensor, span_of(tensor, folder)) for tensor in external_tensors(model)]
     for tensor, span in found:
-        values = b"".join(_chunks(tensor.name, span))
-        tensor.ClearField("external_data")
-        tensor.ClearField("data_location")
-        tensor.raw_data = values
+        _load_one(tensor, span)
+
+
+def _load_one(tensor: onnx.TensorProto, span: Span) -> None:
+    values = b"".join(_chunks(tensor.name, span))
+    tensor.ClearField("external_data")
+    tensor.ClearField("data_location")
+    tensor.raw_data = values
 
 
 def _chunks(tensor: str, span: Span) -> Iterator[bytes]:
@@ -201,7 +203,7 @@ def _save_beside(model: onnx.ModelProto, path: Path, folder: Path, external: str
     moved = [weight for weight in walk.weights(model) if _can_move(weight, threshold)]
     kept = {id(weight) for weight in moved}
     for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in kept]:
-        _load_one(tensor, folder)
+        _load_one(tensor, span_of(tensor, folder))
     sources = [(weight.name, _source(weight, folder)) for weight in moved]
     offset = 0
     offsets = []
@@ -234,13 +236,6 @@ def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external
 
 def _can_move(weight: onnx.TensorProto, threshold: int) -> bool:
     return weight.data_type in BITS and weight.data_type != 8 and byte_size(weight) >= max(threshold, 1)
-
-
-def _load_one(tensor: onnx.TensorProto, folder: Path) -> None:
-    values = b"".join(_chunks(tensor.name, span_of(tensor, folder)))
-    tensor.ClearField("external_data")
-    tensor.ClearField("data_location")
-    tensor.raw_data = values
 
 
 def _source(weight: onnx.TensorProto, folder: Path) -> Span | bytes:
@@ -288,11 +283,6 @@ def _laid_out(sources: Iterable[tuple[str, Span | bytes]], offsets: Iterable[int
             at += len(chunk)
 
 
-def total_bytes(model: onnx.ModelProto) -> int:
-    """Bytes of all initializers, external ones included."""
-    return sum(byte_size(weight) for weight in chain(walk.weights(model)) if weight.data_type in BITS)
-
-
 def default_name(path: Path) -> str:
     """The file name for weights beside ``path`` when the user gives none: ``model.onnx.data``, as torch names it."""
-    return f"{os.fspath(path.name)}.data"
+    return f"{path.name}.data"

@@ -18,6 +18,7 @@ from biopsy import errors
 from biopsy.model import external, infer, value_info, walk
 from biopsy.model.outputs import ALL, mark_outputs
 from biopsy.model.tensor_type import Shape, TensorType
+from biopsy.model.weight_text import printable
 
 if TYPE_CHECKING:
     import onnx
@@ -391,7 +392,7 @@ def _cycle(nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], stuck: 
         seen.add(place)
         place = min(producer[name] for name in walk.reads(nodes[place]) if producer.get(name) in stuck)
     node = nodes[place]
-    label = f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} that computes {list(node.output)}"
+    label = printable(node.op_type) + (f" {node.name!r}" if node.name else f" that computes {list(node.output)}")
     return errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")
 
 

@@ -66,6 +66,7 @@ def _add_weight_options(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
     from biopsy.model import external, load, sanitize, write
+    from biopsy.model.weight_text import printable
 
     model = load.parse(load.read_bytes(args.model), args.model)
     write.require_writable(args.output)
@@ -85,7 +86,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     name = external.default_name(args.output) if args.save_external_data == "" else args.save_external_data
     external.save_with_weights(model, args.output, folder, name)
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
-    console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
+    console.note(f"  {printable(', '.join(sanitize.changes(before, after))) or 'no node was added or removed'}")
     return 0
 
 
