@@ -28,8 +28,9 @@ def write_result(
     from biopsy.model import external as weights
 
     model = parse(data, path)
-    if external is None and weights.total_bytes(model) < weights.MOST_INLINE:
-        weights.load_into(model, problem.index.folder)
-    else:
-        external = external or weights.default_name(path)
+    if external is None:
+        if sum(map(weights.byte_size, weights.external_tensors(model))) <= weights.MOST_INLINE:
+            weights.load_into(model, problem.index.folder)
+        else:
+            external = weights.default_name(path)
     weights.save_with_weights(model, path, problem.index.folder, external)

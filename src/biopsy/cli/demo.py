@@ -1,0 +1,159 @@
+"""``biopsy demo``: the main job on a real bug, with the command lines to repeat it on another model."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+TOLERANCES = ("--atol", "1e-3", "--rtol", "1e-3")
+"""Wide enough for the roundings of a network of hundreds of nodes, a hundred times narrower than the bug's error."""
+
+COMPARE = ("run", "model.onnx", "--engine", "onnxrt:optimization=none", "--onnxrt", *TOLERANCES)
+GOLDEN = (
+    "run", "model.onnx", "--engine", "onnxrt:optimization=none", "--save-inputs", "inputs.npz",
+    "--onnx-outputs", "mark", "all", "--save-outputs", "layerwise_golden.npz",
+)  # fmt: skip
+MERGE = ("data", "to-input", "inputs.npz", "layerwise_golden.npz", "-o", "layerwise_inputs.npz")
+REDUCE = (
+    "debug", "reduce", "model.onnx", "-o", "reduced.onnx",
+    "--check", "biopsy", "run", "polygraphy_debug.onnx", "--onnxrt",
+    "--load-inputs", "layerwise_inputs.npz", "--load-outputs", "layerwise_golden.npz", *TOLERANCES,
+)  # fmt: skip
+SHOW = ("inspect", "model", "reduced.onnx", "--mode=basic")
+
+
+def _search_for(operator: str) -> tuple[str, ...]:
+    return (
+        "debug", "reduce", "model.onnx", "-o", "reduced.onnx", "--fail-regex", f"Op: {operator}", "--hide-fail-output",
+        "--check", "biopsy", "inspect", "model", "polygraphy_debug.onnx", "--mode=basic",
+    )  # fmt: skip
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``demo``."""
+    parser.description = (
+        "Builds a transformer of some 450 nodes in which ONNX Runtime's optimizer silently computes something else in\n"
+        "one branch, and finds the six nodes that it happens in. Everything is left in a folder."
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        default=Path("biopsy-demo"),
+        metavar="DIR",
+        help="the folder (default: biopsy-demo)",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="use the folder although it exists; its files of the same names are replaced",
+    )
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Run the demonstration; 0 if it went as told."""
+    folder: Path = args.output
+    if folder.exists() and not args.force:
+        raise errors.UsageError(
+            f"{folder} exists already", next_steps=["biopsy demo --force", "biopsy demo -o ANOTHER"]
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.UsageError(f"cannot make the folder {folder}: {error.strerror}") from error
+    with _inside(folder):
+        _write_model(console)
+        used = _real_bug(console)
+        if used is None:
+            used = _second_demonstration(console)
+    _say_end(console, folder, used)
+    return 0
+
+
+def _write_model(console: Console) -> None:
+    from biopsy.model.demonstration import demonstration_model
+    from biopsy.model.write import write_whole
+
+    model = demonstration_model()
+    write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])
+    console.note(f"model.onnx: a transformer of {len(model.graph.node)} nodes with several branches\n")
+
+
+def _real_bug(console: Console) -> list[Sequence[str]] | None:
+    """Find the bug of ONNX Runtime; the commands used, or None if the one installed does not have it."""
+    console.note("1. Does ONNX Runtime agree with itself, its optimizer off and on?")
+    if _run(COMPARE, console) == 0:
+        return None
+    console.note(
+        "\n   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:"
+    )
+    _require(_run(GOLDEN, console), GOLDEN)
+    _require(_run(MERGE, console), MERGE)
+    console.note("\n3. The smallest part of the model that still fails:")
+    _require(_run(REDUCE, console), REDUCE)
+    console.note("\n4. There it is:")
+    _require(_run(SHOW, console), SHOW)
+    return [COMPARE, GOLDEN, MERGE, REDUCE, SHOW]
+
+
+def _second_demonstration(console: Console) -> list[Sequence[str]]:
+    """The same job with a check that looks for an operator."""
+    import onnxruntime
+
+    from biopsy.model.demonstration import SEARCHED_FOR
+
+    console.note(
+        f"\n   It does: onnxruntime {onnxruntime.__version__} no longer has the bug that this demonstration is about.\n"
+        f"   So here is another: the check fails if the model has the operator {SEARCHED_FOR}.\n"
+    )
+    search = _search_for(SEARCHED_FOR)
+    _require(_run(search, console), search)
+    _require(_run(SHOW, console), SHOW)
+    return [search, SHOW]
+
+
+def _run(words: Sequence[str], console: Console) -> int:
+    from biopsy.cli.app import main
+
+    console.note(f"$ {_typed(words)}")
+    return main(words)
+
+
+def _typed(words: Sequence[str]) -> str:
+    return shlex.join(("biopsy", *words))
+
+
+def _require(status: int, words: Sequence[str]) -> None:
+    if status != 0:
+        raise errors.BiopsyError(
+            f"the demonstration did not go as planned: status {status} of\n  {_typed(words)}",
+            next_steps=["biopsy doctor"],
+        )
+
+
+def _say_end(console: Console, folder: Path, used: Sequence[Sequence[str]]) -> None:
+    console.note(f"\nEverything is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    console.note("The command lines, to repeat them on your own model:\n")
+    for words in used:
+        console.say(f"  {_typed(words)}")
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Work in a folder, so that the command lines are as short as a person would type them."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

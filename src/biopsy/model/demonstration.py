@@ -1,0 +1,125 @@
+"""The model of ``biopsy demo``: a transformer in which one branch meets a real bug of ONNX Runtime.
+
+The bug: in onnxruntime 1.17.3 to 1.31.1 on CPU, from the extended level of its optimizer on, the fusions for layer
+normalization also match ReduceMean with ``keepdims=0``. On a square matrix that is a valid model, the mean being
+broadcast along the other axis, and the fused kernel computes something else without a word
+(github.com/microsoft/onnxruntime issue 30513 is a loud variant of it).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import onnx
+
+WIDTH = 32
+"""Tokens and channels: the matrices are square, or the model would not be valid."""
+
+BLOCKS = 10
+CULPRITS = ("Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul")
+"""The six nodes that already fail, in order."""
+
+SEARCHED_FOR = "Softplus"
+"""An operator that stands in the model once: what the second demonstration looks for."""
+
+_SEED = 20
+
+
+class _Writer:
+    """Collects nodes and weights; every method returns the name of the tensor that it adds."""
+
+    def __init__(self) -> None:
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self._random = np.random.default_rng(_SEED)
+        for name, value in {"two": 2.0, "eps": 1e-5, "half": 0.5, "one": 1.0, "root2": 2**0.5}.items():
+            self._keep(name, np.array(value, np.float32))
+        self._keep("scale", np.array(WIDTH**-0.5, np.float32))
+        self._keep("last", np.array([-1], np.int64))
+
+    def _keep(self, name: str, value: np.typing.NDArray[np.float32 | np.int64]) -> str:
+        from onnx import numpy_helper
+
+        self.weights.append(numpy_helper.from_array(value, name))
+        return name
+
+    def node(self, scope: str, op_type: str, *inputs: str, **attributes: Any) -> str:
+        from onnx import helper
+
+        name = f"{scope}/{op_type}"
+        taken = sum(node.name == name or node.name.startswith(f"{name}_") for node in self.nodes)
+        name = f"{name}_{taken}" if taken else name
+        self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name, None, None, None, **attributes))
+        return f"{name}_out"
+
+    def linear(self, scope: str, x: str) -> str:
+        weight = self._random.normal(0, WIDTH**-0.5, (WIDTH, WIDTH)).astype(np.float32)
+        bias = self._random.normal(0, 0.1, WIDTH).astype(np.float32)
+        product = self.node(scope, "MatMul", x, self._keep(f"{scope}.weight", weight))
+        return self.node(scope, "Add", product, self._keep(f"{scope}.bias", bias))
+
+    def normalization(self, scope: str, x: str, *, keepdims: int = 1) -> str:
+        """Layer normalization written out; with ``keepdims=0`` it is what the fusion mistakes for it."""
+        gain = self._random.uniform(0.5, 1.5, WIDTH).astype(np.float32)
+        centred = self.node(scope, "Sub", x, self.node(scope, "ReduceMean", x, "last", keepdims=1))
+        squares = self.node(scope, "Pow", centred, "two")
+        variance = self.node(scope, "ReduceMean", squares, "last", keepdims=keepdims)
+        root = self.node(scope, "Sqrt", self.node(scope, "Add", variance, "eps"))
+        scaled = self.node(scope, "Mul", self.node(scope, "Div", centred, root), self._keep(f"{scope}.gain", gain))
+        if not keepdims:
+            return scaled
+        return self.node(scope, "Add", scaled, self._keep(f"{scope}.bias", 0.1 * gain))
+
+    def attention(self, scope: str, x: str) -> str:
+        query, key, value = (self.linear(f"{scope}/{part}", x) for part in ("query", "key", "value"))
+        scores = self.node(scope, "MatMul", query, self.node(scope, "Transpose", key, perm=[1, 0]))
+        weights = self.node(scope, "Softmax", self.node(scope, "Mul", scores, "scale"), axis=-1)
+        return self.linear(f"{scope}/out", self.node(scope, "MatMul", weights, value))
+
+    def gelu(self, scope: str, x: str) -> str:
+        inner = self.node(scope, "Erf", self.node(scope, "Div", x, "root2"))
+        return self.node(scope, "Mul", self.node(scope, "Mul", x, self.node(scope, "Add", inner, "one")), "half")
+
+    def block(self, scope: str, x: str) -> str:
+        attended = self.attention(f"{scope}/attention", self.normalization(f"{scope}/norm1", x))
+        x = self.node(scope, "Add", x, attended)
+        hidden = self.gelu(f"{scope}/mlp/gelu", self.linear(f"{scope}/mlp/up", self.normalization(f"{scope}/norm2", x)))
+        return self.node(scope, "Add", x, self.linear(f"{scope}/mlp/down", hidden))
+
+    def gate(self, scope: str, x: str) -> str:
+        opened = self.node(scope, "Sigmoid", self.linear(f"{scope}/in", x))
+        return self.node(scope, "Mul", self.node(scope, "Tanh", self.linear(f"{scope}/value", x)), opened)
+
+
+def demonstration_model() -> onnx.ModelProto:
+    """The model: float32 ``tokens`` [32, 32] to ``logits`` [32, 32]; the same bytes at every call."""
+    from onnx import TensorProto, helper
+
+    made = _Writer()
+    x = "tokens"
+    for number in range(BLOCKS):
+        scope = f"block{number}"
+        if number % 3 == 1:  # a branch beside the block, joined behind it
+            branch = made.gate(f"{scope}/gate", x)
+            if number == 7:
+                branch = made.normalization(f"{scope}/adapter", branch, keepdims=0)
+                branch = made.linear(f"{scope}/adapter/out", branch)
+            x = made.node(scope, "Add", made.block(scope, x), branch)
+        else:
+            x = made.block(scope, x)
+    logits = made.node("head", SEARCHED_FOR, made.linear("head", x))
+    made.nodes.append(helper.make_node("Identity", [logits], ["logits"], name="head/logits"))
+    shape = [WIDTH, WIDTH]
+    graph = helper.make_graph(
+        made.nodes,
+        "transformer",
+        [helper.make_tensor_value_info("tokens", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, shape)],
+        made.weights,
+    )
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9, producer_name="biopsy demo"
+    )

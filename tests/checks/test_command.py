@@ -1,0 +1,95 @@
+"""Commands as checks, each a real process."""
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from biopsy import errors
+from biopsy.checks.command import CommandCheck, own_words, program
+
+NAME = "polygraphy_debug.onnx"
+
+
+def python(code: str, *words: str, timeout: float | None = None) -> CommandCheck:
+    return CommandCheck([sys.executable, "-c", code, *words], NAME, timeout)
+
+
+def test_the_candidate_stands_for_braces_and_for_the_default_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.onnx"
+    evidence = python("import sys; print(sys.argv[1:])", "{}", NAME, "--model={}", "other").run(path)
+    assert evidence.output.decode().strip() == str([str(path), str(path), f"--model={path}", "other"])
+
+
+def test_a_command_that_names_no_candidate_is_noticed() -> None:
+    assert CommandCheck(["true", "{}"], NAME).names_candidate
+    assert CommandCheck(["true", NAME], NAME).names_candidate
+    assert not CommandCheck(["true", "model.onnx"], NAME).names_candidate
+
+
+def test_no_shell_looks_at_the_words(tmp_path: Path) -> None:
+    evidence = python("import sys; print(sys.argv[1])", "$HOME; rm -rf * | `id`").run(tmp_path)
+    assert evidence.output.decode().strip() == "$HOME; rm -rf * | `id`"
+
+
+@pytest.mark.parametrize(("code", "status"), [("exit(7)", 7), ("import os; os.kill(os.getpid(), 11)", -11)])
+def test_status_and_signal_are_kept(tmp_path: Path, code: str, status: int) -> None:
+    assert python(code).run(tmp_path).status == status
+
+
+def test_output_of_any_bytes_is_kept(tmp_path: Path) -> None:
+    evidence = python(r"import sys; sys.stdout.buffer.write(b'\xff\x00\x80'); sys.stderr.write('e')").run(tmp_path)
+    assert evidence.output.startswith(b"\xff\x00\x80")
+
+
+def test_very_long_output_keeps_its_both_ends(tmp_path: Path) -> None:
+    evidence = python("print('first'); print('x' * 40_000_000); print('last')").run(tmp_path)
+    assert len(evidence.output) < 20_000_000
+    assert evidence.output.startswith(b"first")
+    assert evidence.output.endswith(b"last\n")
+
+
+@pytest.mark.parametrize("stubborn", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"])
+def test_a_hang_is_ended_with_all_that_it_started(tmp_path: Path, stubborn: str) -> None:
+    mark = tmp_path / "mark"
+    child = f"import time\nwhile True:\n open({str(mark)!r}, 'w').write(str(time.time())); time.sleep(0.05)"
+    code = (
+        f"{stubborn}import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {child!r}]); time.sleep(60)"
+    )
+    evidence = python(code, timeout=1.0).run(tmp_path)
+    assert evidence.timed_out
+    time.sleep(0.2)
+    last = mark.read_text()
+    time.sleep(0.3)
+    assert mark.read_text() == last
+
+
+def test_nothing_can_be_read_from_the_terminal(tmp_path: Path) -> None:
+    assert python("print(repr(input()))").run(tmp_path).status == 1
+
+
+def test_a_verdict_file_is_read_and_one_of_another_form_is_an_error(tmp_path: Path) -> None:
+    write = "import os; open(os.environ['BIOPSY_VERDICT'], 'w').write({!r}); exit(1)"
+    told = python(write.format('{"stage": "run", "kind": "Overflow", "outputs": ["y"]}')).run(tmp_path).verdict
+    assert (told.stage, told.kind, told.outputs) == ("run", "Overflow", ("y",))
+    for text in ("no json", "[]", '{"outcome": "maybe"}', '{"kind": 3}'):
+        with pytest.raises(errors.CheckError, match="verdict file"):
+            python(write.format(text)).run(tmp_path)
+
+
+def test_a_program_that_does_not_exist_or_may_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(errors.CheckError, match="no program 'no-such-program'"):
+        CommandCheck(["no-such-program"], NAME).run(tmp_path)
+    script = tmp_path / "check.sh"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(errors.CheckError, match="may not be executed") as refused:
+        CommandCheck([str(script)], NAME).run(tmp_path)
+    assert f"chmod +x {script}" in refused.value.next_steps
+
+
+def test_our_own_command_is_this_installation_however_it_is_typed() -> None:
+    assert program("biopsy") == [sys.executable, "-m", "biopsy"]
+    assert own_words(["biopsy", "run", "{}"]) == ("run", "{}")
+    assert own_words(["polygraphy", "run", "{}"]) == ("run", "{}")
+    assert own_words(["./check.sh", "run"]) is None

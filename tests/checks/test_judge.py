@@ -1,0 +1,103 @@
+"""From status, output and verdict file to an outcome."""
+
+import re
+
+import pytest
+
+from biopsy.checks.judge import Rules, judge
+from biopsy.checks.outcome import Evidence, Outcome
+from biopsy.checks.signature import Signature, normalised, same_failure, signature_of
+from biopsy.checks.verdict import VerdictFile
+
+CRASH = Evidence(-11)
+EXIT_1 = Evidence(1, b"something is wrong\n")
+MISMATCH = Evidence(1, verdict=VerdictFile("fails", "onnxrt", "compare", "mismatch", outputs=("y",)))
+REFUSED = Evidence(1, verdict=VerdictFile("fails", "onnxrt", "load", "InvalidGraph", "node 'n1' has no type"))
+
+
+def outcome(evidence: Evidence, reference: Evidence | None = None, **rules: object) -> Outcome:
+    known = None if reference is None else signature_of(reference)
+    return judge(evidence, Rules(**rules), known).outcome  # type: ignore[arg-type]
+
+
+def test_status_0_passes_and_any_other_is_a_failure() -> None:
+    assert outcome(Evidence(0)) is Outcome.PASSES
+    assert outcome(EXIT_1) is Outcome.REPRODUCES
+
+
+def test_125_says_nothing_and_126_and_127_are_no_failure_of_the_model() -> None:
+    assert outcome(Evidence(125)) is Outcome.INVALID
+    assert outcome(Evidence(126)) is Outcome.INFRASTRUCTURE
+    assert outcome(Evidence(127)) is Outcome.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    ("found", "original"),
+    [(CRASH, EXIT_1), (EXIT_1, CRASH), (REFUSED, MISMATCH), (MISMATCH, REFUSED), (Evidence(2), EXIT_1)],
+)
+def test_a_failure_of_another_kind_than_the_originals_is_another_failure(found: Evidence, original: Evidence) -> None:
+    assert outcome(found, original) is Outcome.OTHER_FAILURE
+    assert outcome(found, original, match="any") is Outcome.REPRODUCES
+
+
+def test_names_numbers_and_shapes_in_a_message_make_no_other_failure() -> None:
+    other = Evidence(1, verdict=VerdictFile("fails", "onnxrt", "load", "InvalidGraph", "node 'n2/x' has no type"))
+    assert outcome(other, REFUSED) is Outcome.REPRODUCES
+    assert normalised("Got 3 dims [1,2] at 0x7ff in /a/b.cc:12") == normalised("Got 14 dims [7] at 0x1 in /c/d.cc:9")
+
+
+def test_match_narrows_or_widens_what_counts_as_the_same() -> None:
+    one, other = signature_of(Evidence(1, b"bad scale")), signature_of(Evidence(1, b"bad shape"))
+    assert same_failure(one, other, "status")
+    assert not same_failure(one, other, "message")
+    assert same_failure(signature_of(MISMATCH), _with_outputs("z"), "message")
+    assert not same_failure(signature_of(MISMATCH), _with_outputs("z"), "exact")
+
+
+def _with_outputs(*names: str) -> Signature:
+    return signature_of(Evidence(1, verdict=VerdictFile("fails", "onnxrt", "compare", "mismatch", outputs=names)))
+
+
+def test_a_missing_engine_stops_whatever_the_status() -> None:
+    told = VerdictFile("infrastructure", kind="EngineMissing", message="openvino is not installed")
+    judged = judge(Evidence(4, verdict=told), Rules(), None)
+    assert (judged.outcome, judged.reason) == (Outcome.INFRASTRUCTURE, "openvino is not installed")
+
+
+def test_fail_codes_decide_alone() -> None:
+    assert outcome(Evidence(3), fail_codes=frozenset({3})) is Outcome.REPRODUCES
+    assert outcome(Evidence(1), fail_codes=frozenset({3})) is Outcome.PASSES
+    assert outcome(Evidence(125), fail_codes=frozenset({125})) is Outcome.REPRODUCES
+
+
+def test_ignored_codes_pass_and_others_fail() -> None:
+    assert outcome(Evidence(3), ignored_codes=frozenset({3})) is Outcome.PASSES
+    assert outcome(Evidence(1), ignored_codes=frozenset({3})) is Outcome.REPRODUCES
+    assert outcome(Evidence(0), ignored_codes=frozenset({3})) is Outcome.PASSES
+
+
+def test_a_regular_expression_decides_whatever_the_status() -> None:
+    rules = {"fail_regexes": (re.compile("Op: Mul"), re.compile("NaN"))}
+    assert outcome(Evidence(0, b"x [Op: Mul]"), **rules) is Outcome.REPRODUCES
+    assert outcome(Evidence(0, b"a NaN"), **rules) is Outcome.REPRODUCES
+    assert outcome(Evidence(0, b"nothing"), **rules) is Outcome.PASSES
+    assert outcome(Evidence(1, b"nothing"), **rules) is Outcome.PASSES
+    assert outcome(Evidence(-11, b"nothing"), **rules) is Outcome.OTHER_FAILURE
+
+
+def test_a_regular_expression_with_codes_needs_both() -> None:
+    rules = {"fail_regexes": (re.compile("bad"),), "fail_codes": frozenset({2})}
+    assert outcome(Evidence(2, b"bad"), **rules) is Outcome.REPRODUCES
+    assert outcome(Evidence(1, b"bad"), **rules) is Outcome.PASSES
+    assert outcome(Evidence(2, b"fine"), **rules) is Outcome.PASSES
+
+
+def test_output_that_is_no_utf8_is_searched_too() -> None:
+    assert outcome(Evidence(0, b"\xff\xfe bad \x80"), fail_regexes=(re.compile("bad"),)) is Outcome.REPRODUCES
+
+
+def test_a_hang_is_the_failure_only_if_the_original_hangs() -> None:
+    hang = Evidence(-15, timed_out=True)
+    assert outcome(hang, EXIT_1) is Outcome.TIMED_OUT
+    assert outcome(hang, hang) is Outcome.REPRODUCES
+    assert outcome(EXIT_1, hang) is Outcome.OTHER_FAILURE
