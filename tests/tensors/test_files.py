@@ -20,7 +20,15 @@ from hypothesis.extra import numpy as hnp
 
 from biopsy import errors
 from biopsy.tensors import npy
-from biopsy.tensors.files import merge_feeds, read_feeds, read_results, read_saved, write_feeds, write_results
+from biopsy.tensors.files import (
+    merge_feeds,
+    read_feeds,
+    read_results,
+    read_saved,
+    require_writable,
+    write_feeds,
+    write_results,
+)
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 
 FORMATS = (".json", ".npz", ".safetensors", "")
@@ -393,6 +401,15 @@ def test_nothing_to_save_is_an_error(tmp_path: Path, extension: str) -> None:
 def test_a_path_that_cannot_be_written_is_wrong_usage(tmp_path: Path, extension: str) -> None:
     with pytest.raises(errors.UsageError, match="there is no folder"):
         write_feeds(tmp_path / "missing" / f"f{extension}", [FEED])
+
+
+@pytest.mark.parametrize("extension", [*FORMATS, ".pkl"])
+def test_a_path_can_be_tried_before_long_work(tmp_path: Path, extension: str) -> None:
+    with pytest.raises(errors.UsageError):
+        require_writable(tmp_path / "missing" / f"f{extension}")
+    if extension in FORMATS:
+        require_writable(tmp_path / f"f{extension}")
+        assert list(tmp_path.iterdir()) == []
 
 
 # Merging

@@ -120,6 +120,28 @@ def _mean_and_std(values: Floats) -> tuple[float, float]:
     return float(scaled.mean()) * largest, float(scaled.std()) * largest
 
 
+def histogram(array: Array, bins: int = 10) -> list[tuple[float, float, int]]:
+    """How many finite elements lie in each of ``bins`` equal intervals: (start, end, count), lowest first.
+
+    Every interval holds its start, the last one its end too. There is only one where all values are equal, or too close
+    to be told apart. Of complex numbers the magnitudes count. Empty for strings and where nothing is finite.
+    """
+    if is_text(array):
+        return []
+    values = numeric(array)
+    flat = np.abs(values).reshape(-1) if values.dtype.kind == "c" else values.reshape(-1)
+    finite = flat[np.isfinite(flat)].astype(np.float64)
+    if finite.size == 0:
+        return []
+    low, high = float(finite.min()), float(finite.max())
+    if low + (high / bins - low / bins) in {low, high}:
+        return [(low, high, finite.size)]
+    # Halved, for the distance from the least to the greatest value may be more than a float64 holds.
+    counts, edges = np.histogram(finite / 2, bins)
+    ends = [float(edge) * 2 for edge in edges]
+    return [(ends[place], ends[place + 1], int(count)) for place, count in enumerate(counts)]
+
+
 # Errors
 
 
@@ -223,7 +245,7 @@ def quantiles(values: Floats, *wanted: float) -> list[float]:
     for rank in ranks:
         low, high = float(parted[math.floor(rank)]), float(parted[math.ceil(rank)])
         part = rank - math.floor(rank)
-        found.append(high if math.isinf(high) else low + (high - low) * part)
+        found.append(high if math.isinf(high) or low == high else low * (1 - part) + high * part)
     return found
 
 

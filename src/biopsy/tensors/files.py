@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.model.write import cannot_write, write_whole
+from biopsy.model.write import require_writable as require_writable_file
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 from biopsy.tensors.saved import Kind, Saved, placed, with_storable_arrays
 
+_Writer: TypeAlias = Callable[[Saved], Iterable[bytes | memoryview]]
+
 _READERS = {".json": polygraphy_json.read, ".npz": npz.read, ".safetensors": safetensors_file.read}
-_WRITERS = {".json": polygraphy_json.parts, ".npz": npz.parts, ".safetensors": safetensors_file.parts}
+_WRITERS: dict[str, _Writer] = {
+    ".json": polygraphy_json.parts,
+    ".npz": npz.parts,
+    ".safetensors": safetensors_file.parts,
+}
 _EXTENSIONS = ".json, .npz or .safetensors, or none for a folder with one file per iteration"
 
 
@@ -31,7 +39,14 @@ def read_feeds(path: Path | str) -> list[dict[str, Array]]:
     Of a file of outputs, the iterations of its first runner. Raises UsageError if there is no such file or its
     extension is unknown, DataError naming file, iteration and tensor if it is damaged or holds no iteration.
     """
-    saved = read_saved(path)
+    return feeds_of(read_saved(path), path)
+
+
+def feeds_of(saved: Saved, path: Path | str) -> list[dict[str, Array]]:
+    """The iterations of the first runner in what ``read_saved`` gave.
+
+    Raises DataError naming ``path`` if there is none.
+    """
     if not saved.runners or not saved.runners[0].iterations:
         raise errors.DataError(f"{path} holds no iteration")
     return [dict(iteration.outputs) for iteration in saved.runners[0].iterations]
@@ -106,12 +121,29 @@ def write_results(path: Path | str, results: Sequence[RunnerResult]) -> None:
     _write(Path(path), "results", results)
 
 
-def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
+def require_writable(path: Path | str) -> None:
+    """Raise UsageError now if feeds or results could not be written to ``path`` later, at the end of long work."""
+    path = Path(path)
+    if path.suffix:
+        _writer(path)
+        require_writable_file(path)
+    else:
+        require_new_folder(path)
+        require_writable_file(path.with_name(f".{path.name}.part"))
+
+
+def _writer(path: Path) -> _Writer | None:
+    """What writes a file of this extension; None for a folder of iterations."""
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None and path.suffix:
         raise errors.UsageError(f"cannot write {path}: the extension must be {_EXTENSIONS}")
     if writer is not None and path.is_dir():
         raise errors.UsageError(f"cannot write {path}: it is a directory")
+    return writer
+
+
+def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
+    writer = _writer(path)
     with placed(f"cannot write {path}"):
         saved = with_storable_arrays(Saved(kind, tuple(runners)))
     if writer is None:

@@ -1,0 +1,45 @@
+"""``biopsy data to-input``: inputs and layerwise outputs into one file that ``--load-inputs`` takes."""
+
+from __future__ import annotations
+
+import argparse
+
+from biopsy.cli.console import Console
+
+EPILOG = """\
+A smaller candidate needs values for tensors that were inside the original model. Save all of them once, merge them
+with the inputs, and give the merged file to every check:
+
+  biopsy run model.onnx --onnxrt --save-inputs inputs.json \\
+      --onnx-outputs mark all --save-outputs layerwise_golden.json
+  biopsy data to-input inputs.json layerwise_golden.json -o layerwise_inputs.json
+
+The format is chosen by the extension: .json, .npz, .safetensors; none for a folder with one file per iteration.
+Where two files hold the same tensor, the later file wins. Each iteration keeps its own values."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = EPILOG
+    parser.add_argument("paths", nargs="+", metavar="FILE", help="files or folders of inputs, or outputs of one runner")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Merge the files and say what the result holds."""
+    from biopsy.tensors.files import feeds_of, merge_feeds, read_saved, require_writable, write_feeds
+
+    require_writable(args.output)
+    files = []
+    for path in args.paths:
+        saved = read_saved(path)
+        if len(saved.runners) > 1:
+            others = ", ".join(runner.runner for runner in saved.runners[1:])
+            console.warn(f"{path} holds several runners: {saved.runners[0].runner} is taken, not {others}")
+        files.append(feeds_of(saved, path))
+    merged = merge_feeds(files)
+    write_feeds(args.output, merged)
+    counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(args.paths, files, strict=True))
+    plural = "" if len(merged) == 1 else "s"
+    console.say(f"{args.output}: {len(merged)} iteration{plural} of {len(merged[0])} tensors ({counts})")
+    return 0

@@ -1,0 +1,128 @@
+"""``biopsy inspect data``: what a file of inputs or outputs holds."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.cli.console import Console
+
+if TYPE_CHECKING:
+    from biopsy.tensors.results import Array, RunnerResult
+
+EPILOG = """\
+examples:
+  biopsy inspect data inputs.json                     statistics of the first iteration
+  biopsy inspect data golden.json --all --histogram   of all of them, with histograms
+  biopsy inspect data golden.npz --name 'conv1*' -s   the values of some tensors"""
+
+BAR = 40
+"""Characters of the longest bar of a histogram."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = EPILOG
+    parser.add_argument("path", metavar="FILE", help="a file of inputs or outputs, or a folder of iterations")
+    parser.add_argument("-a", "--all", action="store_true", help="show all iterations, not only the first")
+    parser.add_argument("-s", "--show-values", action="store_true", help="show the values too")
+    parser.add_argument("--histogram", action="store_true", help="show how the values are distributed")
+    parser.add_argument("--name", nargs="+", metavar="NAME", help="show only these tensors; '*' stands for anything")
+    parser.add_argument(
+        "-n",
+        "--num-items",
+        type=int,
+        default=3,
+        metavar="N",
+        help="values to show at the start and end of each dimension; -1 for all of them (default: 3)",
+    )
+    parser.add_argument(
+        "--line-width",
+        type=int,
+        default=75,
+        metavar="N",
+        help="characters per line of values; -1 to break lines only where a dimension ends (default: 75)",
+    )
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Show the file."""
+    from biopsy.tensors.files import read_saved
+
+    saved = read_saved(args.path)
+    runners = [runner for runner in saved.runners if runner.iterations]
+    if not runners:
+        raise errors.DataError(f"{args.path} holds no iteration")
+    if args.name:
+        _require_match(args.path, args.name, runners)
+    for runner in runners:
+        what = "inputs" if saved.kind == "feeds" else f"outputs of {runner.runner}"
+        count = len(runner.iterations)
+        console.say(f"{args.path}: {what}, {count} iteration{'' if count == 1 else 's'}")
+        for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
+            took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"
+            console.say(f"\niteration {number}{took}")
+            for line in _tensor_lines(iteration.outputs, args):
+                console.say(line)
+        if count > 1 and not args.all:
+            console.note(f"\n{count - 1} more: --all shows every iteration")
+    return 0
+
+
+def _require_match(path: str, patterns: Sequence[str], runners: Sequence[RunnerResult]) -> None:
+    names = {name for runner in runners for iteration in runner.iterations for name in iteration.outputs}
+    if not any(_matches(name, patterns) for name in names):
+        shown = ", ".join(sorted(names)[:8]) + (", ..." if len(names) > 8 else "")
+        raise errors.UsageError(f"{path} has no tensor {' or '.join(patterns)}", next_steps=[f"it has: {shown}"])
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(name == pattern or fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Iterator[str]:
+    from biopsy.comparison.describe import statistics_text
+    from biopsy.comparison.metrics import is_text, statistics
+
+    for name, array in tensors.items():
+        if args.name and not _matches(name, args.name):
+            continue
+        dtype = "string" if is_text(array) else array.dtype.name
+        # The head of the line is Polygraphy's, for scripts that look for it.
+        yield f"  {name} [dtype={dtype}, shape={array.shape}] | Stats: {statistics_text(statistics(array))}"
+        if args.histogram:
+            yield from _histogram_lines(array)
+        if args.show_values:
+            yield from _value_lines(array, args.num_items, args.line_width)
+
+
+def _histogram_lines(array: Array) -> Iterator[str]:
+    from biopsy.comparison.metrics import histogram
+
+    bins = histogram(array)
+    if not bins:
+        return
+    most = max(count for _, _, count in bins)
+    ranges = [
+        f"[{low:.4g}, {high:.4g}{']' if place == len(bins) - 1 else ')'}" for place, (low, high, _) in enumerate(bins)
+    ]
+    width, digits = max(map(len, ranges)), len(str(most))
+    for text, (_, _, count) in zip(ranges, bins, strict=True):
+        # Something that is there is seen, however little it is.
+        bar = "#" * max(round(BAR * count / most), 1 if count else 0)
+        yield f"      {text:<{width}}  {count:>{digits}}  {bar}".rstrip()
+
+
+def _value_lines(array: Array, items: int, width: int) -> Iterator[str]:
+    import numpy as np
+
+    from biopsy.tensors.dtypes import widened
+
+    shortened: dict[str, Any] = {"threshold": sys.maxsize} if items < 0 else {"threshold": 0, "edgeitems": items}
+    text = np.array2string(widened(array), max_line_width=sys.maxsize if width < 0 else width, **shortened)
+    for line in text.splitlines():
+        yield f"      {line}"
