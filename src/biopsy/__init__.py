@@ -10,11 +10,46 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from biopsy.api import compare as compare
+    from biopsy.api import reduce as reduce
+    from biopsy.api import run as run
+    from biopsy.checks.outcome import Outcome as Outcome
+    from biopsy.comparison.compare import OutputComparison as OutputComparison
+    from biopsy.comparison.compare import RunComparison as RunComparison
     from biopsy.errors import BiopsyError as BiopsyError
+    from biopsy.errors import CannotCompare as CannotCompare
+    from biopsy.errors import CheckError as CheckError
+    from biopsy.errors import DataError as DataError
+    from biopsy.errors import EngineFailure as EngineFailure
+    from biopsy.errors import EngineMissing as EngineMissing
+    from biopsy.errors import Interrupted as Interrupted
+    from biopsy.errors import ModelError as ModelError
+    from biopsy.errors import OriginalPasses as OriginalPasses
+    from biopsy.errors import UsageError as UsageError
+    from biopsy.reduction.reduce import Reduction as Reduction
+    from biopsy.tensors.results import Iteration as Iteration
+    from biopsy.tensors.results import RunnerResult as RunnerResult
 
-_HOME_OF = {
-    "BiopsyError": "biopsy.errors",
+_HOMES = {
+    "biopsy.api": ("compare", "reduce", "run"),
+    "biopsy.checks.outcome": ("Outcome",),
+    "biopsy.comparison.compare": ("OutputComparison", "RunComparison"),
+    "biopsy.errors": (
+        "BiopsyError",
+        "CannotCompare",
+        "CheckError",
+        "DataError",
+        "EngineFailure",
+        "EngineMissing",
+        "Interrupted",
+        "ModelError",
+        "OriginalPasses",
+        "UsageError",
+    ),
+    "biopsy.reduction.reduce": ("Reduction",),
+    "biopsy.tensors.results": ("Iteration", "RunnerResult"),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = list(_HOME_OF)
 

@@ -89,7 +89,16 @@ def test_a_program_that_does_not_exist_or_may_not_run_is_told_with_what_to_do(tm
 
 
 def test_our_own_command_is_this_installation_however_it_is_typed() -> None:
-    assert program("biopsy") == [sys.executable, "-m", "biopsy"]
+    assert program("biopsy")[0] == sys.executable
     assert own_words(["biopsy", "run", "{}"]) == ("run", "{}")
     assert own_words(["polygraphy", "run", "{}"]) == ("run", "{}")
     assert own_words(["./check.sh", "run"]) is None
+
+
+def test_our_own_command_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "argparse.py").write_text("raise SystemExit('a file of the user was imported')")
+    monkeypatch.chdir(tmp_path)
+    evidence = CommandCheck(["biopsy", "--version"], NAME).run(tmp_path)
+    assert (evidence.status, evidence.output.split()[0]) == (0, b"biopsy")

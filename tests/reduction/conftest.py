@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 
-from biopsy.reduction.function import reduce
+from biopsy import reduce
 from biopsy.reduction.reduce import Reduction
 
 Predicate = Callable[[onnx.ModelProto], bool]

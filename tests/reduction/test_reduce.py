@@ -8,8 +8,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from biopsy import errors
-from biopsy.reduction.function import reduce
+from biopsy import errors, reduce
 from support.models import BOOL, FLOAT, INT64, chain, info, model, save, seeds_example, weight
 from support.predicates import connected, has, has_any, names
 

@@ -23,6 +23,15 @@ PLACEHOLDER = "{}"
 _KEPT_OUTPUT = 8 << 20  # bytes of the beginning and of the end of a check's output that are looked at
 _GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
+_OWN_COMMAND = """\
+import sys
+sys.path.remove("")
+sys.argv[0] = "biopsy"
+from biopsy.cli.app import main
+sys.exit(main())
+"""
+"""``python -m biopsy`` would look for modules in the current folder first, where a user may keep an onnx.py."""
+
 
 class CommandCheck:
     """Runs ``words`` for each candidate. In every word, ``{}`` and the literal ``default_name`` stand for its path.
@@ -89,7 +98,7 @@ class CommandCheck:
 def program(word: str) -> list[str]:
     """The words that start a program. ``biopsy`` is this very installation, also where it is not on the PATH."""
     if word == "biopsy":
-        return [sys.executable, "-m", "biopsy"]
+        return [sys.executable, "-c", _OWN_COMMAND]
     if word == "polygraphy" and shutil.which(word) is None:
         beside = Path(sys.executable).with_name(word)
         return [str(beside)] if beside.exists() else [word]
