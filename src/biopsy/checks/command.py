@@ -125,7 +125,7 @@ def _alias_installed() -> bool:
 
 
 def _cannot_start(words: Sequence[str], error: Exception) -> errors.CheckError:
-    steps = ["biopsy doctor"]
+    steps = []
     if isinstance(error, FileNotFoundError):
         reason = f"there is no program '{words[0]}'"
         if Path(words[0]).exists() and "/" not in words[0]:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from biopsy import errors
-from biopsy.checks import verdict
 from biopsy.cli.console import Console
 
 STATUSES = """\
@@ -85,11 +84,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return console.failure(errors.Interrupted("interrupted"))
     except errors.BiopsyError as error:
-        verdict.report_error(error)
+        _tell_reduction(error)
         return console.failure(error)
     except Exception as error:  # the last line of defence: a defect of ours is told as one
-        verdict.report_error(errors.BiopsyError(f"{type(error).__name__}: {error}"))
+        _tell_reduction(errors.BiopsyError(f"{type(error).__name__}: {error}"))
         return console.defect(error)
+
+
+def _tell_reduction(error: errors.BiopsyError) -> None:
+    """If this process is a check, say in its verdict file what ended it."""
+    from biopsy.checks import verdict
+
+    verdict.report_error(error)
 
 
 def _dispatch(program: str, words: list[str], console: Console) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from typing import TextIO
 
 from biopsy import errors
@@ -50,6 +49,8 @@ class Console:
         for step in error.next_steps:
             self._write(self._err, f"  next  {step}")
         if self.verbosity > 1:
+            import traceback
+
             self._write(self._err, "".join(traceback.format_exception(error)))
         return error.status
 

@@ -20,8 +20,9 @@ def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> 
             stream.writelines(parts)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def cannot_write(path: Path, error: OSError) -> errors.UsageError:
@@ -35,9 +36,9 @@ def cannot_write(path: Path, error: OSError) -> errors.UsageError:
 
 def require_writable(path: Path) -> None:
     """Raise UsageError now if ``path`` could not be written later, at the end of long work."""
-    probe = path.with_name(f".{path.name}.{os.getpid()}.part")
     if path.is_dir():
         raise errors.UsageError(f"cannot write {path}: it is a directory")
+    probe = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         probe.touch()
         probe.unlink()

@@ -157,13 +157,17 @@ class Driver:
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
                 kept="nothing was concluded from it",
-                next_steps=[self.check.line(path), "biopsy doctor"],
+                next_steps=[f"run it by hand: {self.check.line(path)}"],
             )
         for missing in self._files.artifacts.sort(judged.outcome, number, stage):
             self.listener(events.Remark(f"the artifact {missing} was not there after check {number}"))
-        if path == self.workspace.candidate and not self._files.keep_last:
-            path.unlink(missing_ok=True)
         return judged
+
+    def tidy(self) -> None:
+        """Leave no candidate and no copied weights behind."""
+        if not self._files.keep_last:
+            self.workspace.candidate.unlink(missing_ok=True)
+        self.workspace.remove_copies()
 
     def _take_back(self) -> None:
         """Forget the newest answer and have the search run again up to it."""

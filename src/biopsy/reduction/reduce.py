@@ -71,7 +71,7 @@ def reduce_problem(driver: Driver, passes: list[NamedPass], target: Target) -> R
     except (KeyboardInterrupt, errors.Interrupted) as stop:
         raise errors.Interrupted(_left(driver), kept=_rescue(driver, target)) from stop
     finally:
-        driver.workspace.remove_copies()
+        driver.tidy()
     return _reduction(driver, target, time.monotonic() - started)
 
 

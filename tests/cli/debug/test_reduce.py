@@ -1,0 +1,465 @@
+"""``biopsy debug reduce`` from the command line: the seeds' sequence, files of iterations, and bad input.
+
+Checks are real processes.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from biopsy.cli.app import main
+from support.models import chain, info, model, save, seeds_example, weight
+from support.predicates import names
+
+BIN = Path(sys.executable).parent
+LOOK = ("biopsy", "inspect", "model", "{}", "--mode=basic")
+
+SIMULATED = """
+{tool} run model.onnx --onnxrt
+    --save-inputs inputs.json
+    --onnx-outputs mark all --save-outputs layerwise_golden.json
+{tool} data to-input inputs.json layerwise_golden.json -o layerwise_inputs.json
+{tool} debug reduce model.onnx -o initial_reduced.onnx --mode=bisect
+    --fail-regex "Op: Mul"
+    --check {tool} inspect model polygraphy_debug.onnx --mode=basic
+{tool} inspect model initial_reduced.onnx --mode=basic
+{tool} debug reduce initial_reduced.onnx -o final_reduced.onnx --mode=linear
+    --fail-regex "Op: Mul"
+    --check {tool} inspect model polygraphy_debug.onnx --mode=basic
+{tool} inspect model final_reduced.onnx --mode=basic
+"""
+"""The commands of the seeds' example, with its simulated failure. Continued lines are indented."""
+
+REAL = """
+{tool} run wrong.onnx --onnxrt
+    --save-inputs inputs.json
+    --onnx-outputs mark all --save-outputs layerwise_golden.json
+{tool} data to-input inputs.json layerwise_golden.json -o layerwise_inputs.json
+{tool} debug reduce model.onnx -o initial_reduced.onnx --mode=bisect
+    --check {tool} run polygraphy_debug.onnx --onnxrt
+            --load-inputs layerwise_inputs.json --load-outputs layerwise_golden.json
+{tool} debug reduce initial_reduced.onnx -o final_reduced.onnx --mode=linear
+    --check {tool} run polygraphy_debug.onnx --onnxrt
+            --load-inputs layerwise_inputs.json --load-outputs layerwise_golden.json
+"""
+"""The real form: golden values come from a variant of the model in which one layer computes something else."""
+
+
+def type_in(script: str, tool: str, folder: Path) -> list[subprocess.CompletedProcess[str]]:
+    """Run the lines of a script as a shell would, in a folder, with our commands on the PATH."""
+    done = []
+    for line in script.format(tool=tool).strip().replace("\n   ", "").splitlines():
+        environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+        done.append(
+            subprocess.run(
+                ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False
+            )
+        )
+        assert done[-1].returncode == 0, f"{line}\n{done[-1].stdout}{done[-1].stderr}"
+    return done
+
+
+@pytest.mark.parametrize("tool", ["polygraphy", "biopsy"])
+def test_the_seeds_sequence_ends_at_the_one_mul(tmp_path: Path, tool: str) -> None:
+    save(seeds_example(), tmp_path / "model.onnx")
+    *_, shown = type_in(SIMULATED, tool, tmp_path)
+    assert "[Op: Mul]" in shown.stdout
+    final = onnx.load(tmp_path / "final_reduced.onnx")
+    assert [node.op_type for node in final.graph.node] == ["Mul"]
+    onnx.checker.check_model(final, full_check=True)
+    assert not (tmp_path / "polygraphy_debug.onnx").exists()
+
+
+@pytest.mark.parametrize("tool", ["polygraphy", "biopsy"])
+def test_the_layer_that_computes_something_else_is_all_that_is_left(tmp_path: Path, tool: str) -> None:
+    save(seeds_example(), tmp_path / "model.onnx")
+    wrong = seeds_example()
+    wrong.graph.node[3].op_type = "Max"  # the Add
+    save(wrong, tmp_path / "wrong.onnx")
+    type_in(REAL, tool, tmp_path)
+    assert names(onnx.load(tmp_path / "final_reduced.onnx")) == ["onnx_graphsurgeon_node_7"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def reduce(*words: str) -> int:
+    return main(["debug", "reduce", *words])
+
+
+def script(folder: Path, code: str) -> tuple[str, ...]:
+    """A check written in Python: its words. ``model`` is the candidate; the code may exit with any status."""
+    path = folder / "check.py"
+    path.write_text(
+        f"import sys, onnx\nmodel = onnx.load(sys.argv[1])\nnames = [n.name for n in model.graph.node]\n{code}"
+    )
+    return (sys.executable, str(path), "polygraphy_debug.onnx")
+
+
+def test_options_of_the_check_that_look_like_our_own_are_the_checks(here: Path) -> None:
+    save(chain(4), here / "m.onnx")
+    check = script(
+        here,
+        "assert sys.argv[2:] == ['-o', 'x', '--mode=linear', '--check', '--', '-v'], sys.argv\nsys.exit('n2' in names)",
+    )
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", *check, "-o", "x", "--mode=linear", "--check", "--", "-v") == 0
+    assert names(onnx.load("r.onnx")) == ["n2"]
+
+
+def test_fail_codes_and_ignored_codes_choose_among_statuses(here: Path) -> None:
+    save(chain(8), here / "m.onnx")
+    check = script(here, "sys.exit(3 if 'n6' in names else 5 if 'n2' in names else 0)")
+    assert reduce("m.onnx", "-o", "a.onnx", "--fail-code", "3", "--check", *check) == 0
+    assert names(onnx.load("a.onnx")) == ["n6"]
+    assert reduce("m.onnx", "-o", "b.onnx", "--ignore-fail-returncode", "5", "--check", *check) == 0
+    assert names(onnx.load("b.onnx")) == ["n6"]
+
+
+def test_several_regular_expressions_any_of_which_is_the_failure(here: Path) -> None:
+    save(chain(8), here / "m.onnx")
+    check = script(here, "print('wrong value' if 'n1' in names else 'no NaN')")
+    assert reduce("m.onnx", "-o", "r.onnx", "--fail-regex", "Inf", "wrong v.lue", "--check", *check) == 0
+    assert names(onnx.load("r.onnx")) == ["n1"]
+
+
+def test_artifacts_are_sorted_by_outcome_and_named_by_iteration(here: Path) -> None:
+    save(chain(8), here / "m.onnx")
+    check = script(here, "open('log.txt', 'w').write(str(names)); sys.exit('n5' in names)")
+    status = reduce(
+        "m.onnx", "-o", "r.onnx", "--artifacts", "polygraphy_debug.onnx", "log.txt", "--art-dir", "sorted",
+        "--iter-info", "iteration.json", "--check", *check,
+    )  # fmt: skip
+    assert status == 0
+    good = sorted((here / "sorted" / "good").glob("polygraphy_debug_*.onnx"))
+    bad = sorted((here / "sorted" / "bad").glob("polygraphy_debug_*.onnx"))
+    assert good
+    assert all("n5" not in names(onnx.load(path)) for path in good if "identity" not in path.name)
+    assert bad
+    assert all("n5" in names(onnx.load(path)) for path in bad)
+    numbers = sorted(int(path.stem.split("_N")[1].split("_")[0]) for path in (*good, *bad))
+    assert numbers == list(range(len(numbers)))
+    assert (
+        len(list((here / "sorted").glob("*/log_*.txt")))
+        == json.loads((here / "iteration.json").read_text())["iteration"] + 1
+    )
+
+
+def test_recorded_inputs_of_every_sample_are_written_for_each_candidate(here: Path) -> None:
+    save(chain(6, ("Neg",)), here / "m.onnx")
+    np.savez("a.npz", t0=np.full((2, 2), 1, np.float32))
+    np.savez("b.npz", t0=np.full((2, 2), 2, np.float32))
+    code = "sys.exit('n4' in names)"
+    status = reduce(
+        "m.onnx",
+        "-o",
+        "r.onnx",
+        "--load-inputs",
+        "a.npz",
+        "b.npz",
+        "--iter-inputs",
+        "in.json",
+        "--check",
+        *script(here, code),
+    )
+    assert status == 0
+    from biopsy.tensors.files import read_feeds
+
+    feeds = read_feeds(Path("in.json"))
+    assert [{name: value.flat[0] for name, value in feed.items()} for feed in feeds] == [{"t4": 1.0}, {"t4": 2.0}]
+
+
+def test_a_failure_that_only_one_of_several_samples_shows_is_reduced_with_it(here: Path) -> None:
+    """sqrt of a negative number: NaN in the second iteration alone."""
+    nodes = [
+        helper.make_node(op, [f"t{i}"], [f"t{i + 1}"], name=f"n{i}")
+        for i, op in enumerate(["Abs", "Neg", "Neg", "Sqrt", "Identity"])
+    ]
+    nodes.insert(0, helper.make_node("Add", ["x", "b"], ["t0"], name="shift"))
+    nodes[1].op_type = "Identity"
+    save(model(nodes, [info("x")], [info("t5")], [weight("b", -1.0)]), here / "m.onnx")
+    np.savez("a.npz", x=np.full((2, 2), 3, np.float32))
+    np.savez("b.npz", x=np.full((2, 2), 0.5, np.float32))
+    assert (
+        main(
+            [
+                "run",
+                "m.onnx",
+                "--onnxrt",
+                "--load-inputs",
+                "a.npz",
+                "b.npz",
+                "--save-inputs",
+                "inputs.json",
+                "--onnx-outputs",
+                "mark",
+                "all",
+                "--save-outputs",
+                "golden.json",
+            ]
+        )
+        == 0
+    )
+    assert main(["data", "to-input", "inputs.json", "golden.json", "-o", "layerwise.json"]) == 0
+    assert (
+        reduce(
+            "m.onnx",
+            "-o",
+            "r.onnx",
+            "--check",
+            "biopsy",
+            "run",
+            "{}",
+            "--onnxrt",
+            "--validate",
+            "--load-inputs",
+            "layerwise.json",
+        )
+        == 0
+    )
+    assert [node.op_type for node in onnx.load("r.onnx").graph.node] == ["Sqrt"]
+
+
+def test_shapes_are_frozen_for_candidates_and_result(here: Path) -> None:
+    made = model(
+        [helper.make_node("Relu", ["x"], ["y"], name="n0"), helper.make_node("Exp", ["y"], ["z"], name="n1")],
+        [info("x", ("N", 2))],
+        [info("z", ("N", 2))],
+    )
+    save(made, here / "m.onnx")
+    dims = "[d.dim_value for i in model.graph.input for d in i.type.tensor_type.shape.dim]"
+    check = script(here, f"sys.exit('n1' in names and {dims} == [7, 2])")
+    assert reduce("m.onnx", "-o", "r.onnx", "--model-input-shapes", "x:[7,2]", "--check", *check) == 0
+    assert names(onnx.load("r.onnx")) == ["n1"]
+
+
+@pytest.mark.parametrize("option", ["--force-fallback-shape-inference", "--no-shape-inference"])
+def test_types_come_from_where_the_user_says(here: Path, option: str) -> None:
+    made = chain(4)
+    save(made, here / "m.onnx")
+    assert reduce("m.onnx", "-o", "r.onnx", option, "--check", *script(here, "sys.exit('n2' in names)")) == 0
+    result = onnx.load("r.onnx")
+    assert "n2" in names(result)
+    assert all(entry.type.tensor_type.elem_type for entry in result.graph.input)
+
+
+def test_external_weights_may_stand_elsewhere_and_be_saved_beside_the_result(here: Path) -> None:
+    nodes = [helper.make_node("Add", [f"t{i}", f"w{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(4)]
+    weights = [weight(f"w{i}", *([float(i)] * 1000), shape=(1000,)) for i in range(4)]
+    (here / "data").mkdir()
+    onnx.save(
+        model(nodes, [info("t0", (1000,))], [info("t4", (1000,))], weights),
+        here / "data" / "m.onnx",
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=10,
+    )
+    (here / "data" / "m.onnx").rename(here / "m.onnx")
+    check = ("biopsy", "run", "{}", "--onnxrt", "--engine", "onnxrt")
+    fails = script(here, "sys.exit('n2' in names and len(model.graph.initializer[0].raw_data) > 0)")
+    assert (
+        reduce(
+            "m.onnx", "-o", "r.onnx", "--external-data-dir", "data", "--save-external-data", "r.bin", "--check", *fails
+        )
+        == 0
+    )
+    assert (here / "r.bin").stat().st_size >= 4000
+    assert main([*check[1:2], "r.onnx", *check[3:]]) == 0
+    assert sorted(path.name for path in (here / "data").iterdir()) == ["w.bin"]
+
+
+def test_a_person_is_asked_and_may_skip_undo_and_mistype(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    questions: list[str] = []
+    told = iter(["f", "what?", "p", "undo", "s", "f", "p", "f", "f", "f"])
+
+    def answer(question: str) -> str:
+        questions.append(question)
+        assert Path("polygraphy_debug.onnx").exists()
+        return next(told)
+
+    monkeypatch.setattr("builtins.input", answer)
+    assert reduce("m.onnx", "-o", "r.onnx") == 0
+    assert "[p]ass or [f]ail" in questions[0]
+    assert questions[0].startswith("polygraphy_debug.onnx")
+    assert len(onnx.load("r.onnx").graph.node) < 4
+
+
+def test_a_person_who_quits_keeps_the_best_so_far(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    save(chain(16), here / "m.onnx")
+    told = iter(["f", "f", "q"])
+    monkeypatch.setattr("builtins.input", lambda question: next(told))
+    assert reduce("m.onnx", "-o", "r.onnx") == 5
+    assert len(onnx.load("r.onnx").graph.node) == 8
+    assert "r.onnx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_the_best_so_far_written(here: Path, number: int) -> None:
+    save(chain(16), here / "m.onnx")
+    check = script(
+        here,
+        "import time\nif 1 < len(names) < 8: open('waiting', 'w').close(); time.sleep(60)\nsys.exit('n0' in names)",
+    )
+    words = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", "--check", *check]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (here / "waiting").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert len(onnx.load("r.onnx").graph.node) == 8
+    assert "kept  r.onnx" in told
+    assert "biopsy debug reduce r.onnx" in told
+
+
+def told(capsys) -> str:
+    shown = capsys.readouterr()
+    assert "Traceback" not in shown.out + shown.err
+    return shown.out + shown.err
+
+
+def left_alone(folder: Path, *expected: str) -> bool:
+    return sorted(path.name for path in folder.iterdir()) == sorted(expected)
+
+
+def test_no_model(here: Path, capsys) -> None:
+    assert reduce("missing.onnx", "-o", "r.onnx", "--check", *LOOK) == 2
+    assert "there is no model missing.onnx" in told(capsys)
+    assert left_alone(here)
+
+
+def test_a_directory_for_a_model(here: Path, capsys) -> None:
+    (here / "m.onnx").mkdir()
+    assert reduce("m.onnx", "--check", *LOOK) == 2
+    assert "is a directory" in told(capsys)
+
+
+def test_a_truncated_model(here: Path, capsys) -> None:
+    (here / "m.onnx").write_bytes(seeds_example().SerializeToString()[:200])
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", *LOOK) == 4
+    assert "m.onnx is damaged" in told(capsys)
+    assert left_alone(here, "m.onnx")
+
+
+def test_missing_external_data(here: Path, capsys) -> None:
+    made = model(
+        [helper.make_node("Add", ["x", "w"], ["y"])], [info("x", (9,))], [info("y", (9,))], [weight("w", *range(9))]
+    )
+    onnx.save(made, here / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=1)
+    (here / "w.bin").unlink()
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", *LOOK) == 4
+    message = told(capsys)
+    assert "w.bin" in message
+    assert "--external-data-dir" in message
+    assert left_alone(here, "m.onnx")
+
+
+def test_an_unknown_option(here: Path, capsys) -> None:
+    assert reduce("m.onnx", "--no-such-option", "--check", *LOOK) == 2
+    assert "--no-such-option" in told(capsys)
+
+
+def test_no_regular_expression(here: Path, capsys) -> None:
+    assert reduce("m.onnx", "--fail-regex", "(", "--check", *LOOK) == 2
+    assert "--fail-regex (" in told(capsys)
+
+
+def test_a_check_program_that_does_not_exist(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", "no-such-program", "{}") == 4
+    assert "no program 'no-such-program'" in told(capsys)
+    assert left_alone(here, "m.onnx")
+
+
+def test_a_check_of_ours_with_a_wrong_option_or_a_missing_engine_stops_at_once(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    for words in (("--onnxrt", "--no-such-option"), ("--engine", "no-such-engine"), ("--trt",)):
+        assert reduce("m.onnx", "-o", "r.onnx", "--check", "biopsy", "run", "{}", *words) == 4
+        assert "could not be run" in told(capsys)
+    assert left_alone(here, "m.onnx")
+
+
+def test_a_check_that_never_fails(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", "true", "{}") == 3
+    message = told(capsys)
+    assert "does not fail this check" in message
+    assert "true m.onnx" in message
+    assert left_alone(here, "m.onnx")
+
+
+def test_a_failure_that_is_masked_later_is_noticed_and_can_be_reduced(here: Path, capsys) -> None:
+    """exp overflows in the middle; what follows makes a finite number of it."""
+    nodes = [
+        helper.make_node("Mul", ["x", "big"], ["a"], name="n0"),
+        helper.make_node("Exp", ["a"], ["b"], name="n1"),
+        helper.make_node("Sigmoid", ["b"], ["c"], name="n2"),
+        helper.make_node("Neg", ["c"], ["d"], name="n3"),
+    ]
+    save(model(nodes, [info("x")], [info("d")], [weight("big", 1e6)]), here / "m.onnx")
+    check = ("--check", "biopsy", "run", "polygraphy_debug.onnx", "--onnxrt", "--validate")
+    assert reduce("m.onnx", "-o", "r.onnx", *check) == 3
+    assert "--mark-intermediate" in told(capsys)
+    assert reduce("m.onnx", "-o", "r.onnx", "--mark-intermediate", *check) == 0
+    assert names(onnx.load("r.onnx"))[-1] == "n1"
+
+
+def test_a_check_that_fails_on_anything_is_told_loudly(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", "false", "{}") == 0
+    assert "warning: a one-node Identity model fails this check" in told(capsys)
+    assert len(onnx.load("r.onnx").graph.node) == 1
+
+
+def test_output_that_is_no_utf8(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    check = script(here, r"sys.stdout.buffer.write(b'\xff\xfebad\n'); sys.exit('n1' in names)")
+    assert reduce("m.onnx", "-o", "r.onnx", "--show-output", "--check", *check) == 0
+    assert r"\xff\xfebad" in told(capsys)
+    assert names(onnx.load("r.onnx")) == ["n1"]
+
+
+@pytest.mark.parametrize("output", ["no/such/folder/r.onnx", "."])
+def test_an_output_path_that_cannot_be_written(here: Path, capsys, output: str) -> None:
+    save(chain(4), here / "m.onnx")
+    assert reduce("m.onnx", "-o", output, "--check", "false", "{}") == 2
+    assert "cannot write" in told(capsys)
+    assert left_alone(here, "m.onnx")
+
+
+def test_an_artifact_that_is_the_result_is_refused(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    assert reduce("m.onnx", "-o", "r.onnx", "--artifacts", "r.onnx", "--check", "false", "{}") == 2
+    assert "moved away" in told(capsys)
+
+
+def test_a_hang_of_a_candidate_is_not_the_failure_of_the_original(here: Path) -> None:
+    save(chain(8), here / "m.onnx")
+    check = script(
+        here, "import time\nif 'n3' not in names and len(names) > 1: time.sleep(60)\nsys.exit('n3' in names)"
+    )
+    assert reduce("m.onnx", "-o", "r.onnx", "--check-timeout", "3", "--check", *check) == 0
+    assert names(onnx.load("r.onnx")) == ["n3"]
+
+
+def test_what_happens_is_written_as_json_lines(here: Path) -> None:
+    save(chain(8), here / "m.onnx")
+    assert reduce("m.onnx", "-o", "r.onnx", "--events", "e.jsonl", "--fail-regex", "Op: Relu", "--check", *LOOK) == 0
+    events = [json.loads(line) for line in (here / "e.jsonl").read_text().splitlines()]
+    assert [event["event"] for event in events][:3] == ["ModelRead", "Checking", "Checked"]
+    assert {event["outcome"] for event in events if event["event"] == "Checked"} == {"reproduced", "passed"}
