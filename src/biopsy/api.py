@@ -32,6 +32,7 @@ from biopsy.reduction.job import Job, run_job
 from biopsy.reduction.problem import Cut
 from biopsy.reduction.reduce import Reduction, Target
 from biopsy.reduction.schedule import Mode
+from biopsy.reduction.values import Values
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
 if TYPE_CHECKING:
@@ -107,12 +108,13 @@ def reduce(
     output: str | PathLike[str] = "reduced.onnx",
     *,
     takes: Literal["path", "model"] = "path",
-    mode: Mode = "bisect",
+    mode: Mode = "minimal",
     inputs: Sequence[Feed] | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     min_good: str | PathLike[str] | None = None,
     match: Match = "status",
     cut: Cut = "auto",
+    values: Values = "auto",
     keep_inputs: bool = False,
     keep_outputs: bool = False,
     listener: events.Listener = events.ignore,
@@ -148,6 +150,7 @@ def reduce(
             samples=inputs,
             input_shapes=dict(input_shapes or {}),
             cut=cut,
+            values=values,
             keep_inputs=keep_inputs,
             keep_outputs=keep_outputs,
         )

@@ -103,6 +103,11 @@ class ModelIndex:
         return [node.writes for node in self.nodes]
 
     @cached_property
+    def captured(self) -> frozenset[int]:
+        """Tensors that a body of some node reads from outside: they cannot be renamed without rewriting the body."""
+        return frozenset(tensor for node in self.nodes for tensor in node.reads if tensor not in node.inputs)
+
+    @cached_property
     def weight_bytes(self) -> int:
         """Bytes of all weights, external ones included where the model gives their length."""
         return sum(

@@ -14,18 +14,35 @@ from itertools import chain
 from biopsy.model.index import ModelIndex
 from biopsy.model.node import FunctionKey
 from biopsy.model.value_info import value_info
-from biopsy.model.wire import head, string_field
+from biopsy.model.wire import fields, head, raw, string_field
 
 
 @dataclass(frozen=True)
 class Subset:
     """A subset of the nodes of a model, and what follows from it.
 
-    ``nodes`` are node numbers in ascending order.
+    ``nodes`` are node numbers in ascending order. ``rewired`` maps tensors to the tensors that nodes read instead; the
+    body of a node (If, Loop, Scan) goes on reading what it reads.
     """
 
     index: ModelIndex
     nodes: tuple[int, ...]
+    rewired: Mapping[int, int] = field(default_factory=dict)
+
+    @cached_property
+    def rewired_nodes(self) -> dict[int, tuple[int, ...]]:
+        """Nodes that read other tensors than in the original: node -> the tensors it reads now."""
+        consumers = self.index.consumers
+        kept = set(self.nodes) if self.rewired else ()
+        affected = {node for tensor in self.rewired for node in consumers.get(tensor, ()) if node in kept}
+        return {
+            node: tuple(dict.fromkeys(self.rewired.get(tensor, tensor) for tensor in self.index.node_reads[node]))
+            for node in affected
+        }
+
+    def reads_of(self, node: int) -> tuple[int, ...]:
+        """The tensors that a node reads in this subset."""
+        return self.rewired_nodes.get(node) or self.index.node_reads[node]
 
     @cached_property
     def written(self) -> set[int]:
@@ -35,7 +52,8 @@ class Subset:
     @cached_property
     def read(self) -> set[int]:
         """Tensors that the kept nodes read."""
-        return set(chain.from_iterable(map(self.index.node_reads.__getitem__, self.nodes)))
+        reads = self.reads_of if self.rewired else self.index.node_reads.__getitem__
+        return set(chain.from_iterable(map(reads, self.nodes)))
 
     @cached_property
     def outside(self) -> list[int]:
@@ -71,7 +89,7 @@ class Subset:
     @cached_property
     def is_whole(self) -> bool:
         """Whether no node is missing."""
-        return len(self.nodes) == len(self.index.nodes)
+        return len(self.nodes) == len(self.index.nodes) and not self.rewired
 
 
 @dataclass(frozen=True)
@@ -127,7 +145,7 @@ def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
     dense = [tensor for tensor in used if not index.weights[tensor].sparse]
     sparse = [tensor for tensor in used if index.weights[tensor].sparse]
     return [
-        *map(index.node_spans.__getitem__, subset.nodes),
+        *_node_fields(subset),
         index.graph_name,
         *_weight_fields(index, dense, 5, boundary.places),
         *(string_field(5, boundary.frozen[tensor]) for tensor in sorted(boundary.frozen)),
@@ -139,6 +157,26 @@ def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
         *_weight_fields(index, sparse, 15, boundary.places),
         index.graph_end,
     ]
+
+
+def _node_fields(subset: Subset) -> Iterable[bytes]:
+    index = subset.index
+    if not subset.rewired_nodes:
+        return map(index.node_spans.__getitem__, subset.nodes)
+    return (
+        _with_inputs(index, node, subset.rewired) if node in subset.rewired_nodes else index.node_spans[node]
+        for node in subset.nodes
+    )
+
+
+def _with_inputs(index: ModelIndex, node: int, rewired: Mapping[int, int]) -> bytes:
+    """A node as a GraphProto field, its inputs (field 1 of NodeProto) renamed."""
+    span = index.node_spans[node]
+    _, _, _, start, end = next(fields(span))
+    names = (index.names[rewired.get(tensor, tensor)] if tensor >= 0 else "" for tensor in index.nodes[node].inputs)
+    renamed = [string_field(1, raw(name)) for name in names]
+    others = [span[tag:stop] for number, _, tag, _, stop in fields(span, start, end) if number != 1]
+    return string_field(1, b"".join((*renamed, *others)))
 
 
 def _ends(subset: Subset, boundary: Boundary) -> tuple[list[int], list[int]]:

@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A smaller model, as decisions about the original: the numbers of the nodes it keeps, ascending."""
+    """A smaller model, as decisions about the original.
+
+    ``nodes`` are the numbers of the nodes it keeps, ascending. Nodes that are gone are cut: what they computed becomes
+    an input or a constant. ``bypassed`` are those whose readers read one of the node's own inputs instead, as
+    (node, tensor) in the order of the nodes.
+    """
 
     nodes: tuple[int, ...]
+    bypassed: tuple[tuple[int, int], ...] = ()
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.signature import Signature
-from biopsy.model.slice import Boundary, Subset, candidate_parts
+from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.model.write import write_whole
 from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
 from biopsy.reduction.problem import Problem
@@ -97,6 +97,8 @@ class Driver:
     def _first_that_reproduces(self, proposals: Round, target: Candidate, stage: str) -> Candidate | None:
         for proposal in proposals:
             candidate = self.problem.closed(proposal.candidate)
+            if candidate == target:
+                return target  # nothing can be left out of what was proposed: the answer is known
             if candidate is None or candidate.size >= target.size:
                 continue
             judged = self.judge_candidate(replace(proposal, candidate=candidate), stage)
@@ -125,11 +127,16 @@ class Driver:
 
     def check_once(self, candidate: Candidate, boundary: Boundary, stage: str, doing: str) -> Judged:
         """Write a candidate, run the check on it, sort artifacts. Raises CheckError if the check could not be run."""
-        parts = candidate_parts(Subset(self.problem.index, candidate.nodes), boundary)
+        parts = candidate_parts(self.problem.subset(candidate), boundary)
         write_whole(self.workspace.candidate, parts)
         if self._files.inputs is not None:
             self._write_inputs(candidate, boundary, self._files.inputs)
         return self.check_file(self.workspace.candidate, candidate.size, stage, doing)
+
+    def check_bytes(self, data: bytes, size: int, stage: str, doing: str) -> Judged:
+        """Check a model that is no candidate of the search, such as a probe."""
+        write_whole(self.workspace.candidate, [data])
+        return self.check_file(self.workspace.candidate, size, stage, doing)
 
     def check_file(self, path: Path, size: int, stage: str, doing: str) -> Judged:
         """Run the check on a model that stands on disk; counts as one iteration."""
@@ -193,7 +200,7 @@ class Driver:
 
     def _input_values(self, candidate: Candidate, boundary: Boundary) -> dict[str, list[Array]]:
         index = self.problem.index
-        subset = Subset(index, candidate.nodes)
+        subset = self.problem.subset(candidate)
         fed = boundary.inputs if boundary.inputs is not None else subset.outside
         found = {}
         for tensor in fed:

@@ -18,8 +18,9 @@ from biopsy.reduction.problem import Cut, Problem
 from biopsy.reduction.recording import Recording
 from biopsy.reduction.reduce import Reduction, Target, reduce_problem
 from biopsy.reduction.samples import made_samples
-from biopsy.reduction.schedule import Mode, passes_of
+from biopsy.reduction.schedule import Mode, schedule_of
 from biopsy.reduction.types_of_cuts import CutTypes
+from biopsy.reduction.values import Values, may_change_values
 from biopsy.reduction.workspace import workspace
 from biopsy.tensors.results import Feed
 
@@ -29,16 +30,19 @@ class Job:
     """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
 
     ``samples`` are inputs to record values with; None makes some. ``input_shapes`` freeze dynamic inputs.
+    ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``.
     """
 
     target: Target
-    mode: Mode = "bisect"
+    mode: Mode = "minimal"
     rules: Rules = field(default_factory=Rules)
     candidate: Path = Path("polygraphy_debug.onnx")
     files: IterationFiles = field(default_factory=IterationFiles)
     samples: Sequence[Feed] | None = None
     input_shapes: Mapping[str, Shape] = field(default_factory=dict)
     cut: Cut = "auto"
+    values: Values = "auto"
+    compares_recorded: bool | None = None
     infer_types: bool = True
     types_by_running: bool = False
     keep_inputs: bool = False
@@ -73,6 +77,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
             keep_inputs=job.keep_inputs,
             keep_outputs=job.keep_outputs,
             mark_intermediate=job.mark_intermediate,
+            may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
         )
         driver = Driver(problem, check, job.rules, place, listener, job.files)
-        return reduce_problem(driver, passes_of(job.mode), job.target)
+        return reduce_problem(driver, schedule_of(job.mode), job.target)

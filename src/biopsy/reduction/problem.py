@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Literal
 
@@ -28,7 +28,8 @@ class Problem:
     """What passes and the driver know of the model.
 
     ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: in the whole model every
-    tensor is an output, because the failure is masked otherwise.
+    tensor is an output, because the failure is masked otherwise. ``may_change_values`` is asked once, when a pass
+    wants to know.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Problem:
         keep_inputs: bool = False,
         keep_outputs: bool = False,
         mark_intermediate: bool = False,
+        may_change_values: Callable[[], bool] = lambda: False,
     ) -> None:
         self.index = index
         self.recording = recording
@@ -49,6 +51,7 @@ class Problem:
         self._keep_inputs = keep_inputs
         self._keep_outputs = keep_outputs
         self._mark_intermediate = mark_intermediate
+        self._may_change_values = may_change_values
         self._frozen: dict[int, bytes | None] = {}
 
     @property
@@ -62,6 +65,27 @@ class Problem:
         return not self._keep_outputs
 
     @cached_property
+    def may_change_values(self) -> bool:
+        """Whether candidates may compute other values than the original did: see ``values.py``."""
+        return self._may_change_values()
+
+    def detours(self, candidate: Candidate, node: int) -> list[int]:
+        """The inputs of a node of a candidate that its readers could read instead of its output.
+
+        An input and the output must agree in type and shape; no other output of the node may be read; and the readers
+        must read it as an input, since a body would have to be rewritten.
+        """
+        index = self.index
+        subset = self.subset(candidate)
+        read = [tensor for tensor in index.node_writes[node] if tensor in subset.read]
+        if len(read) != 1 or read[0] in index.captured:
+            return []
+        kind = self._types.tensor_type(read[0])
+        if kind is None or kind.shape is None or None in kind.shape:
+            return []
+        return [tensor for tensor in subset.reads_of(node) if self._types.tensor_type(tensor) == kind]
+
+    @cached_property
     def whole(self) -> Candidate:
         """The original: every node."""
         return Candidate(tuple(range(len(self.index.nodes))))
@@ -73,19 +97,47 @@ class Problem:
         nodes that would need a cut go; with outputs kept, nodes that no output needs go.
         """
         kept = set(candidate.nodes)
+        subset = self.subset(candidate)
         if self._keep_inputs:
-            self._drop_starved(kept)
+            self._drop_starved(kept, subset)
         else:
-            self._take_in_uncuttable(kept)
-        if self._keep_outputs and not self._only_what_outputs_need(kept):
+            self._take_in_uncuttable(kept, subset)
+        if self._keep_outputs and not self._only_what_outputs_need(kept, subset):
             return None
-        return Candidate(tuple(sorted(kept))) if kept else None
+        return self._normalised(kept, candidate.bypassed) if kept else None
+
+    def subset(self, candidate: Candidate) -> Subset:
+        """The nodes of a candidate, the readers of bypassed nodes rewired."""
+        return Subset(self.index, candidate.nodes, self._rewired(candidate.bypassed))
+
+    def _rewired(self, bypassed: Iterable[tuple[int, int]]) -> dict[int, int]:
+        """Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it."""
+        replaced = {output: tensor for node, tensor in bypassed for output in self.index.node_writes[node]}
+        rewired = {}
+        for output in replaced:
+            tensor = replaced[output]
+            while tensor in replaced:
+                tensor = replaced[tensor]
+            rewired[output] = tensor
+        return rewired
+
+    def _normalised(self, kept: set[int], bypassed: tuple[tuple[int, int], ...]) -> Candidate:
+        """The candidate without bypasses that make no difference: those that nobody reads through."""
+        instead = {node: tensor for node, tensor in bypassed if node not in kept}
+        used: set[int] = set()
+        waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if instead else []
+        while waiting:
+            source = self.index.producer.get(waiting.pop(), -1)
+            if source in instead and source not in used:
+                used.add(source)
+                waiting.append(instead[source])
+        return Candidate(tuple(sorted(kept)), tuple((node, instead[node]) for node in sorted(used)))
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """Types, constants, inputs and outputs at the border of a candidate that is closed."""
         if candidate == self.whole:
             return self.everything_marked() if self._mark_intermediate else NO_CHANGE
-        subset = Subset(self.index, candidate.nodes)
+        subset = self.subset(candidate)
         ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
         infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
         frozen = {tensor: span for tensor in subset.cuts if (span := self.frozen(tensor)) is not None}
@@ -128,10 +180,10 @@ class Problem:
         value = self.recording.constant_value(tensor)
         return None if value is None or value.nbytes > _LARGEST_FROZEN else stored(self.index.names[tensor], value)
 
-    def _take_in_uncuttable(self, kept: set[int]) -> None:
+    def _take_in_uncuttable(self, kept: set[int], subset: Subset) -> None:
         waiting = list(kept)
         while waiting:
-            for tensor in self.index.node_reads[waiting.pop()]:
+            for tensor in subset.reads_of(waiting.pop()):
                 source = self.index.producer.get(tensor)
                 if source is not None and source not in kept and not self._can_cut(tensor):
                     kept.add(source)
@@ -140,18 +192,24 @@ class Problem:
     def _can_cut(self, tensor: int) -> bool:
         return self._types.info(tensor) is not None or self.frozen(tensor) is not None
 
-    def _drop_starved(self, kept: set[int]) -> None:
+    def _drop_starved(self, kept: set[int], subset: Subset) -> None:
         """Remove nodes that read what is not computed any more, and nodes that read from those."""
         producer = self.index.producer
-        waiting = [node for node in kept if any(producer.get(t, node) not in kept for t in self.index.node_reads[node])]
+        readers: dict[int, list[int]] = {}
+        waiting = []
+        for node in subset.nodes:
+            for tensor in subset.reads_of(node):
+                readers.setdefault(tensor, []).append(node)
+                if producer.get(tensor, node) not in kept:
+                    waiting.append(node)
         while waiting:
             node = waiting.pop()
             if node in kept:
                 kept.discard(node)
                 for tensor in self.index.node_writes[node]:
-                    waiting += [reader for reader in self.index.consumers.get(tensor, ()) if reader in kept]
+                    waiting += readers.get(tensor, ())
 
-    def _only_what_outputs_need(self, kept: set[int]) -> bool:
+    def _only_what_outputs_need(self, kept: set[int], subset: Subset) -> bool:
         """Keep what the original's outputs are computed from; False if one of them is computed no more."""
         producer = self.index.producer
         needed: set[int] = set()
@@ -160,7 +218,7 @@ class Problem:
             node = waiting.pop()
             if node not in needed and node in kept:
                 needed.add(node)
-                waiting += [producer[tensor] for tensor in self.index.node_reads[node] if tensor in producer]
+                waiting += [producer[tensor] for tensor in subset.reads_of(node) if tensor in producer]
         kept &= needed
         return all(producer[tensor] in kept for tensor in self.index.outputs if tensor in producer)
 

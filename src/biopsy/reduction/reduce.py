@@ -14,10 +14,11 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import TensorType
 from biopsy.model.value_info import value_info
 from biopsy.model.wire import head, string_field, varint_field
-from biopsy.model.write import require_writable, write_whole
-from biopsy.reduction.candidate import Candidate, NamedPass
+from biopsy.model.write import require_writable
+from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.driver import Driver, RestartError
 from biopsy.reduction.result import write_result
+from biopsy.reduction.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Reduction:
         return sum(self.outcomes.values())
 
 
-def reduce_problem(driver: Driver, passes: list[NamedPass], target: Target) -> Reduction:
+def reduce_problem(driver: Driver, schedule: Schedule, target: Target) -> Reduction:
     """Reduce the driver's problem and write the result.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or the result written
@@ -65,7 +66,7 @@ def reduce_problem(driver: Driver, passes: list[NamedPass], target: Target) -> R
             require_writable(path)
     try:
         preflight(driver)
-        _search(driver, passes, target)
+        _search(driver, schedule, target)
         _write(driver, target)
         _check_written(driver, target.output)
     except (KeyboardInterrupt, errors.Interrupted) as stop:
@@ -136,15 +137,10 @@ def _masked(driver: Driver) -> str:
 
 
 def _try_identity(driver: Driver) -> None:
-    path = driver.workspace.candidate
-    write_whole(path, [identity_model(driver.problem.index)])
-    reference, driver.reference = driver.reference, driver.reference
     try:
-        judged = driver.check_file(path, 1, "identity", "a one-node Identity model")
+        judged = driver.check_bytes(identity_model(driver.problem.index), 1, "identity", "a one-node Identity model")
     except errors.CheckError:
         return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
-    finally:
-        driver.reference = reference
     if judged.outcome is Outcome.REPRODUCES:
         driver.listener(
             events.Remark(
@@ -174,13 +170,11 @@ def identity_model(index: ModelIndex) -> bytes:
     return b"".join((varint_field(1, index.ir_version or 8), head(7, len(graph)), graph, opset))
 
 
-def _search(driver: Driver, passes: list[NamedPass], target: Target) -> None:
+def _search(driver: Driver, schedule: Schedule, target: Target) -> None:
     """Run the passes from the whole model; when a check cannot be run any more, the best so far is written."""
     while True:
-        left = driver.problem.whole
         try:
-            for named in passes:
-                left = driver.search(named, left)
+            left = _run_schedule(driver, schedule)
         except RestartError:
             driver.best = driver.problem.whole
             continue
@@ -189,6 +183,18 @@ def _search(driver: Driver, passes: list[NamedPass], target: Target) -> None:
             raise errors.CheckError(error.message, kept=kept, next_steps=error.next_steps) from error
         driver.best = left
         return
+
+
+def _run_schedule(driver: Driver, schedule: Schedule) -> Candidate:
+    left = driver.problem.whole
+    for named in schedule.once:
+        left = driver.search(named, left)
+    before = None
+    while schedule.repeated and left != before and left.size > 1:
+        before = left
+        for named in schedule.repeated:
+            left = driver.search(named, left)
+    return left
 
 
 def _write(driver: Driver, target: Target) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy.model.load import parse
-from biopsy.model.slice import Boundary, Subset, candidate_bytes, candidate_parts
+from biopsy.model.slice import Boundary, candidate_bytes, candidate_parts
 from biopsy.model.write import write_whole
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.problem import Problem
@@ -20,7 +20,7 @@ def write_result(
     Above 1 GB they are put beside it in any case. Raises UsageError if it cannot be written, ModelError if weights are
     missing.
     """
-    subset = Subset(problem.index, candidate.nodes)
+    subset = problem.subset(candidate)
     if external is None and not problem.index.has_external_data:
         write_whole(path, candidate_parts(subset, boundary))
         return

@@ -60,9 +60,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--mode",
-        choices=("bisect", "linear"),
-        default="bisect",
-        help="bisect: by halves, O(log N) checks; linear: node by node, O(N) checks, smaller results (default: bisect)",
+        choices=("minimal", "bisect", "linear"),
+        default="minimal",
+        help="minimal: bisect, then the nodes that matter wherever they stand, until no single node can go (default); "
+        "bisect: one piece, by halves, O(log N) checks; linear: node by node, O(N) checks",
     )
     _add_check_options(parser)
     _add_iteration_options(parser)
@@ -215,6 +216,13 @@ def _add_boundary_options(parser: argparse.ArgumentParser) -> None:
         help="what a tensor becomes that is no longer computed: an input, a constant, or by its kind (default: auto)",
     )
     group.add_argument(
+        "--values",
+        choices=("auto", "keep", "free"),
+        default="auto",
+        help="may candidates compute other values than the original? keep: no; free: yes, which allows smaller results "
+        "but misleads a check against golden values; auto: find out (default)",
+    )
+    group.add_argument(
         "--mark-intermediate",
         action="store_true",
         help="begin with every tensor marked as an output, if the failure is masked otherwise",
@@ -267,6 +275,7 @@ def _job(args: argparse.Namespace) -> Job:
     from biopsy.reduction.job import Job
     from biopsy.reduction.reduce import Target
 
+    own_run = _own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")
     external = default_name(output) if args.save_external_data == "" else args.save_external_data
     return Job(
@@ -280,9 +289,11 @@ def _job(args: argparse.Namespace) -> Job:
             args.iter_inputs,
             args.no_remove_intermediate,
         ),
-        _samples(args),
+        _samples(args, own_run),
         dict(options.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
         args.cut,
+        args.values,
+        _compares_recorded(args, own_run),
         infer_types=not args.no_shape_inference,
         types_by_running=args.force_fallback_shape_inference,
         keep_inputs=args.no_reduce_inputs,
@@ -312,13 +323,12 @@ def _check(args: argparse.Namespace) -> Check:
     return CommandCheck(args.check, str(args.iter_artifact), args.check_timeout)
 
 
-def _samples(args: argparse.Namespace) -> Sequence[Feed] | None:
+def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Sequence[Feed] | None:
     """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values."""
-    from biopsy.checks.command import own_words
-
     files: Sequence[Path] | None = args.load_inputs
-    if files is None and args.check:
-        files = _inputs_of_own_run(own_words(args.check))
+    if files is None and own_run is not None and own_run.load_inputs:
+        # A file that is made anew for each candidate (--iter-inputs) is not there yet.
+        files = own_run.load_inputs if all(file.exists() for file in own_run.load_inputs) else None
     if files is None:
         return None
     from biopsy.tensors.files import read_feeds
@@ -326,21 +336,31 @@ def _samples(args: argparse.Namespace) -> Sequence[Feed] | None:
     return [feed for file in files for feed in read_feeds(file)]
 
 
-def _inputs_of_own_run(words: Sequence[str] | None) -> Sequence[Path] | None:
-    """The files that a check such as ``biopsy run {} --load-inputs FILE`` loads."""
-    if not words or words[0] != "run":
-        return None
+def _compares_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None) -> bool | None:
+    """Whether the check's words tell that it looks at the values of the recorded run; None if they do not tell."""
+    from biopsy.checks.command import own_words
+
+    if own_run is not None:
+        return bool(own_run.load_outputs or own_run.validate)
+    words = own_words(args.check or ())
+    return False if words and words[0] == "inspect" else None
+
+
+def _own_run(args: argparse.Namespace) -> argparse.Namespace | None:
+    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
+    from biopsy.checks.command import own_words
     from biopsy.cli import run
     from biopsy.cli.app import Parser
 
+    words = own_words(args.check or ())
+    if not words or words[0] != "run":
+        return None
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
     try:
-        found: Sequence[Path] | None = parser.parse_known_args(list(words[1:]))[0].load_inputs
+        return parser.parse_known_args(list(words[1:]))[0]
     except errors.UsageError:
         return None  # the check itself will tell what is wrong with it
-    # A file that is made anew for each candidate (--iter-inputs) is not there yet.
-    return found if found and all(file.exists() for file in found) else None
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.problem import Problem
@@ -11,6 +13,6 @@ def linear(problem: Problem, target: Candidate) -> Search:
     """Try to do without each node once, wherever it stands."""
     for node in reversed(neighbourhood_order(problem.index, target.nodes)):
         if node in target.nodes:
-            kept = Candidate(tuple(other for other in target.nodes if other != node))
+            kept = replace(target, nodes=tuple(other for other in target.nodes if other != node))
             answer = yield [Proposal(kept, f"without {problem.index.nodes[node].label}")]
             target = answer or target

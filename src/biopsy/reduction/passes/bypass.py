@@ -1,0 +1,46 @@
+"""Nodes whose readers can read one of the node's own inputs instead, so that what they connected stays connected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from biopsy.reduction.candidate import Candidate, Proposal, Search
+from biopsy.reduction.order import neighbourhood_order
+from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.problem import Problem
+
+
+def bypass(problem: Problem, target: Candidate) -> Search:
+    """Bypass as many nodes as possible at once, then what is left one by one, by each input that agrees.
+
+    Fusion bugs need their few nodes connected while everything between them goes. A bypass changes values, so this
+    pass proposes nothing where the check compares with recorded ones.
+    """
+    order = neighbourhood_order(problem.index, target.nodes)
+    detours = {node: tensors for node in order if (tensors := problem.detours(target, node))}
+    if not detours or not problem.may_change_values:
+        return
+    able = list(detours)
+    start = target
+
+    def propose(kept: Sequence[int]) -> Proposal:
+        gone = [node for node in able if node not in set(kept)]
+        return Proposal(
+            _bypassing(start, [(node, detours[node][0]) for node in gone]), f"around {len(gone)} of {len(able)} nodes"
+        )
+
+    kept = yield from fewest(able, propose)
+    target = propose(kept).candidate
+    for node in kept:
+        for tensor in problem.detours(target, node):
+            doing = f"around {problem.index.nodes[node].label}"
+            answer = yield [Proposal(_bypassing(target, [(node, tensor)]), doing)]
+            if answer is not None:
+                target = answer
+                break
+
+
+def _bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:
+    gone = {node for node, _ in ways}
+    nodes = tuple(node for node in target.nodes if node not in gone)
+    return Candidate(nodes, tuple(sorted((*target.bypassed, *ways))))
