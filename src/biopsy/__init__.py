@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from biopsy.errors import ModelError as ModelError
     from biopsy.errors import OriginalPasses as OriginalPasses
     from biopsy.errors import UsageError as UsageError
-    from biopsy.reduction.reduce import Reduction as Reduction
+    from biopsy.reduction.result import Reduction as Reduction
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
 
@@ -46,7 +46,7 @@ _HOMES = {
         "OriginalPasses",
         "UsageError",
     ),
-    "biopsy.reduction.reduce": ("Reduction",),
+    "biopsy.reduction.result": ("Reduction",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

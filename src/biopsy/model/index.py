@@ -39,7 +39,12 @@ class Node:
     @property
     def label(self) -> str:
         """What a person calls it: its name, or its place and operator when it has none."""
-        return f"{self.op_type} '{self.name}'" if self.name else f"{self.op_type} #{self.number}"
+        return label(self.op_type, self.name, self.number)
+
+
+def label(op_type: str, name: str, number: int) -> str:
+    """``Mul 'attention/scale'``, or ``Mul #17`` where the node has no name."""
+    return f"{op_type} '{name}'" if name else f"{op_type} #{number}"
 
 
 @dataclass

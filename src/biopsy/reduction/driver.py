@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import Artifacts, write_iteration
@@ -14,12 +16,18 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.signature import Signature
+from biopsy.model.index import label
+from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.model.write import write_whole
 from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
+from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.workspace import Workspace
 from biopsy.tensors.results import Array
+
+if TYPE_CHECKING:
+    import onnx
 
 
 class RestartError(Exception):
@@ -68,11 +76,13 @@ class Driver:
         self.listener = listener
         self.tally = Tally()
         self.best: Candidate | None = None
+        self.refined: onnx.ModelProto | None = None
         self.passing: list[Candidate] = []
         self.reference: Signature | None = None
         self._rules = rules
         self._files = files
         self._memory: dict[Candidate, Judged] = {}
+        self._changes_known: set[bytes] = set()
         self._next_number = 0
 
     def search(self, named: NamedPass, target: Candidate) -> Candidate:
@@ -93,6 +103,64 @@ class Driver:
             events.StageDone(named.name, before, target.size, self.tally.checks - checks, time.monotonic() - started)
         )
         return target
+
+    def refine(self, named: NamedModelPass) -> None:
+        """Run one pass over the model itself to its end; ``refined`` is then the simplest that reproduced."""
+        started, checks, before = time.monotonic(), self.tally.checks, self.left
+        self.listener(events.StageStarted(named.name, before))
+        search = named.search(self.best_model())
+        answer: onnx.ModelProto | None = None
+        while True:
+            try:
+                changes = search.send(answer)
+            except StopIteration:
+                break
+            answer = self._first_change_that_reproduces(changes, named.name)
+        taken = self.tally.checks - checks
+        self.listener(events.StageDone(named.name, before, self.left, taken, time.monotonic() - started))
+
+    def _first_change_that_reproduces(self, changes: Iterable[Change], stage: str) -> onnx.ModelProto | None:
+        for change in changes:
+            data = change.model.SerializeToString(deterministic=True)
+            digest = hashlib.blake2b(data).digest()
+            if digest in self._changes_known:
+                continue
+            self._changes_known.add(digest)
+            judged = self.check_bytes([data], len(change.model.graph.node), stage, change.doing)
+            self._note_other_failure(judged)
+            if judged.outcome is Outcome.REPRODUCES:
+                self.refined = change.model
+                return change.model
+        return None
+
+    @property
+    def left(self) -> int:
+        """Nodes of the best model so far."""
+        if self.refined is not None:
+            return len(self.refined.graph.node)
+        return self.best.size if self.best else len(self.problem.index.nodes)
+
+    def parts(self, candidate: Candidate) -> list[bytes]:
+        """A candidate as bytes, its external weights referred to from the folder where candidates stand."""
+        return candidate_parts(self.problem.subset(candidate), self.boundary(candidate))
+
+    def best_parts(self) -> list[bytes]:
+        """The best model so far as bytes, as it was checked."""
+        if self.refined is not None:
+            return [self.refined.SerializeToString(deterministic=True)]
+        assert self.best is not None
+        return self.parts(self.best)
+
+    def best_model(self) -> onnx.ModelProto:
+        """The best model so far as a protobuf object, external weights not loaded."""
+        return self.refined if self.refined is not None else parse(b"".join(self.best_parts()), None)
+
+    def labels(self) -> tuple[str, ...]:
+        """The nodes of the best model so far, by operator and name, in order."""
+        if self.refined is not None:
+            return tuple(label(node.op_type, node.name, number) for number, node in enumerate(self.refined.graph.node))
+        assert self.best is not None
+        return tuple(self.problem.index.nodes[number].label for number in self.best.nodes)
 
     def _first_that_reproduces(self, proposals: Round, target: Candidate, stage: str) -> Candidate | None:
         for proposal in proposals:
@@ -117,9 +185,12 @@ class Driver:
         self._memory[candidate] = replace(judged, evidence=replace(judged.evidence, output=b""))
         if judged.outcome is Outcome.PASSES:
             self.passing.append(candidate)
-        elif judged.outcome is Outcome.OTHER_FAILURE:
-            self.tally.other_failures[judged.reason] += 1
+        self._note_other_failure(judged)
         return judged
+
+    def _note_other_failure(self, judged: Judged) -> None:
+        if judged.outcome is Outcome.OTHER_FAILURE:
+            self.tally.other_failures[judged.reason] += 1
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """The border of a candidate, its weights referred to from where candidates stand."""
@@ -133,9 +204,9 @@ class Driver:
             self._write_inputs(candidate, boundary, self._files.inputs)
         return self.check_file(self.workspace.candidate, candidate.size, stage, doing)
 
-    def check_bytes(self, data: bytes, size: int, stage: str, doing: str) -> Judged:
-        """Check a model that is no candidate of the search, such as a probe."""
-        write_whole(self.workspace.candidate, [data])
+    def check_bytes(self, parts: Sequence[bytes], size: int, stage: str, doing: str) -> Judged:
+        """Check a model that is no candidate of the search over nodes, such as a probe."""
+        write_whole(self.workspace.candidate, parts)
         return self.check_file(self.workspace.candidate, size, stage, doing)
 
     def check_file(self, path: Path, size: int, stage: str, doing: str) -> Judged:
@@ -144,8 +215,7 @@ class Driver:
         self._next_number += 1
         if self._files.info is not None:
             write_iteration(self._files.info, number)
-        left = self.best.size if self.best else len(self.problem.index.nodes)
-        self.listener(events.Checking(number, stage, doing, size, left, self.check.line(path)))
+        self.listener(events.Checking(number, stage, doing, size, self.left, self.check.line(path)))
         try:
             judged = judge(self.check.run(path), self._rules, self.reference)
         except UndoError:
@@ -154,7 +224,7 @@ class Driver:
         seconds = judged.evidence.seconds
         self.tally.outcomes[judged.outcome] += 1
         self.tally.seconds += seconds
-        left = size if judged.outcome is Outcome.REPRODUCES else left
+        left = size if judged.outcome is Outcome.REPRODUCES else self.left
         self.listener(
             events.Checked(
                 number, stage, judged.outcome.value, judged.reason, size, left, seconds, judged.evidence.output

@@ -16,7 +16,8 @@ from biopsy.model.tensor_type import Shape
 from biopsy.reduction.driver import Driver, IterationFiles
 from biopsy.reduction.problem import Cut, Problem
 from biopsy.reduction.recording import Recording
-from biopsy.reduction.reduce import Reduction, Target, reduce_problem
+from biopsy.reduction.reduce import reduce_problem
+from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.samples import made_samples
 from biopsy.reduction.schedule import Mode, schedule_of
 from biopsy.reduction.types_of_cuts import CutTypes

@@ -1,36 +1,65 @@
-"""Writing what a reduction found: self-contained, whole or not at all."""
+"""What a reduction leaves: the model it found, self-contained, and the facts about it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy.model.load import parse
-from biopsy.model.slice import Boundary, candidate_bytes, candidate_parts
 from biopsy.model.write import write_whole
-from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.problem import Problem
 
 
-def write_result(
-    problem: Problem, candidate: Candidate, boundary: Boundary, path: Path, external: str | None = None
-) -> None:
-    """Write a candidate to ``path`` with the weights it needs: inside, or in the file named ``external`` beside it.
+@dataclass(frozen=True)
+class Target:
+    """Where a reduction leaves its results. ``external``: a file beside ``output`` for its weights."""
 
-    Above 1 GB they are put beside it in any case. Raises UsageError if it cannot be written, ModelError if weights are
-    missing.
+    output: Path
+    min_good: Path | None = None
+    external: str | None = None
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What a reduction found.
+
+    ``nodes`` are the nodes of the result in order, by operator and name; ``kept`` the numbers of those nodes of the
+    original that the search kept. ``outcomes`` counts checks by what they said; ``other_failures`` the other failures
+    met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
+    none was met. ``seconds`` is wall time of the whole.
     """
-    subset = problem.subset(candidate)
-    if external is None and not problem.index.has_external_data:
-        write_whole(path, candidate_parts(subset, boundary))
+
+    output: Path
+    nodes_before: int
+    nodes: tuple[str, ...]
+    kept: tuple[int, ...]
+    signature: str
+    outcomes: Mapping[str, int]
+    other_failures: Mapping[str, int]
+    seconds: float
+    min_good: Path | None = None
+
+    @property
+    def checks(self) -> int:
+        """Checks that were run, the first and the last included."""
+        return sum(self.outcomes.values())
+
+
+def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str | None, has_external: bool) -> None:
+    """Write a model to ``path`` with the weights it needs: inside, or in the file named ``external`` beside it.
+
+    ``parts`` are its bytes, which refer to external weights from ``folder`` if it ``has_external`` ones. Above 1 GB
+    they are put beside it in any case. Raises UsageError if it cannot be written, ModelError if weights are missing.
+    """
+    if external is None and not has_external:
+        write_whole(path, parts)
         return
-    data = candidate_bytes(subset, replace(boundary, places={}))
     from biopsy.model import external as weights
 
-    model = parse(data, path)
+    model = parse(b"".join(parts), path)
     if external is None:
         if sum(map(weights.byte_size, weights.external_tensors(model))) <= weights.MOST_INLINE:
-            weights.load_into(model, problem.index.folder)
+            weights.load_into(model, folder)
         else:
             external = weights.default_name(path)
-    weights.save_with_weights(model, path, problem.index.folder, external)
+    weights.save_with_weights(model, path, folder, external)

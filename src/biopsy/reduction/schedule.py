@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from biopsy.reduction.candidate import NamedPass
+from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.passes.linear import linear
@@ -20,6 +21,9 @@ PASSES: tuple[NamedPass, ...] = (
     NamedPass("linear", "one node at a time, from the end", linear),
 )
 
+MODEL_PASSES: tuple[NamedModelPass, ...] = ()
+"""Run in this order once the nodes are few."""
+
 _BY_NAME = {named.name: named for named in PASSES}
 
 
@@ -33,6 +37,7 @@ class Schedule:
 
     once: tuple[NamedPass, ...]
     repeated: tuple[NamedPass, ...] = ()
+    afterwards: tuple[NamedModelPass, ...] = ()
 
 
 def schedule_of(mode: Mode) -> Schedule:

@@ -7,12 +7,10 @@ change values run only where the check does not compare with recorded values.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import events
 from biopsy.checks.outcome import Outcome
-from biopsy.model.slice import candidate_bytes
 from biopsy.reduction.candidate import Candidate
 
 if TYPE_CHECKING:
@@ -54,7 +52,7 @@ def _probe(driver: Driver) -> bool:
         changed = _with_changed_weights(driver, candidate)
         if changed is None:
             continue
-        judged = driver.check_bytes(changed, candidate.size, "values", "a passing candidate with other weights")
+        judged = driver.check_bytes([changed], candidate.size, "values", "a passing candidate with other weights")
         if judged.outcome is not Outcome.PASSES:
             driver.listener(
                 events.Remark(f"values    kept: with other weights a passing candidate {judged.outcome.value}")
@@ -85,8 +83,7 @@ def _with_changed_weights(driver: Driver, candidate: Candidate) -> bytes | None:
         for tensor in subset.read
     ):
         return None
-    boundary = replace(driver.problem.boundary(candidate), places=driver.workspace.places)
-    model = parse(candidate_bytes(subset, boundary), None)
+    model = parse(b"".join(driver.parts(candidate)), None)
     changed = [_change(weight) for weight in model.graph.initializer]
     return model.SerializeToString() if any(changed) else None
 

@@ -273,7 +273,7 @@ def _job(args: argparse.Namespace) -> Job:
     from biopsy.model.external import default_name
     from biopsy.reduction.driver import IterationFiles
     from biopsy.reduction.job import Job
-    from biopsy.reduction.reduce import Target
+    from biopsy.reduction.result import Target
 
     own_run = _own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")

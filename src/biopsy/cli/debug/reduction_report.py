@@ -15,7 +15,7 @@ from biopsy.model.write import cannot_write
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.reduction.reduce import Reduction
+    from biopsy.reduction.result import Reduction
 
 _MOST_LINES_SHOWN = 20
 _MOST_NODES_SHOWN = 24
@@ -145,7 +145,7 @@ def _plain(event: events.Event) -> dict[str, object]:
 def say_result(console: Console, result: Reduction) -> None:
     """The end of a reduction: what is left, what it cost, what else was met, what to do next."""
     console.note(f"{'verified':<{_COLUMN}} {result.output} fails in the same way\n")
-    labels = [label for _, label in result.nodes]
+    labels = result.nodes
     shown = labels[:_MOST_NODES_SHOWN] if console.verbosity < 1 else labels
     more = f" and {len(labels) - len(shown)} more (-v shows all)" if len(shown) < len(labels) else ""
     console.say(f"{len(labels)} of {result.nodes_before} nodes   {' -> '.join(shown)}{more}")
