@@ -1,5 +1,6 @@
 """Commands as checks, each a real process."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -7,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
+from biopsy.checks import verdict
 from biopsy.checks.command import CommandCheck, own_words, program
+from support.models import chain, save
 
 NAME = "polygraphy_debug.onnx"
 
@@ -76,6 +79,29 @@ def test_a_verdict_file_is_read_and_one_of_another_form_is_an_error(tmp_path: Pa
     for text in ("no json", "[]", '{"outcome": "maybe"}', '{"kind": 3}'):
         with pytest.raises(errors.CheckError, match="verdict file"):
             python(write.format(text)).run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("command", "outcome"),
+    [
+        ("! biopsy run {} --onnxrt", ""),  # turned round: the script's own status tells
+        ("biopsy run {} --onnxrt; exit 1", ""),  # it has another reason to fail
+        ("biopsy run {} --no-such-option || true", ""),
+        ("biopsy run {} --trt || exit 1", "infrastructure"),  # a missing engine is no failure of the model
+        ("biopsy run {} --onnxrt && exit 0", "passes"),
+    ],
+)
+def test_a_script_that_runs_biopsy_is_believed_where_it_passes_the_answer_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, outcome: str
+) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    candidate = save(chain(1), tmp_path / "c.onnx")
+    assert CommandCheck(["bash", "-c", command], NAME).run(candidate).verdict.outcome == outcome
+
+
+def test_a_verdict_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(verdict.VARIABLE, "/no/such/folder/verdict.json")
+    verdict.report_pass()
 
 
 def test_a_program_that_does_not_exist_or_may_not_run_is_told_with_what_to_do(tmp_path: Path) -> None:

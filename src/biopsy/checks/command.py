@@ -73,7 +73,8 @@ class CommandCheck:
                 started = time.monotonic()
                 status, timed_out = self._run(words, output, told)
                 seconds = time.monotonic() - started
-                return Evidence(status, _both_ends(output), verdict.read(told), seconds, timed_out)
+                said = verdict.believed(verdict.read(told), status)
+                return Evidence(status, _both_ends(output), said, seconds, timed_out)
 
     def _run(self, words: list[str], output: BinaryIO, told: Path) -> tuple[int, bool]:
         try:

@@ -5,18 +5,21 @@ object there; every key is optional:
 
     {"outcome": "fails" | "passes" | "invalid" | "infrastructure",
      "engine": "onnxrt", "stage": "load" | "build" | "run" | "compare", "kind": "mismatch",
-     "message": "one line", "outputs": ["y"]}
+     "message": "one line", "outputs": ["y"], "status": 1}
 
 ``outcome`` overrides the exit status, except that a missing or empty file changes nothing. The other keys become
-part of the signature, so that a failure of another kind does not lead the reduction astray.
+part of the signature, so that a failure of another kind does not lead the reduction astray. With ``status``, the exit
+status of whoever wrote the file, the verdict only counts if the check as a whole agrees whether that was a success:
+``biopsy run`` gives it, since a script that runs it may turn its answer round, or fail for another reason.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from biopsy import errors
@@ -38,13 +41,22 @@ class VerdictFile:
     kind: str = ""
     message: str = ""
     outputs: tuple[str, ...] = ()
+    status: int | None = None
 
 
 def report(verdict: VerdictFile) -> None:
     """Write a verdict, if a reduction asked for one; otherwise do nothing."""
     path = os.environ.get(VARIABLE)
     if path:
-        Path(path).write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+        with contextlib.suppress(OSError):  # whoever asked has gone: the exit status still tells
+            Path(path).write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+
+
+def believed(verdict: VerdictFile, status: int) -> VerdictFile:
+    """The verdict if it fits a check that ended with ``status``; an empty one if it was only a part of that check."""
+    if verdict.status is None or (verdict.status == 0) == (status == 0):
+        return verdict
+    return VerdictFile()
 
 
 def report_error(error: errors.BiopsyError) -> None:
@@ -55,17 +67,17 @@ def report_error(error: errors.BiopsyError) -> None:
         verdict = VerdictFile("invalid", kind=type(error).__name__, message=error.message)
     else:
         verdict = VerdictFile("infrastructure", kind=type(error).__name__, message=error.message)
-    report(verdict)
+    report(replace(verdict, status=error.status))
 
 
 def report_mismatch(engine: str, outputs: Sequence[str], kind: str = "mismatch") -> None:
     """Write that ``engine`` gave other values than it should for ``outputs``; ``kind`` may also be "not-finite"."""
-    report(VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs)))
+    report(VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1))
 
 
 def report_pass() -> None:
     """Write that the model passes."""
-    report(VerdictFile("passes"))
+    report(VerdictFile("passes", status=0))
 
 
 def read(path: Path) -> VerdictFile:
@@ -93,9 +105,10 @@ def _verdict(found: object, path: Path) -> VerdictFile:
     if not isinstance(found, dict):
         raise errors.CheckError(f"the verdict file {path} holds no JSON object")
     texts = {key: found.get(key, "") for key in ("outcome", "engine", "stage", "kind", "message")}
-    outputs = found.get("outputs", [])
-    if not all(isinstance(text, str) for text in texts.values()) or not isinstance(outputs, list):
+    outputs, status = found.get("outputs", []), found.get("status")
+    plain = all(isinstance(text, str) for text in texts.values()) and isinstance(outputs, list)
+    if not plain or not isinstance(status, int | None):
         raise errors.CheckError(f"the verdict file {path} has a value of a wrong type")
     if texts["outcome"] and texts["outcome"] not in OUTCOMES:
         raise errors.CheckError(f"the verdict file {path} has an unknown outcome {texts['outcome']!r}")
-    return VerdictFile(**texts, outputs=tuple(str(output) for output in outputs))
+    return VerdictFile(**texts, outputs=tuple(str(output) for output in outputs), status=status)
