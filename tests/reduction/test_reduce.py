@@ -324,3 +324,40 @@ def test_an_interrupted_reduction_leaves_the_best_so_far(reducer) -> None:
         reducer(chain(32), fails)
     assert "reduced.onnx" in str(stopped.value.kept)
     assert len(reducer.result.graph.node) == 8
+
+
+def integers_before_and_after(middle: onnx.NodeProto) -> onnx.ModelProto:
+    """Shapes computed beside and behind a node in the middle."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="relu"),
+        helper.make_node("Shape", ["r"], ["s"], name="shape"),
+        helper.make_node("Neg", ["s"], ["s2"], name="neg"),
+        middle,
+        helper.make_node("Shape", ["m"], ["late"], name="late"),
+        helper.make_node("Add", ["late", "s2"], ["y"], name="add"),
+    ]
+    return model(nodes, [info("x", (4, 6))], [info("y", (2,), INT64)], domains=["my"], value_info=[info("m", (4, 6))])
+
+
+@pytest.mark.parametrize(
+    "middle",
+    [
+        pytest.param(helper.make_node("Odd", ["r"], ["m"], name="odd", domain="my"), id="an operator nobody knows"),
+        pytest.param(helper.make_node("Det", ["r"], ["m"], name="odd"), id="a node that fails when it runs"),
+    ],
+)
+def test_what_does_not_depend_on_a_node_that_cannot_run_is_recorded_all_the_same(reducer, middle) -> None:
+    reducer(integers_before_and_after(middle), has("add"))
+    (frozen,) = reducer.result.graph.initializer
+    assert (frozen.name, onnx.numpy_helper.to_array(frozen).tolist()) == ("s2", [-4, -6])
+    assert [entry.name for entry in reducer.result.graph.input] == ["late"]
+
+
+def test_a_model_that_no_engine_knows_is_not_run_at_all(reducer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only thing replaced is the child process, to see that it is not asked for."""
+    monkeypatch.setattr("biopsy.engines.child.run_in_child", lambda *args, **options: pytest.fail("it was run"))
+    nodes = [helper.make_node("Odd", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}", domain="my") for i in range(9)]
+    typed = [info(f"t{i}", elem=INT64) for i in range(1, 9)]
+    made = model(nodes, [info("t0", elem=INT64)], [info("t9", elem=INT64)], domains=["my"], value_info=typed)
+    reducer(made, has("n4"))
+    assert names(reducer.result) == ["n4"]

@@ -15,7 +15,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import Shape
 from biopsy.reduction.driver import Driver, IterationFiles
 from biopsy.reduction.problem import Cut, Problem
-from biopsy.reduction.recording import Recording
+from biopsy.reduction.recording import ENGINES, Recording
 from biopsy.reduction.reduce import reduce_problem
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.samples import made_samples
@@ -30,7 +30,8 @@ from biopsy.tensors.results import Feed
 class Job:
     """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
 
-    ``samples`` are inputs to record values with; None makes some. ``input_shapes`` freeze dynamic inputs.
+    ``samples`` are inputs to record values with; None makes some. ``record_with`` are engines to record with, the
+    first that can. ``input_shapes`` freeze dynamic inputs.
     ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``.
     """
 
@@ -40,6 +41,7 @@ class Job:
     candidate: Path = Path("polygraphy_debug.onnx")
     files: IterationFiles = field(default_factory=IterationFiles)
     samples: Sequence[Feed] | None = None
+    record_with: Sequence[str] = ENGINES
     input_shapes: Mapping[str, Shape] = field(default_factory=dict)
     cut: Cut = "auto"
     values: Values = "auto"
@@ -68,7 +70,8 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     place = workspace(index, job.candidate, may_move=check.names_candidate and not job.files.artifacts.files)
     with tempfile.TemporaryDirectory(prefix="biopsy-") as folder:
         samples = job.samples if job.samples is not None else made_samples(index)
-        recording = Recording(index, samples, Path(folder), listener, every_tensor=job.files.inputs is not None)
+        every = job.files.inputs is not None or job.cut == "constant" or job.types_by_running
+        recording = Recording(index, samples, Path(folder), listener, every_tensor=every, engines=job.record_with)
         types = CutTypes(index, recording.tensor_type, infer=job.infer_types, recorded_first=job.types_by_running)
         problem = Problem(
             index,

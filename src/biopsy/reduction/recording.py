@@ -14,14 +14,15 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.model import value_info
 from biopsy.model.index import ModelIndex
-from biopsy.model.slice import Boundary, Subset, candidate_parts
+from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorType
-from biopsy.model.write import write_whole
+from biopsy.reduction.order import neighbourhood_order
 from biopsy.tensors.results import Array, Feed, same_values
 
 ENGINES = ("onnxrt:optimization=none", "reference")
 """Who records, in order: an engine whose optimizer is off, since that may be what is broken; then onnx's evaluator."""
 
+_KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"})
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
@@ -52,6 +53,7 @@ class Recording:
         self._listener = listener
         self._every_tensor = every_tensor
         self._engines = engines
+        self._tries = 0
 
     @property
     def count(self) -> int:
@@ -103,56 +105,91 @@ class Recording:
 
     @cached_property
     def _runs(self) -> list[Mapping[str, Array]]:
-        if not self._samples:
+        """The outputs of the recording run per sample; empty if nothing could be recorded."""
+        nodes = self._without(self._unknown_operators())
+        if not self._samples or not self._marked(nodes):
             return []
         failures = []
         for engine in self._engines:
             try:
-                return self._record(engine)
+                return self._record(engine, nodes)
             except errors.BiopsyError as error:
                 failures.append(f"{engine}: {error.message.splitlines()[0]}")
-        self._listener(
-            events.Remark(
-                "the original could not be run to record values; cut tensors are typed and fed, none is frozen\n  "
-                + "\n  ".join(failures)
+        told = "\n  ".join(failures)
+        runs = self._record_upstream(self._engines[0], nodes)
+        if not runs:
+            self._listener(
+                events.Remark(
+                    f"the original could not be run to record values; cuts are typed and fed, none is frozen\n  {told}"
+                )
             )
-        )
+        return runs
+
+    def _unknown_operators(self) -> set[int]:
+        """Nodes that no engine here can know: of a domain that is neither the standard's nor the model's own."""
+        own = {domain for domain, _, _ in self._index.functions}
+        return {node.number for node in self._index.nodes if node.domain not in own | _KNOWN_DOMAINS}
+
+    def _without(self, blocked: set[int]) -> tuple[int, ...]:
+        """The nodes but for some and all that depends on them."""
+        index = self._index
+        lost = {tensor for node in blocked for tensor in index.node_writes[node]}
+        gone = set(blocked)
+        for node in neighbourhood_order(index, range(len(index.nodes))):
+            if node not in gone and not lost.isdisjoint(index.node_reads[node]):
+                gone.add(node)
+                lost.update(index.node_writes[node])
+        return tuple(node for node in range(len(index.nodes)) if node not in gone)
+
+    def _record_upstream(self, engine: str, nodes: tuple[int, ...]) -> list[Mapping[str, Array]]:
+        """Record what does not depend on the first node that fails to run, which is found by halves."""
+        order = neighbourhood_order(self._index, nodes)
+        low, high = 0, len(order)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                self._record(engine, tuple(sorted(order[:middle])))
+                low = middle
+            except errors.BiopsyError:
+                high = middle
+        culprit = self._index.nodes[order[high - 1]]
+        for kept in (self._without({culprit.number, *self._unknown_operators()}), tuple(sorted(order[:low]))):
+            try:
+                runs = self._record(engine, kept)
+            except errors.BiopsyError:
+                continue
+            self._listener(
+                events.Remark(f"{engine} fails at {culprit.label}: only values that do not depend on it are recorded")
+            )
+            return runs
         return []
 
-    def _record(self, engine: str) -> list[Mapping[str, Array]]:
+    def _record(self, engine: str, nodes: tuple[int, ...]) -> list[Mapping[str, Array]]:
         from biopsy.engines.base import ModelInput
         from biopsy.engines.child import run_in_child
         from biopsy.tensors.files import read_results, write_feeds
 
         started = time.monotonic()
         index = self._index
+        marked = self._marked(nodes)
+        if not marked:
+            raise errors.CannotCompare("there is nothing to record")
         feeds = self._folder / "samples.safetensors"
         inputs = {index.names[tensor] for tensor in index.fed_inputs()}
         write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self._samples])
-        whole = Subset(index, tuple(range(len(index.nodes))))
-        parts = candidate_parts(whole, Boundary({}, {}, outputs=self._marked()))
-        model = self._folder / "recorded.onnx"
-        write_whole(model, parts)
-        try:
-            results = read_results(
-                run_in_child(
-                    ModelInput(model.read_bytes(), index.folder), engine, feeds, self._folder / "values.safetensors"
-                )
-            )
-        finally:
-            model.unlink(missing_ok=True)
+        data = candidate_bytes(Subset(index, nodes), Boundary({}, {}, outputs=marked))
+        output = self._folder / f"values{self._tries}.safetensors"  # an earlier one may still be mapped
+        self._tries += 1
+        results = read_results(run_in_child(ModelInput(data, index.folder), engine, feeds, output))
         runs = [iteration.outputs for iteration in results[0].iterations]
         size = sum(value.nbytes for outputs in runs for value in outputs.values())
         self._listener(events.Recorded(engine, len(runs[0]), len(runs), size, time.monotonic() - started))
         return runs
 
-    def _marked(self) -> list[int]:
-        """The outputs of the recording run: the model's own, and every tensor whose value may be needed."""
-        index = self._index
-        marked = list(index.outputs)
-        written = (tensor for node in index.nodes for tensor in node.writes)
-        marked += [tensor for tensor in written if tensor not in index.outputs and self._is_wanted(tensor)]
-        return marked
+    def _marked(self, nodes: Sequence[int]) -> list[int]:
+        """The outputs of the recording run: every tensor that those nodes compute and whose value may be needed."""
+        written = (tensor for node in nodes for tensor in self._index.node_writes[node])
+        return [tensor for tensor in written if self._is_wanted(tensor)]
 
     def _is_wanted(self, tensor: int) -> bool:
         info = self._index.infos.get(tensor)

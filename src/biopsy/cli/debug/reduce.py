@@ -185,6 +185,11 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         help="inputs to record values with; all iterations are used (default: those of the check, else random ones)",
     )
     group.add_argument(
+        "--record-with",
+        metavar="NAME[:key=value,...]",
+        help="the engine that records the original's values (default: onnxrt, its optimizer off, else reference)",
+    )
+    group.add_argument(
         "--external-data-dir",
         "--load-external-data",
         "--ext",
@@ -273,6 +278,7 @@ def _job(args: argparse.Namespace) -> Job:
     from biopsy.model.external import default_name
     from biopsy.reduction.driver import IterationFiles
     from biopsy.reduction.job import Job
+    from biopsy.reduction.recording import ENGINES
     from biopsy.reduction.result import Target
 
     own_run = _own_run(args)
@@ -290,6 +296,7 @@ def _job(args: argparse.Namespace) -> Job:
             args.no_remove_intermediate,
         ),
         _samples(args, own_run),
+        (args.record_with,) if args.record_with else ENGINES,
         dict(options.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
         args.cut,
         args.values,
