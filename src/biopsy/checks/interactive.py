@@ -18,27 +18,32 @@ class UndoError(Exception):
 
 
 class InteractiveCheck:
-    """Asks about each candidate. ``ask`` shows a question and returns the line typed; EOFError ends the search."""
+    """Asks about each candidate. ``ask`` shows a question and returns the line typed.
+
+    It raises EOFError where no more lines come, RuntimeError or OSError where there is nothing to read from, as input()
+    does: the search ends.
+    """
 
     automatic = False
     names_candidate = True
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self._ask = ask
+        self._answered = False
 
     def line(self, candidate: Path) -> str:
         """What the person is asked to look at."""
         return f"look at {candidate}"
 
     def run(self, candidate: Path) -> Evidence:
-        """Ask until the answer is understood. Raises Interrupted on [q]uit, UndoError on [u]ndo."""
+        """Ask until the answer is understood.
+
+        Raises Interrupted on [q]uit, UndoError on [u]ndo, UsageError if nobody answers the first question.
+        """
         started = time.monotonic()
         question = f"{candidate}: {QUESTION}"
         while True:
-            try:
-                answer = self._ask(question).strip().lower()
-            except EOFError:
-                answer = "q"
+            answer = self._answer(question)
             seconds = time.monotonic() - started
             if answer in {"p", "pass"}:
                 return Evidence(0, seconds=seconds)
@@ -50,3 +55,16 @@ class InteractiveCheck:
                 raise UndoError
             if answer in {"q", "quit"}:
                 raise errors.Interrupted("stopped on request")
+
+    def _answer(self, question: str) -> str:
+        try:
+            answer = self._ask(question).strip().lower()
+        except (EOFError, RuntimeError, OSError) as error:
+            if self._answered:
+                return "q"
+            raise errors.UsageError(
+                "without --check you are asked about each candidate, but nobody answers: the input has ended",
+                next_steps=["--check COMMAND ...", "or run it in a terminal"],
+            ) from error
+        self._answered = True
+        return answer

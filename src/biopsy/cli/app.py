@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from biopsy import errors
 from biopsy.cli.console import Console
@@ -62,11 +62,15 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The help text, coloured on a terminal."""
-        if sys.stdout.isatty() and "NO_COLOR" not in os.environ:
+        if sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
             from rich_argparse import RawDescriptionRichHelpFormatter
 
             self.formatter_class = RawDescriptionRichHelpFormatter
         return super().format_help()
+
+    def print_help(self, file: Any = None) -> None:
+        """Show the help text, also where stdout is closed or its reader has gone."""
+        Console(file).say(self.format_help().rstrip("\n"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,10 +81,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(program, words, console)
-    except BrokenPipeError:
-        # The reader of our output has gone (``| head``): nothing is left to say, and flushing at exit would fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return console.failure(errors.Interrupted("interrupted"))
     except errors.BiopsyError as error:

@@ -12,7 +12,8 @@ from biopsy import errors
 class Console:
     """The terminal, or the file or pipe in its place.
 
-    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``.
+    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. A stream that was closed, or whose
+    reader has gone (``| head``), takes nothing more; the work goes on to its end.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
@@ -63,13 +64,32 @@ class Console:
         problem.__cause__ = error
         return self.failure(problem)
 
-    def _write(self, stream: TextIO, text: str) -> None:
+    def _write(self, stream: TextIO | None, text: str) -> None:
+        if stream is None:  # closed before we started, as by ``>&-``
+            return
         try:
-            print(text, file=stream, flush=True)
-        except UnicodeEncodeError:
-            encoding = stream.encoding or "ascii"
-            print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream, flush=True)
+            print(_encodable(text, stream), file=stream, flush=True)
+        except BrokenPipeError:
+            _discard_from_now_on(stream)
 
 
-def _tinted(stream: TextIO, code: str, text: str) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if stream.isatty() and "NO_COLOR" not in os.environ else text
+def _encodable(text: str, stream: TextIO) -> str:
+    """The text with what the stream's encoding lacks written as escapes."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def _discard_from_now_on(stream: TextIO) -> None:
+    """Nobody reads the stream any more: send it where nothing fails, or Python's own flush at exit would."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _tinted(stream: TextIO | None, code: str, text: str) -> str:
+    plain = stream is None or not stream.isatty() or "NO_COLOR" in os.environ
+    return text if plain else f"\x1b[{code}m{text}\x1b[0m"
