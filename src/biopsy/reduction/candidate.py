@@ -16,11 +16,13 @@ class Candidate:
 
     ``nodes`` are the numbers of the nodes it keeps, ascending. Nodes that are gone are cut: what they computed becomes
     an input or a constant. ``bypassed`` are those whose readers read one of the node's own inputs instead, as
-    (node, tensor) in the order of the nodes.
+    (node, tensor) in the order of the nodes. ``sample`` is the input sample whose values constants have that are not
+    the same in all of them.
     """
 
     nodes: tuple[int, ...]
     bypassed: tuple[tuple[int, int], ...] = ()
+    sample: int = 0
 
     @property
     def size(self) -> int:

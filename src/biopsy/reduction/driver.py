@@ -169,10 +169,11 @@ class Driver:
                 return target  # nothing can be left out of what was proposed: the answer is known
             if candidate is None or candidate.size >= target.size:
                 continue
-            judged = self.judge_candidate(replace(proposal, candidate=candidate), stage)
-            if judged.outcome is Outcome.REPRODUCES:
-                self.best = candidate
-                return candidate
+            for sampled in self.problem.samples_of(candidate):
+                judged = self.judge_candidate(replace(proposal, candidate=sampled), stage)
+                if judged.outcome is Outcome.REPRODUCES:
+                    self.best = sampled
+                    return sampled
         return None
 
     def judge_candidate(self, proposal: Proposal, stage: str) -> Judged:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -52,7 +53,7 @@ class Problem:
         self._keep_outputs = keep_outputs
         self._mark_intermediate = mark_intermediate
         self._may_change_values = may_change_values
-        self._frozen: dict[int, bytes | None] = {}
+        self._frozen: dict[tuple[int, int], bytes | None] = {}
 
     @property
     def may_cut_inputs(self) -> bool:
@@ -104,7 +105,7 @@ class Problem:
             self._take_in_uncuttable(kept, subset)
         if self._keep_outputs and not self._only_what_outputs_need(kept, subset):
             return None
-        return self._normalised(kept, candidate.bypassed) if kept else None
+        return self._normalised(kept, candidate) if kept else None
 
     def subset(self, candidate: Candidate) -> Subset:
         """The nodes of a candidate, the readers of bypassed nodes rewired."""
@@ -121,9 +122,9 @@ class Problem:
             rewired[output] = tensor
         return rewired
 
-    def _normalised(self, kept: set[int], bypassed: tuple[tuple[int, int], ...]) -> Candidate:
+    def _normalised(self, kept: set[int], candidate: Candidate) -> Candidate:
         """The candidate without bypasses that make no difference: those that nobody reads through."""
-        instead = {node: tensor for node, tensor in bypassed if node not in kept}
+        instead = {node: tensor for node, tensor in candidate.bypassed if node not in kept}
         used: set[int] = set()
         waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if instead else []
         while waiting:
@@ -131,7 +132,8 @@ class Problem:
             if source in instead and source not in used:
                 used.add(source)
                 waiting.append(instead[source])
-        return Candidate(tuple(sorted(kept)), tuple((node, instead[node]) for node in sorted(used)))
+        bypassed = tuple((node, instead[node]) for node in sorted(used))
+        return replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed)
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """Types, constants, inputs and outputs at the border of a candidate that is closed."""
@@ -140,7 +142,7 @@ class Problem:
         subset = self.subset(candidate)
         ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
         infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
-        frozen = {tensor: span for tensor in subset.cuts if (span := self.frozen(tensor)) is not None}
+        frozen = {t: span for t in subset.cuts if (span := self.frozen(t, candidate.sample)) is not None}
         inputs = self.index.inputs if self._keep_inputs else None
         outputs = self.index.outputs if self._keep_outputs else None
         return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
@@ -152,11 +154,24 @@ class Problem:
         infos = {tensor: info for tensor in inner if (info := self._types.info(tensor)) is not None}
         return Boundary(infos, {}, outputs=[*self.index.outputs, *infos])
 
-    def frozen(self, tensor: int) -> bytes | None:
-        """The serialized TensorProto that a cut becomes; None if it is fed."""
-        if tensor not in self._frozen:
-            self._frozen[tensor] = self._constant(tensor)
-        return self._frozen[tensor]
+    def samples_of(self, candidate: Candidate) -> list[Candidate]:
+        """The candidate once for each sample that gives it other constants, its own sample first.
+
+        Only a policy that freezes everything freezes what differs from sample to sample.
+        """
+        if self._cut != "constant" or self.recording.count < 2:
+            return [candidate]
+        cuts = self.subset(candidate).cuts
+        if all(self.recording.constant_value(tensor) is not None for tensor in cuts):
+            return [candidate]
+        others = [number for number in range(self.recording.count) if number != candidate.sample]
+        return [candidate, *(replace(candidate, sample=number) for number in others)]
+
+    def frozen(self, tensor: int, sample: int = 0) -> bytes | None:
+        """The serialized TensorProto that a cut becomes, its value from a sample; None if it is fed."""
+        if (tensor, sample) not in self._frozen:
+            self._frozen[tensor, sample] = self._constant(tensor, sample)
+        return self._frozen[tensor, sample]
 
     def _border_info(self, tensor: int) -> bytes | None:
         if self._is_free(tensor):
@@ -167,7 +182,7 @@ class Problem:
         """Whether the tensor's type needs no looking up: the model's own inputs and weights."""
         return tensor not in self.index.producer
 
-    def _constant(self, tensor: int) -> bytes | None:
+    def _constant(self, tensor: int, sample: int) -> bytes | None:
         if self._cut == "input":
             return None
         written_out = constant_of_node(self.index, tensor)
@@ -178,6 +193,9 @@ class Problem:
         if not (shape_like or self._cut == "constant" or tensor in self.recording.independent):
             return None
         value = self.recording.constant_value(tensor)
+        if value is None and self._cut == "constant":
+            values = self.recording.values(tensor)
+            value = values[sample] if values is not None else None
         return None if value is None or value.nbytes > _LARGEST_FROZEN else stored(self.index.names[tensor], value)
 
     def _take_in_uncuttable(self, kept: set[int], subset: Subset) -> None:

@@ -52,7 +52,10 @@ class CutTypes:
     def _find(self, tensor: int) -> bytes | None:
         if self._recorded_first:
             return self._from_recording(tensor) or self._from_model(tensor)
-        return self._from_model(tensor) or self._from_recording(tensor)
+        found = self._from_model(tensor)
+        if found is not None and _says_enough(found):
+            return found
+        return self._from_recording(tensor) or found
 
     def _from_model(self, tensor: int) -> bytes | None:
         declared = self._index.infos.get(tensor)
