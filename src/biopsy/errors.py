@@ -2,6 +2,7 @@
 
     BiopsyError                    status 4   nothing was concluded
     ├── UsageError                 status 2   the command line, or a file it names, cannot be used
+    │   └── DoesNotFit             status 2   an option speaks of what this model does not have
     ├── ModelError                 status 4   a model file is damaged, or its weights are missing
     ├── DataError                  status 4   a file of tensors is damaged or of an unknown form
     ├── CannotCompare              status 4   inputs or golden values do not belong to this model
@@ -43,6 +44,13 @@ class UsageError(BiopsyError):
     """The command line, or a path on it, cannot be used."""
 
     status = 2
+
+
+class DoesNotFit(UsageError):
+    """An option does not fit this model: a tensor that it lacks, a shape that it contradicts or leaves open.
+
+    For a check it means INVALID, as CannotCompare does: the option may fit the original and not this candidate.
+    """
 
 
 class ModelError(BiopsyError):

@@ -159,6 +159,26 @@ def test_golden_values_of_other_tensors_cannot_be_compared(capsys: Captured, ver
     assert json.loads(verdict.read_text())["outcome"] == "invalid"
 
 
+@pytest.mark.parametrize("inputs", [(), ("--load-inputs", "other.npz")])
+def test_a_part_that_is_fed_with_other_values_than_the_golden_ones_is_not_compared_with_them(
+    capsys: Captured, verdict: Path, inputs: tuple[str, ...]
+):
+    golden()
+    part = ("surgeon", "extract", "model.onnx", "-o", "part.onnx", "--inputs", "axpy:auto:auto")
+    assert main(part) == 0
+    write_feeds("other.npz", [{"axpy": np.full((1, 3, 8, 8), 9, np.float32)}])
+    assert run("part.onnx", "--onnxrt", *inputs, "--load-outputs", "golden.json") == 4
+    assert "input 'axpy' of iteration 0 is fed with other values" in capsys.readouterr().err
+    assert json.loads(verdict.read_text())["outcome"] == "invalid"
+    assert run("part.onnx", "--onnxrt", "--load-inputs", "golden.json", "--load-outputs", "golden.json") == 0
+
+
+@pytest.mark.parametrize("option", [("--onnx-outputs", "elsewhere"), ("--input-shapes", "X0:[1,3,9,9]")])
+def test_an_option_that_does_not_fit_a_candidate_says_nothing_about_it(verdict: Path, option: tuple[str, ...]):
+    assert run("model.onnx", "--onnxrt", *option) == 2
+    assert json.loads(verdict.read_text())["outcome"] == "invalid"
+
+
 def test_a_different_number_of_iterations_is_told(capsys: Captured):
     golden()
     run("model.onnx", "--onnxrt", "--load-inputs", "inputs.json", "inputs.json", "--load-outputs", "golden.json")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.outcome import Evidence
+from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.verdict import VerdictFile
 
 
@@ -17,7 +17,7 @@ class FunctionCheck:
 
     True means that the model fails, False that it passes. An exception is a failure too, its type and message being
     its signature, except that errors of biopsy keep their meaning: EngineFailure is a failure of its stage and kind,
-    CannotCompare says nothing about the candidate, and what is infrastructure stops the search.
+    CannotCompare and DoesNotFit say nothing about the candidate, and what is infrastructure stops the search.
     """
 
     automatic = True
@@ -26,6 +26,13 @@ class FunctionCheck:
     def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
         self.function = function
         self.as_proto = as_proto
+
+    def cold(self) -> Check:
+        """The check itself: it keeps nothing warm."""
+        return self
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     def line(self, candidate: Path) -> str:
         """The call, for messages."""
@@ -57,7 +64,7 @@ class FunctionCheck:
 def _verdict(error: Exception) -> VerdictFile:
     if isinstance(error, errors.EngineFailure):
         return VerdictFile("fails", error.engine, error.stage, error.kind, error.message)
-    if isinstance(error, errors.CannotCompare):
+    if isinstance(error, errors.CannotCompare | errors.DoesNotFit):
         return VerdictFile("invalid", message=error.message)
     if isinstance(error, errors.BiopsyError):
         return VerdictFile("infrastructure", message=error.message)

@@ -63,7 +63,7 @@ def report_error(error: errors.BiopsyError) -> None:
     """Write what an exception that ends our own process means for a check."""
     if isinstance(error, errors.EngineFailure):
         verdict = VerdictFile("fails", error.engine, error.stage, error.kind, error.message)
-    elif isinstance(error, errors.CannotCompare):
+    elif isinstance(error, errors.CannotCompare | errors.DoesNotFit):
         verdict = VerdictFile("invalid", kind=type(error).__name__, message=error.message)
     else:
         verdict = VerdictFile("infrastructure", kind=type(error).__name__, message=error.message)

@@ -6,7 +6,7 @@ Every check of a reduction may be one such process: what is not needed is not im
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +67,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     golden = golden_values(args.load_outputs or ())
     model = model_of(args)
     inputs = inputs_of(args)
-    ran = _run_all(engines, model, inputs, args, console)
+    feeder = _Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
+    ran = _run_all(engines, model, feeder, args, console)
     _save_outputs(args.save_outputs, ran, console)
     done = [replace(one.result, runner=one.engine.label) for one in ran if one.result is not None]
     odd = _not_finite(done, console) if args.validate else []
@@ -80,10 +81,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _run_all(
-    engines: Sequence[Engine], model: ModelInput, inputs: Inputs, args: argparse.Namespace, console: Console
+    engines: Sequence[Engine], model: ModelInput, feeder: _Feeder, args: argparse.Namespace, console: Console
 ) -> list[Ran]:
     """Run each engine in turn, freed before the next; all get the inputs that the first one that builds asks for."""
-    feeder = _Feeder(inputs, args.save_inputs, console)
     ran = []
     for number, engine in enumerate(engines):
         try:
@@ -112,12 +112,18 @@ def _run_one(
 
 
 class _Feeder:
-    """The inputs of a run: settled once, by the first engine that builds, then the same for all."""
+    """The inputs of a run: settled once, by the first engine that builds, then the same for all.
 
-    def __init__(self, inputs: Inputs, save_to: Path | None, console: Console) -> None:
+    ``vet`` raises if the golden values cannot be those of these inputs.
+    """
+
+    def __init__(
+        self, inputs: Inputs, save_to: Path | None, console: Console, vet: Callable[[Sequence[Feed]], None]
+    ) -> None:
         self._inputs = inputs
         self._save_to = save_to
         self._console = console
+        self._vet = vet
         self._settled: Sequence[Feed] | None = None
 
     def feeds(self, wanted: Mapping[str, TensorType | None]) -> Sequence[Feed]:
@@ -129,6 +135,7 @@ class _Feeder:
             found = feeds_for(wanted, self._inputs)
             self._tell(found)
             self._settled = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+            self._vet(self._settled)
             if self._save_to is not None:
                 from biopsy.tensors.files import write_feeds
 
@@ -144,6 +151,15 @@ class _Feeder:
                 f"the model leaves the shape of input {name!r} open: {list(shape)} is used "
                 f"(--input-shapes {name}:[...] to choose)"
             )
+
+
+def _require_same(feeds: Sequence[Feed], golden: Sequence[RunnerResult], tolerances: Tolerances, stats: Stats) -> None:
+    """Raise CannotCompare if golden values were made from other inputs than these."""
+    if golden:
+        from biopsy.comparison.compare import require_same_inputs
+
+        for expected in golden:
+            require_same_inputs(feeds, expected, tolerances, stats)
 
 
 def _told(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from biopsy import errors
 from biopsy.comparison import metrics
 from biopsy.comparison.metrics import ErrorStatistics, Index, Scalar, Statistics
 from biopsy.comparison.tolerance import DEFAULT_QUANTILE, Stat, Stats, Tolerance, Tolerances
-from biopsy.tensors.results import Array, RunnerResult
+from biopsy.tensors.results import Array, Feed, RunnerResult
 
 
 @dataclass(frozen=True)
@@ -276,6 +276,31 @@ def _names(result: RunnerResult) -> str:
     names = list(result.iterations[0].outputs)
     shown = ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return shown or "no outputs"
+
+
+def require_same_inputs(
+    feeds: Sequence[Feed],
+    expected: RunnerResult,
+    tolerances: Tolerances | None = None,
+    stats: Stats | None = None,
+) -> None:
+    """Raise CannotCompare if ``expected`` holds other values for an input than were fed.
+
+    Golden values of every tensor hold those that are inputs of a part of the model too. What that part computes from
+    other values says nothing about it.
+    """
+    tolerances, stats = tolerances or Tolerances(), stats or Stats()
+    for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
+        for name in feed.keys() & iteration.outputs.keys():
+            one = compare_tensors(
+                name, feed[name], iteration.outputs[name], tolerances.for_output(name), *stats.for_output(name)
+            )
+            if not one.passed:
+                raise errors.CannotCompare(
+                    f"input '{name}' of iteration {number} is fed with other values than {expected.runner} has for it"
+                    f" ({one.reason}): the outputs cannot be compared",
+                    next_steps=["biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    then --load-inputs LAYERWISE"],
+                )
 
 
 # NaN and infinities

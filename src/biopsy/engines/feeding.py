@@ -39,7 +39,7 @@ class Feeds:
 def feeds_for(wanted: Mapping[str, TensorType | None], inputs: Inputs) -> Feeds:
     """A feed for each iteration. Inputs that are no tensors are left out: ``checked_feed`` tells of them.
 
-    Raises UsageError if the shape of an input that must be made up is unknown.
+    Raises DoesNotFit if the shape of an input that must be made up is unknown.
     """
     tensors = {name: type_ for name, type_ in wanted.items() if type_ is not None}
     if inputs.given is None:

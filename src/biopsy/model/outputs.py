@@ -36,7 +36,7 @@ def mark_outputs(data: bytes, wanted: MarkedOutputs) -> bytes:
     graph computes; not tensors inside subgraphs, sequences, optional values, maps, or outputs of Constant nodes. Names
     replace the outputs of the model by exactly those. An output gets the type that the model declares for it, or none.
 
-    Raises UsageError for a name that the model does not have, ModelError if the bytes are no model.
+    Raises DoesNotFit for a name that the model does not have, ModelError if the bytes are no model.
     """
     index = index_bytes(data)
     names = _every_tensor(index, data) if wanted == ALL else _chosen(index, wanted)
@@ -81,12 +81,12 @@ def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
     return list(found)
 
 
-def _unknown(word: str, known: Sequence[str]) -> errors.UsageError:
+def _unknown(word: str, known: Sequence[str]) -> errors.DoesNotFit:
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=3, cutoff=0.5)
     nearest = f"did you mean {' or '.join(repr(name) for name in close)}?" if close else None
-    return errors.UsageError(
+    return errors.DoesNotFit(
         f"the model has no tensor {word!r} to mark as an output",
         next_steps=[*([nearest] if nearest else []), "biopsy inspect model MODEL --show layers    names its tensors"],
     )

@@ -43,8 +43,8 @@ def generate_feeds(
     that cannot hold the range of "" are those it can hold. ``shapes`` overrides shapes (see ``resolve_shapes``). Names
     that are no inputs are ignored, since a smaller candidate lacks some of the original's inputs.
 
-    Raises UsageError if a shape is unknown or contradicted, if a range has no values of the input's type, or if there
-    are no values of that type at all.
+    Raises DoesNotFit if a shape is unknown or contradicted, or if there are no values of an input's type at all;
+    UsageError if a range has no values of that type.
     """
     resolved = resolve_shapes(inputs, shapes or {})
     ranges = val_range or {}
@@ -64,7 +64,7 @@ def resolve_shapes(
     """The shape of every input, all dimensions known.
 
     A dynamic dimension is what ``shapes`` says; else, if it is a symbol whose size follows from another input's
-    override, that size; else 1. Raises UsageError if an override contradicts the model, or if an input's rank is
+    override, that size; else 1. Raises DoesNotFit if an override contradicts the model, or if an input's rank is
     unknown and nobody said it.
     """
     symbols: dict[str, int] = {}
@@ -85,7 +85,7 @@ def defaulted_shapes(
 ) -> dict[str, tuple[int, ...]]:
     """The inputs whose shape is a guess: a dynamic dimension became 1, or the size of its symbol elsewhere.
 
-    Their shapes as ``resolve_shapes`` has them, for a warning that names them. Raises UsageError as it does.
+    Their shapes as ``resolve_shapes`` has them, for a warning that names them. Raises DoesNotFit as it does.
     """
     resolved = resolve_shapes(inputs, shapes)
     return {name: resolved[name] for name, tensor in inputs.items() if name not in shapes and not tensor.is_static}
@@ -97,7 +97,7 @@ def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> N
     same_rank = len(shape) == len(tensor.shape)
     pairs = zip(tensor.shape, shape, strict=False)
     if not same_rank or any(isinstance(dim, int) and dim != size for dim, size in pairs):
-        raise errors.UsageError(
+        raise errors.DoesNotFit(
             f"the shape {list(shape)} given for input '{name}' does not fit the model, where it is {tensor}",
             next_steps=[_shape_option(name, tensor)],
         )
@@ -105,7 +105,7 @@ def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> N
 
 def _filled(name: str, tensor: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
     if tensor.shape is None:
-        raise errors.UsageError(
+        raise errors.DoesNotFit(
             f"the model does not say how many dimensions input '{name}' has", next_steps=[_shape_option(name, tensor)]
         )
     return tuple(dim if isinstance(dim, int) else symbols.get(dim, 1) if dim is not None else 1 for dim in tensor.shape)
@@ -126,7 +126,7 @@ class _Draw:
         self._shape = shape
         self._elem = elem
         if elem not in DTYPE_OF_ELEM:
-            raise errors.UsageError(
+            raise errors.DoesNotFit(
                 f"no values can be made up for input '{name}': its element type ({elem}) is unknown",
                 next_steps=["give them with --load-inputs FILE or --data-loader-script FILE.py"],
             )
