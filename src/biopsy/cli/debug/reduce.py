@@ -275,6 +275,7 @@ def _shown(args: argparse.Namespace) -> str:
 
 def _job(args: argparse.Namespace) -> Job:
     from biopsy.checks.artifacts import Artifacts
+    from biopsy.cli.debug.safeguards import require_distinct_files, require_inputs_of_golden_values
     from biopsy.model.external import default_name
     from biopsy.reduction.driver import IterationFiles
     from biopsy.reduction.job import Job
@@ -283,6 +284,8 @@ def _job(args: argparse.Namespace) -> Job:
 
     own_run = _own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")
+    require_distinct_files(args, output)
+    require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
     external = default_name(output) if args.save_external_data == "" else args.save_external_data
     return Job(
         Target(output, args.min_good, external),
@@ -334,8 +337,9 @@ def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Se
     """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values."""
     files: Sequence[Path] | None = args.load_inputs
     if files is None and own_run is not None and own_run.load_inputs:
-        # A file that is made anew for each candidate (--iter-inputs) is not there yet.
-        files = own_run.load_inputs if all(file.exists() for file in own_run.load_inputs) else None
+        # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.
+        stable = args.iter_inputs not in own_run.load_inputs and all(file.exists() for file in own_run.load_inputs)
+        files = own_run.load_inputs if stable else None
     if files is None:
         return None
     from biopsy.tensors.files import read_feeds
