@@ -60,6 +60,13 @@ class CommandCheck:
             for word in self.words
         ]
 
+    def cold(self) -> CommandCheck:
+        """The check itself: each run is a process of its own."""
+        return self
+
+    def close(self) -> None:
+        """There is nothing to end: every run ends its own process group."""
+
     def line(self, candidate: Path) -> str:
         """The command as a person would type it."""
         return shlex.join(self.words_for(candidate))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks.outcome import Evidence
+from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.verdict import VerdictFile
 
 QUESTION = "[p]ass or [f]ail? ([s]kip, [u]ndo, [q]uit) "
@@ -30,6 +30,13 @@ class InteractiveCheck:
     def __init__(self, ask: Callable[[str], str]) -> None:
         self._ask = ask
         self._answered = False
+
+    def cold(self) -> Check:
+        """The check itself: it keeps nothing warm."""
+        return self
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     def line(self, candidate: Path) -> str:
         """What the person is asked to look at."""

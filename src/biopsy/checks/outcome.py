@@ -61,5 +61,11 @@ class Check(Protocol):
     def run(self, candidate: Path) -> Evidence:
         """Look at the model at ``candidate``. Raises CheckError if the check itself could not be run."""
 
+    def cold(self) -> Check:
+        """The same check without anything that was kept warm for it: for the last word."""
+
+    def close(self) -> None:
+        """End what was kept warm."""
+
     def line(self, candidate: Path) -> str:
         """What a person types to repeat this check."""

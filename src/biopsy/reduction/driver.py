@@ -81,8 +81,7 @@ class Driver:
         self.reference: Signature | None = None
         self._rules = rules
         self._files = files
-        self._memory: dict[Candidate, Judged] = {}
-        self._changes_known: set[bytes] = set()
+        self._memory: dict[Candidate | bytes, Judged] = {}  # bytes: the digest of a model that is no candidate
         self._next_number = 0
 
     def search(self, named: NamedPass, target: Candidate) -> Candidate:
@@ -105,29 +104,37 @@ class Driver:
         return target
 
     def refine(self, named: NamedModelPass) -> None:
-        """Run one pass over the model itself to its end; ``refined`` is then the simplest that reproduced."""
+        """Run one pass over the model itself to its end; ``refined`` is then the simplest that reproduced.
+
+        Whether values may change is asked, which can cost checks, only if the pass has something to propose.
+        """
         started, checks, before = time.monotonic(), self.tally.checks, self.left
-        self.listener(events.StageStarted(named.name, before))
         search = named.search(self.best_model())
-        answer: onnx.ModelProto | None = None
-        while True:
+        changes = next(search, None)
+        if changes is None or not (named.keeps_values or self.problem.may_change_values):
+            return
+        self.listener(events.StageStarted(named.name, before))
+        while changes is not None:
             try:
-                changes = search.send(answer)
+                changes = search.send(self._first_change_that_reproduces(changes, named.name))
             except StopIteration:
-                break
-            answer = self._first_change_that_reproduces(changes, named.name)
+                changes = None
         taken = self.tally.checks - checks
-        self.listener(events.StageDone(named.name, before, self.left, taken, time.monotonic() - started))
+        if taken:
+            self.listener(events.StageDone(named.name, before, self.left, taken, time.monotonic() - started))
 
     def _first_change_that_reproduces(self, changes: Iterable[Change], stage: str) -> onnx.ModelProto | None:
+        current = _digest(b"".join(self.best_parts()))
         for change in changes:
             data = change.model.SerializeToString(deterministic=True)
-            digest = hashlib.blake2b(data).digest()
-            if digest in self._changes_known:
-                continue
-            self._changes_known.add(digest)
-            judged = self.check_bytes([data], len(change.model.graph.node), stage, change.doing)
-            self._note_other_failure(judged)
+            digest = _digest(data)
+            if digest == current:
+                return change.model
+            judged = self._memory.get(digest)
+            if judged is None:
+                judged = self.check_bytes([data], len(change.model.graph.node), stage, change.doing)
+                self._memory[digest] = replace(judged, evidence=replace(judged.evidence, output=b""))
+                self._note_other_failure(judged)
             if judged.outcome is Outcome.REPRODUCES:
                 self.refined = change.model
                 return change.model
@@ -246,6 +253,7 @@ class Driver:
         if not self._files.keep_last:
             self.workspace.candidate.unlink(missing_ok=True)
         self.workspace.remove_copies()
+        self.check.close()
 
     def _take_back(self) -> None:
         """Forget the newest answer and have the search run again up to it."""
@@ -289,3 +297,7 @@ class Driver:
                 )
             found[index.names[tensor]] = values
         return found
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data).digest()

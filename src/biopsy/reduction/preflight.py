@@ -7,10 +7,7 @@ from dataclasses import replace
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.model.index import ModelIndex
-from biopsy.model.tensor_type import TensorType
-from biopsy.model.value_info import value_info
-from biopsy.model.wire import head, raw, string_field, varint_field
+from biopsy.model.identity import identity_of
 from biopsy.reduction.driver import Driver, RestartError
 
 
@@ -76,7 +73,7 @@ def _masked(driver: Driver) -> str:
 
 def _try_identity(driver: Driver) -> None:
     try:
-        judged = driver.check_bytes([identity_model(driver.problem.index)], 1, "identity", "a one-node Identity model")
+        judged = driver.check_bytes([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
     except errors.CheckError:
         return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
     if judged.outcome is Outcome.REPRODUCES:
@@ -87,22 +84,3 @@ def _try_identity(driver: Driver) -> None:
                 grave=True,
             )
         )
-
-
-def identity_model(index: ModelIndex) -> bytes:
-    """A model of one Identity node with the original's opset and, if it has one, its first input."""
-    first = next(iter(index.fed_inputs()), None)
-    kind = index.tensor_type(first) if first is not None else None
-    name = index.names[first] if first is not None and kind is not None else "x"
-    made = kind or TensorType(1, (1,))
-    node = string_field(1, raw(name)) + string_field(2, b"biopsy_identity")
-    graph = b"".join(
-        (
-            string_field(1, node + string_field(4, b"Identity")),
-            string_field(2, b"identity"),
-            string_field(11, value_info(name, made)),
-            string_field(12, value_info("biopsy_identity", made)),
-        )
-    )
-    opset = string_field(8, varint_field(2, index.opset or 17))
-    return b"".join((varint_field(1, index.ir_version or 8), head(7, len(graph)), graph, opset))

@@ -69,13 +69,16 @@ def _run_schedule(driver: Driver, schedule: Schedule) -> Candidate:
 
 
 def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
-    """Run the passes over the model itself, again and again until none changes it."""
-    before = None
-    while passes and (before is None or driver.refined != before):
-        before = driver.best_model()
+    """Run the passes over the model itself, again and again until none changes it; then what they could not do."""
+    while passes:
+        before = driver.refined
         for named in passes:
-            if named.keeps_values or driver.problem.may_change_values:
-                driver.refine(named)
+            driver.refine(named)
+        if driver.refined is before:
+            break
+    for named in passes:
+        for text in named.remarks(driver.best_model()):
+            driver.listener(events.Remark(text))
 
 
 def _write(driver: Driver, target: Target) -> None:
@@ -104,6 +107,8 @@ def _check_written(driver: Driver, output: Path) -> None:
     assert driver.best is not None
     if not driver.check.automatic:
         return
+    driver.check.close()
+    driver.check = driver.check.cold()
     if driver.check.names_candidate:
         judged = driver.check_file(output, driver.left, "final", f"the result {output}")
     else:

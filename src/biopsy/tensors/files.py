@@ -66,6 +66,8 @@ def read_results(path: Path | str) -> list[RunnerResult]:
 def read_saved(path: Path | str) -> Saved:
     """Whatever stands in a file or folder of tensors. Raises UsageError and DataError as ``read_feeds`` does."""
     path = Path(path)
+    if _kept and (kept := _kept.get(path.resolve())) is not None and kept[0] == _stamp(path):
+        return kept[1]
     if path.is_dir():
         return _read_folder(path)
     if not path.exists():
@@ -78,6 +80,30 @@ def read_saved(path: Path | str) -> Saved:
         if path.stat().st_size == 0:
             raise errors.DataError("it is empty (0 bytes)")
         return reader(path)
+
+
+_Stamp: TypeAlias = tuple[int, int, int]
+
+_kept: dict[Path, tuple[_Stamp, Saved]] = {}
+
+
+def keep(path: Path) -> None:
+    """Read a file now and answer from memory, here and in forks of this process, for as long as it does not change.
+
+    A folder is read each time. Raises as ``read_saved`` does.
+    """
+    stamp = _stamp(path)
+    if stamp is not None:
+        _kept[path.resolve()] = (stamp, read_saved(path))
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    """What changes when a file does; None for a folder, or if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return None if path.is_dir() else (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -114,6 +114,11 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
         help="how alike two failures must be to count as the same (default: status, and what 'biopsy run' reports)",
     )
     group.add_argument("--check-timeout", type=float, metavar="SECONDS", help="end a check that takes longer")
+    group.add_argument(
+        "--cold-checks",
+        action="store_true",
+        help="start a process for every check, also where the check is 'biopsy run' and could be a fork of a warm one",
+    )
     shown = group.add_mutually_exclusive_group()
     shown.add_argument("--show-output", action="store_true", help="show the output of every check")
     shown.add_argument(
@@ -325,12 +330,15 @@ def _rules(args: argparse.Namespace) -> Rules:
 
 
 def _check(args: argparse.Namespace) -> Check:
-    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.command import CommandCheck, own_words
     from biopsy.checks.interactive import InteractiveCheck
+    from biopsy.checks.warm import WarmCheck
 
     if args.check is None:
         return InteractiveCheck(input)
-    return CommandCheck(args.check, str(args.iter_artifact), args.check_timeout)
+    own = own_words(args.check)
+    warm = own is not None and own[:1] == ("run",) and not args.cold_checks
+    return (WarmCheck if warm else CommandCheck)(args.check, str(args.iter_artifact), args.check_timeout)
 
 
 def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Sequence[Feed] | None:

@@ -98,6 +98,8 @@ class Report:
 
     def _on_StageDone(self, event: events.StageDone) -> None:  # noqa: N802
         self._stop_live()
+        if event.checks == 0 and event.before == event.after:
+            return
         change = f"{event.before} -> {event.after} nodes"
         self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
