@@ -128,3 +128,15 @@ def test_our_own_command_imports_nothing_from_the_current_folder(
     monkeypatch.chdir(tmp_path)
     evidence = CommandCheck(["biopsy", "--version"], NAME).run(tmp_path)
     assert (evidence.status, evidence.output.split()[0]) == (0, b"biopsy")
+
+
+def test_a_limit_follows_from_the_time_that_the_original_took_unless_the_user_gave_one() -> None:
+    check = CommandCheck(["true"], NAME)
+    check.expect(0.1)
+    assert check.timeout == 60
+    check = CommandCheck(["true"], NAME)
+    check.expect(10)
+    assert check.timeout == 200
+    check = CommandCheck(["true"], NAME, timeout=5)
+    check.expect(10)
+    assert check.timeout == 5

@@ -21,6 +21,8 @@ from biopsy.checks.outcome import Evidence
 
 PLACEHOLDER = "{}"
 _KEPT_OUTPUT = 8 << 20  # bytes of the beginning and of the end of a check's output that are looked at
+_LEAST_TIMEOUT = 60.0  # seconds
+_TIMES_THE_ORIGINAL = 20
 _GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
 _OWN_COMMAND = """\
@@ -59,6 +61,11 @@ class CommandCheck:
             str(candidate) if word == self.default_name else word.replace(PLACEHOLDER, str(candidate))
             for word in self.words
         ]
+
+    def expect(self, seconds: float) -> None:
+        """Set the limit, if the user gave none: far more than the original took."""
+        if self.timeout is None:
+            self.timeout = max(_LEAST_TIMEOUT, _TIMES_THE_ORIGINAL * seconds)
 
     def cold(self) -> CommandCheck:
         """The check itself: each run is a process of its own."""

@@ -27,6 +27,9 @@ class FunctionCheck:
         self.function = function
         self.as_proto = as_proto
 
+    def expect(self, seconds: float) -> None:
+        """There is no limit to set."""
+
     def cold(self) -> Check:
         """The check itself: it keeps nothing warm."""
         return self

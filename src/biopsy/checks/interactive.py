@@ -31,6 +31,9 @@ class InteractiveCheck:
         self._ask = ask
         self._answered = False
 
+    def expect(self, seconds: float) -> None:
+        """There is no limit to set."""
+
     def cold(self) -> Check:
         """The check itself: it keeps nothing warm."""
         return self

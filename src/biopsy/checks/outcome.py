@@ -61,6 +61,9 @@ class Check(Protocol):
     def run(self, candidate: Path) -> Evidence:
         """Look at the model at ``candidate``. Raises CheckError if the check itself could not be run."""
 
+    def expect(self, seconds: float) -> None:
+        """Say how long the original took, so that a candidate that hangs can be told from one that is slow."""
+
     def cold(self) -> Check:
         """The same check without anything that was kept warm for it: for the last word."""
 

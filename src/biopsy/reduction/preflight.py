@@ -20,6 +20,7 @@ def preflight(driver: Driver) -> None:
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged)
     driver.reference = signature_of(judged.evidence)
+    driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(driver.reference, judged), judged.reason, judged.evidence.seconds))
     if driver.check.automatic:

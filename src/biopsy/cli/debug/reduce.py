@@ -113,7 +113,12 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
         default="status",
         help="how alike two failures must be to count as the same (default: status, and what 'biopsy run' reports)",
     )
-    group.add_argument("--check-timeout", type=float, metavar="SECONDS", help="end a check that takes longer")
+    group.add_argument(
+        "--check-timeout",
+        type=float,
+        metavar="SECONDS",
+        help="end a check that takes longer (default: 20 times as long as the original's, at least 60)",
+    )
     group.add_argument(
         "--cold-checks",
         action="store_true",
