@@ -1,0 +1,106 @@
+"""Writes the generated parts of the reference, from the parsers and engines themselves.
+
+python docs/reference/generate.py
+
+What stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` on the pages beside this file is replaced; the
+rest is written by hand. A test fails where a page is behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from biopsy.cli.app import COMMANDS, Parser
+from biopsy.engines import registry
+
+HERE = Path(__file__).parent
+_PART = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def parser_of(words: str) -> argparse.ArgumentParser:
+    """The parser of a command, such as ``debug reduce``, without what every command has."""
+    module = next(command.module for command in COMMANDS if " ".join(command.words) == words)
+    parser = Parser(prog=f"biopsy {words}", add_help=False, allow_abbrev=False)
+    importlib.import_module(module).configure(parser)
+    return parser
+
+
+def options_of(words: str) -> str:
+    """A table for each group of a command's options."""
+    parts = []
+    for group in parser_of(words)._action_groups:
+        rows = [f"| {_written(action)} | {_meaning(action)} |" for action in group._group_actions]
+        if rows:
+            title = {"positional arguments": "Arguments", "options": "Options"}.get(group.title or "", group.title)
+            parts += [f"**{_sentence(title or '')}**", "", "| | |", "|---|---|", *rows, ""]
+    return "\n".join(parts)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _written(action: argparse.Action) -> str:
+    value = action.metavar if isinstance(action.metavar, str) else ""
+    if action.choices and not value:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if action.nargs == "+":
+        value += " ..."
+    elif action.nargs in ("?", "*") and action.option_strings:
+        value = f"[{value}{' ...' if action.nargs == '*' else ''}]"
+    if not action.option_strings:
+        return f"`{value}`"
+    return "<br>".join(f"`{f'{option} {value}'.strip()}`" for option in action.option_strings).replace("|", "\\|")
+
+
+def _meaning(action: argparse.Action) -> str:
+    text = (action.help or "").replace("|", "\\|").replace("<", "&lt;")
+    return re.sub(r"(?<![\w-])(--[a-z-]+)", r"`\1`", text)
+
+
+def engines() -> str:
+    """The engines that come with biopsy, and their options."""
+    parts = []
+    for name in registry.BUILT_IN:
+        found = registry.find_class(name)
+        parts += [f"## {name}", "", f'{_sentence(found.summary)}. `pip install "{found.package}"`', ""]
+        if found.options_declared:
+            parts += ["| option | means | default |", "|---|---|---|"]
+        for option in found.options_declared:
+            choices = f": {', '.join(f'`{choice}`' for choice in option.choices)}" if option.choices else ""
+            default = "+".join(option.default) if isinstance(option.default, tuple) else option.default
+            shown = f"`{default}`" if default not in (None, "") else ""
+            parts.append(f"| `{option.name}` | {option.help}{choices} | {shown} |")
+        parts += [""] if found.options_declared else []
+    return "\n".join(parts)
+
+
+def overview() -> str:
+    """One line for each command."""
+    rows = [f"| [`biopsy {' '.join(one.words)}`](#biopsy-{'-'.join(one.words)}) | {one.summary} |" for one in COMMANDS]
+    return "\n".join(["| | |", "|---|---|", *rows, ""])
+
+
+def renewed(text: str) -> str:
+    """A page with its generated parts as they should be."""
+    makers: dict[str, Callable[[], str]] = {"engines": engines, "overview": overview}
+
+    def renew(match: re.Match[str]) -> str:
+        made = makers[match[2]]() if match[2] in makers else options_of(match[2])
+        return f"{match[1]}\n{made}\n{match[3]}"
+
+    return _PART.sub(renew, text)
+
+
+def main() -> None:
+    """Renew every page of the reference."""
+    for page in HERE.glob("*.md"):
+        page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

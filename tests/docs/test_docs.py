@@ -1,0 +1,176 @@
+"""The documentation: what it shows is what happens, what it links to exists, and every option stands in it.
+
+See ``support.pages`` for the conventions that pages follow.
+"""
+
+import dataclasses
+import importlib.util
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import get_args
+
+import pytest
+
+import biopsy
+from biopsy import events
+from biopsy.checks import verdict
+from biopsy.cli.app import COMMANDS
+from biopsy.engines import registry
+from biopsy.reduction import schedule
+from support.pages import ROOT, anchors, blocks, compare, follow, links, pages
+
+PAGES = pages()
+QUICK = [page for page in PAGES if any(not block.slow for block in blocks(page))]
+SLOW = [page for page in PAGES if any(block.slow for block in blocks(page))]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", QUICK, ids=name)
+def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
+    follow(page, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SLOW, ids=name)
+def test_what_a_page_shows_of_the_demonstration_is_what_happens(page: Path, tmp_path: Path) -> None:
+    follow(page, tmp_path, slow=True)
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=name)
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_every_page_is_found_from_the_readme() -> None:
+    found, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in found:
+            continue
+        found.add(page)
+        targets = ((page.parent / link.partition("#")[0]).resolve() for link in links(page) if "://" not in link)
+        waiting += [target for target in targets if target.suffix == ".md"]
+    assert set(PAGES) <= found
+
+
+def test_a_page_that_shows_something_else_than_is_printed_is_noticed() -> None:
+    compare(["6 nodes in 0.5 s", "...", "end"], "6 nodes in 1.25 s\na\nb\nend\n", "")
+    for shown in (["7 nodes in 0.5 s", "...", "end"], ["6 nodes in 0.5 s", "end"], ["..."] * 2 + ["END"]):
+        with pytest.raises(AssertionError):
+            compare(shown, "6 nodes in 1.25 s\na\nb\nend\n", "")
+
+
+def test_nobody_is_sent_to_a_command_that_does_not_exist() -> None:
+    known = {" ".join(command.words) for command in COMMANDS}
+    for page in PAGES:
+        for block in blocks(page):
+            for words in re.findall(r"^\$ (?:biopsy|polygraphy) ([a-z]+(?: [a-z-]+)?)", block.text, re.MULTILINE):
+                assert words in known or words.split()[0] in known, f"{page.name}:{block.line}: {words}"
+
+
+# The reference
+
+
+def section(page: Path, heading: str) -> str:
+    """What stands below a heading, to the next one of its level."""
+    level = heading.partition(" ")[0]
+    text = page.read_text(encoding="utf-8")
+    assert f"\n{heading}\n" in text, f"{page.name} has no section '{heading}'"
+    return re.split(rf"\n{level} ", text.partition(f"\n{heading}\n")[2])[0]
+
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def generator() -> ModuleType:
+    """docs/reference/generate.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("generate", REFERENCE / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=name)
+def test_generated_parts_of_the_reference_are_those_of_the_program(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert generator().renewed(text) == text, "run: python docs/reference/generate.py"
+
+
+@pytest.mark.parametrize("words", [" ".join(command.words) for command in COMMANDS])
+def test_every_option_of_a_command_stands_in_its_section(words: str) -> None:
+    command = next(command for command in COMMANDS if " ".join(command.words) == words)
+    described = section(REFERENCE / "commands.md", f"## biopsy {words}")
+    if "The same as" in described:
+        return
+    for action in generator().parser_of(words)._actions:
+        for option in action.option_strings:
+            assert f"`{option}" in described, f"{command.module} has {option}"
+
+
+def test_every_engine_and_every_option_of_it_stands_in_the_reference() -> None:
+    for engine in registry.BUILT_IN:
+        described = section(REFERENCE / "engines.md", f"## {engine}")
+        for option in registry.find_class(engine).options_declared:
+            assert f"`{option.name}`" in described
+
+
+def test_every_public_name_and_argument_stands_in_the_reference() -> None:
+    text = (REFERENCE / "python-api.md").read_text(encoding="utf-8")
+    for public in biopsy.__all__:
+        assert public in text
+    for function in (biopsy.run, biopsy.compare, biopsy.reduce):
+        described = section(REFERENCE / "python-api.md", f"## biopsy.{function.__name__}")
+        for argument, parameter in inspect.signature(function).parameters.items():
+            simple = isinstance(parameter.default, int | float | str | None)
+            shown = f"{argument}={parameter.default!r}".replace("'", '"') if simple else argument
+            assert shown.replace("1e-05", "1e-5") in described, argument
+
+
+def test_every_status_of_an_exception_is_as_the_reference_says() -> None:
+    text = (REFERENCE / "python-api.md").read_text(encoding="utf-8")
+    for row in re.findall(r"^\| `(\w+)` \| (\d) \|", text, re.MULTILINE):
+        assert getattr(biopsy, row[0]).status == int(row[1])
+
+
+def test_every_event_and_its_keys_stand_in_the_reference() -> None:
+    described = section(REFERENCE / "file-formats.md", "## Events")
+    for event in events.Event.__subclasses__():
+        row = next(line for line in described.splitlines() if line.startswith(f"| `{event.__name__}` |"))
+        assert re.findall(r"`(\w+)`", row)[1:] == [field.name for field in dataclasses.fields(event)]
+
+
+def test_every_outcome_and_every_key_of_the_verdict_file_stand_in_the_reference() -> None:
+    outcomes = (REFERENCE / "outcomes.md").read_text(encoding="utf-8")
+    for outcome in biopsy.Outcome:
+        assert f"| `{outcome.name}` | {outcome.value} |" in outcomes
+    described = section(REFERENCE / "file-formats.md", "## Verdict file")
+    for field in dataclasses.fields(verdict.VerdictFile):
+        assert f"| `{field.name}` |" in described
+
+
+def test_every_mode_and_its_passes_stand_in_the_reference() -> None:
+    described = section(REFERENCE / "commands.md", "## biopsy debug reduce")
+    for mode in get_args(schedule.Mode):
+        row = next(line for line in described.splitlines() if line.startswith(f"| `{mode}` |"))
+        if mode == "minimal":
+            passes = schedule.schedule_of(mode)
+            assert all(f"`{one.name}`" in row for one in (*passes.once, *passes.repeated))
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    reasons = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(encoding="utf-8")
+    for package in re.findall(r'^ {4}"([a-z][a-z0-9-]*)(?=[>=])', project, re.MULTILINE):
+        assert re.search(rf"\b{package}\b", reasons), package
