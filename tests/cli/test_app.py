@@ -1,0 +1,149 @@
+"""The command tree: help, versions, statuses, and what starting up may cost."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from biopsy import errors
+from biopsy.cli import app
+from biopsy.cli.app import COMMANDS, GROUPS, main
+
+WORDS = [" ".join(command.words) for command in COMMANDS]
+HEAVY = ("numpy", "onnx", "onnxruntime", "rich", "rich_argparse", "safetensors", "openvino", "google.protobuf")
+
+
+@pytest.mark.parametrize("command", WORDS)
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"biopsy {command}" in shown.splitlines()[0]
+    assert "--verbose" in shown
+
+
+@pytest.mark.parametrize("command", WORDS)
+def test_every_option_of_every_command_is_explained(command: str) -> None:
+    import argparse
+    import importlib
+
+    parser = argparse.ArgumentParser()
+    importlib.import_module(app._find(command.split()).module).configure(parser)
+    assert [action.dest for action in parser._actions if not action.help] == []
+
+
+def test_the_overview_names_every_command_and_every_status(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--help"], ["-h"]):
+        assert main(words) == 0
+        shown = capsys.readouterr().out
+        assert all(f"  {command}  " in shown for command in WORDS)
+        assert all(f"  {status}  " in shown for status in range(6))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_lists_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([group, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all((command in shown) is command.startswith(group) for command in WORDS)
+    assert main([group]) == 2  # half a command is no command, though its help is what is wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "named", "next_step"),
+    [
+        (["reduce"], "there is no command 'reduce'", "biopsy --help"),
+        (["debug", "reduc"], "there is no command 'debug reduc'", "biopsy debug --help"),
+        (["--no-such-option"], "there is no command '--no-such-option'", "biopsy --help"),
+        (["run", "m.onnx", "--no-such-option"], "--no-such-option", "biopsy run --help"),
+        (["run"], "MODEL", "biopsy run --help"),
+        (["run", "m.onnx", "--onnxrt", "--iter", "3"], "--iter", "biopsy run --help"),
+    ],
+)
+def test_a_wrong_command_line_is_status_2_with_the_way_on(
+    words: Sequence[str], named: str, next_step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("error: ")
+    assert named in told
+    assert f"next  {next_step}" in told
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from importlib.metadata import version
+
+    assert main([option]) == 0
+    assert capsys.readouterr().out == f"biopsy {version('biopsy')}\n"
+
+
+def test_every_exception_has_the_status_that_is_documented() -> None:
+    statuses = {
+        errors.BiopsyError: 4,
+        errors.UsageError: 2,
+        errors.ModelError: 4,
+        errors.DataError: 4,
+        errors.CannotCompare: 4,
+        errors.EngineMissing: 4,
+        errors.EngineFailure: 1,
+        errors.CheckError: 4,
+        errors.OriginalPasses: 3,
+        errors.Interrupted: 5,
+    }
+    assert {error: error.status for error in statuses} == statuses
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "told"),
+    [
+        (errors.OriginalPasses("it passes"), 3, "error: it passes"),
+        (errors.Interrupted("stopped", kept="r.onnx"), 5, "interrupted: stopped\n  kept  r.onnx"),
+        (KeyboardInterrupt(), 5, "interrupted: "),
+        (ZeroDivisionError("oh"), 4, "error: biopsy itself failed: ZeroDivisionError: oh"),
+    ],
+)
+def test_whatever_ends_a_command_becomes_a_message_and_a_status(
+    raised: BaseException,
+    status: int,
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> int:
+        raise raised
+
+    monkeypatch.setattr("biopsy.cli.doctor.execute", fail)
+    assert main(["doctor"]) == status
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert "Traceback" not in shown
+    assert main(["doctor", "-vv"]) == status
+    if not isinstance(raised, KeyboardInterrupt):
+        assert "Traceback" in capsys.readouterr().err
+
+
+def imported(*words: str) -> set[str]:
+    """The heavy packages that a process of ours has imported when it ends."""
+    code = (
+        "import sys; from biopsy.cli.app import main; status = main(sys.argv[1:]); "
+        f"print('IMPORTED', *(name for name in {HEAVY!r} if name in sys.modules)); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.rpartition("IMPORTED")[2].split())
+
+
+@pytest.mark.parametrize("words", [["--help"], ["debug", "--help"], ["--version"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    assert imported(*words) == set()
+
+
+@pytest.mark.parametrize("command", WORDS)
+def test_help_of_a_command_imports_neither_an_engine_nor_rich(command: str) -> None:
+    assert imported(*command.split(), "--help") & {"onnx", "onnxruntime", "openvino", "rich"} == set()
+
+
+def test_a_module_of_the_same_name_starts_the_same_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "biopsy", "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: biopsy COMMAND")
