@@ -92,8 +92,10 @@ def _write_model(console: Console) -> None:
 def _real_bug(console: Console) -> list[Sequence[str]] | None:
     """Find the bug of ONNX Runtime; the commands used, or None if the one installed does not have it."""
     console.note("1. Does ONNX Runtime agree with itself, its optimizer off and on?")
-    if _run(COMPARE, console) == 0:
+    status = _run(COMPARE, console)
+    if status == 0:
         return None
+    _require(status, COMPARE, expected=1)
     console.note(
         "\n   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:"
     )
@@ -126,15 +128,16 @@ def _run(words: Sequence[str], console: Console) -> int:
     from biopsy.cli.app import main
 
     console.note(f"$ {_typed(words)}")
-    return main(words)
+    loudness = ["-q"] * -console.verbosity if console.verbosity < 0 else ["-v"] * console.verbosity
+    return main((*words[:2], *loudness, *words[2:]))  # behind the command's words, before a --check takes the rest
 
 
 def _typed(words: Sequence[str]) -> str:
     return shlex.join(("biopsy", *words))
 
 
-def _require(status: int, words: Sequence[str]) -> None:
-    if status != 0:
+def _require(status: int, words: Sequence[str], expected: int = 0) -> None:
+    if status != expected:
         raise errors.BiopsyError(
             f"the demonstration did not go as planned: status {status} of\n  {_typed(words)}",
             next_steps=["biopsy doctor"],
