@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.signature import Signature
-from biopsy.model.index import label
+from biopsy.model.index import index_file, label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.model.write import write_whole
@@ -208,8 +208,6 @@ class Driver:
         """Write a candidate, run the check on it, sort artifacts. Raises CheckError if the check could not be run."""
         parts = candidate_parts(self.problem.subset(candidate), boundary)
         write_whole(self.workspace.candidate, parts)
-        if self._files.inputs is not None:
-            self._write_inputs(candidate, boundary, self._files.inputs)
         return self.check_file(self.workspace.candidate, candidate.size, stage, doing)
 
     def check_bytes(self, parts: Sequence[bytes], size: int, stage: str, doing: str) -> Judged:
@@ -223,6 +221,8 @@ class Driver:
         self._next_number += 1
         if self._files.info is not None:
             write_iteration(self._files.info, number)
+        if self._files.inputs is not None:
+            self._write_inputs(path, self._files.inputs)
         self.listener(events.Checking(number, stage, doing, size, self.left, self.check.line(path)))
         try:
             judged = judge(self.check.run(path), self._rules, self.reference)
@@ -267,36 +267,23 @@ class Driver:
             self.listener(events.Remark("there is no answer to take back"))
         raise RestartError
 
-    def _write_inputs(self, candidate: Candidate, boundary: Boundary, path: Path) -> None:
+    def _write_inputs(self, model: Path, path: Path) -> None:
+        """Write the recorded values of what a model must be fed; names that nothing was recorded for are left out."""
         from biopsy.tensors.files import write_feeds
 
-        feeds: list[Mapping[str, Array]] = []
-        for name, values in self._input_values(candidate, boundary).items():
-            feeds = feeds or [{} for _ in values]
-            for feed, value in zip(feeds, values, strict=True):
-                feed[name] = value  # type: ignore[index]  # our own dict, Mapping to the outside
+        index, recording = self.problem.index, self.problem.recording
+        found = index_file(model)
+        feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
+        for name in (found.names[tensor] for tensor in found.fed_inputs()):
+            values = recording.values(index.ids[name]) if name in index.ids else None
+            for feed, value in zip(feeds, values or (), strict=False):
+                feed[name] = value
+        if not any(feeds) and found.fed_inputs():
+            raise errors.BiopsyError(
+                f"no values are recorded for the inputs of {model}, so they cannot be written to {path}",
+                next_steps=["give inputs that the model runs with by --load-inputs", "or leave --iter-inputs out"],
+            )
         write_feeds(path, feeds)
-
-    def _input_values(self, candidate: Candidate, boundary: Boundary) -> dict[str, list[Array]]:
-        index = self.problem.index
-        subset = self.problem.subset(candidate)
-        fed = boundary.inputs if boundary.inputs is not None else subset.outside
-        found = {}
-        for tensor in fed:
-            if tensor in boundary.frozen or tensor in index.weights:
-                continue
-            values = self.problem.recording.values(tensor)
-            if values is None:
-                raise errors.BiopsyError(
-                    f"there is no recorded value for '{index.names[tensor]}', so the inputs of the candidate cannot be"
-                    f" written to {self._files.inputs}",
-                    next_steps=[
-                        "give inputs that the model can be run with by --load-inputs",
-                        "or leave --iter-inputs out",
-                    ],
-                )
-            found[index.names[tensor]] = values
-        return found
 
 
 def _digest(data: bytes) -> bytes:

@@ -182,6 +182,21 @@ def test_recorded_inputs_of_every_sample_are_written_for_each_candidate(here: Pa
     assert [{name: value.flat[0] for name, value in feed.items()} for feed in feeds] == [{"t4": 1.0}, {"t4": 2.0}]
 
 
+def test_at_the_end_the_file_of_inputs_is_that_of_the_result(here: Path) -> None:
+    """A check that loads them must also see the right ones when the result is checked for the last time."""
+    save(chain(9, ("Neg",)), here / "m.onnx")
+    code = """
+import numpy as np
+fed = dict(np.load('in.npz'))
+assert sorted(fed) == sorted(i.name for i in model.graph.input), (fed, model.graph.input)
+sys.exit('n2' in names)
+"""
+    np.savez("x.npz", t0=np.ones((2, 2), np.float32))
+    given = ("--load-inputs", "x.npz", "--iter-inputs", "in.npz")
+    assert reduce("m.onnx", "-o", "r.onnx", *given, "--check", *script(here, code)) == 0
+    assert list(np.load("in.npz")) == [entry.name for entry in onnx.load("r.onnx").graph.input]
+
+
 def test_a_failure_that_only_one_of_several_samples_shows_is_reduced_with_it(here: Path) -> None:
     """sqrt of a negative number: NaN in the second iteration alone."""
     nodes = [
