@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +13,12 @@ from biopsy import errors
 def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
     """Write ``parts`` one after the other to ``path``, replacing what stood there in one step.
 
-    Raises UsageError if the folder does not exist or cannot be written; what stood at ``path`` is then untouched.
+    What is no file, such as a pipe or /dev/null, is written to as it is. Raises UsageError if the folder does not exist
+    or cannot be written; what stood at ``path`` is then untouched.
     """
+    if _is_device(path):
+        _write_into(path, parts)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with temporary.open("wb") as stream:
@@ -22,7 +27,20 @@ def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> 
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only file system refuses even what is not there
+            temporary.unlink(missing_ok=True)
+
+
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _write_into(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+    try:
+        with path.open("wb") as stream:
+            stream.writelines(parts)
+    except OSError as error:
+        raise cannot_write(path, error) from error
 
 
 def cannot_write(path: Path, error: OSError) -> errors.UsageError:
@@ -38,6 +56,8 @@ def require_writable(path: Path) -> None:
     """Raise UsageError now if ``path`` could not be written later, at the end of long work."""
     if path.is_dir():
         raise errors.UsageError(f"cannot write {path}: it is a directory")
+    if _is_device(path):
+        return
     probe = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         probe.touch()

@@ -63,6 +63,11 @@ def test_a_model_may_be_replaced_by_what_it_is_reduced_to():
     assert [node.op_type for node in onnx.load("model.onnx").graph.node] == ["Mul"]
 
 
+def test_a_place_where_no_candidate_can_be_written_is_told_at_once(capsys: pytest.CaptureFixture[str]):
+    assert reduce("model.onnx", "-o", "result.onnx", "--iter-artifact", "no/folder/c.onnx", *LOOK) == 2
+    assert "--iter-artifact FILE" in capsys.readouterr().err
+
+
 def golden(culprit: int, words: tuple[str, ...] = ()) -> None:
     """A chain, and golden values of a variant in which one node computes something else."""
     ops = ["Sigmoid", "Tanh", "Softplus", "Abs", "Sigmoid", "Identity"]

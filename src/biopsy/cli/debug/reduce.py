@@ -285,7 +285,7 @@ def _shown(args: argparse.Namespace) -> str:
 
 def _job(args: argparse.Namespace) -> Job:
     from biopsy.checks.artifacts import Artifacts
-    from biopsy.cli.debug.safeguards import require_distinct_files, require_inputs_of_golden_values
+    from biopsy.cli.debug import safeguards
     from biopsy.model.external import default_name
     from biopsy.reduction.driver import IterationFiles
     from biopsy.reduction.job import Job
@@ -294,8 +294,9 @@ def _job(args: argparse.Namespace) -> Job:
 
     own_run = _own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")
-    require_distinct_files(args, output)
-    require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
+    safeguards.require_distinct_files(args, output)
+    safeguards.require_writable_candidate(args.iter_artifact)
+    safeguards.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
     external = default_name(output) if args.save_external_data == "" else args.save_external_data
     return Job(
         Target(output, args.min_good, external),

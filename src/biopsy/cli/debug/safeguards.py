@@ -26,6 +26,19 @@ _SORTED = frozenset({"--iter-artifact", "--iter-inputs", "--iter-info"})
 """These are made anew for each check: they are what artifacts are for."""
 
 
+def require_writable_candidate(path: Path) -> None:
+    """Raise UsageError if candidates cannot be written."""
+    from biopsy.model.write import require_writable
+
+    try:
+        require_writable(path)
+    except errors.UsageError as error:
+        raise errors.UsageError(
+            f"{error.message} (every candidate is written there)",
+            next_steps=[*error.next_steps, "--iter-artifact FILE    for another place; write {} for it in the check"],
+        ) from error
+
+
 def _written(args: argparse.Namespace, output: Path) -> Iterator[tuple[str, Path]]:
     files = {
         "the result": output,
