@@ -5,7 +5,7 @@ By then the model is small, so these passes work on the protobuf object and prop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -36,16 +36,30 @@ preference; it is sent the model of the first that reproduces, or None, and goes
 """
 
 
+def nothing_to_remark(model: onnx.ModelProto) -> Sequence[str]:
+    """For passes that leave nothing undone that a user must know of."""
+    return ()
+
+
+Option: TypeAlias = Literal["simplify", "anonymize"]
+"""An option of the command line that asks for more than a smaller model."""
+
+
 @dataclass(frozen=True)
 class NamedModelPass:
     """A pass in the table: its name on the command line, what it does in one line, and when it may run.
 
-    ``keeps_values``: every tensor that both models compute has the same values in both. ``only_with`` names the
-    option that asks for it; "" for a pass that always runs.
+    ``keeps_values``: every tensor that both models compute has the same values in both. ``changes_inputs`` and
+    ``changes_outputs``: it may do so, and does not run where the user keeps them. ``only_with`` names the options of
+    which one must ask for it; none for a pass that always runs. ``remarks`` tells, of the final model, what the pass
+    could not do.
     """
 
     name: str
     summary: str
     search: ModelPass
-    keeps_values: bool
-    only_with: Literal["", "simplify", "anonymize"] = ""
+    keeps_values: bool = False
+    changes_inputs: bool = False
+    changes_outputs: bool = False
+    only_with: tuple[Option, ...] = ()
+    remarks: Callable[[onnx.ModelProto], Sequence[str]] = nothing_to_remark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import events
@@ -19,7 +19,7 @@ from biopsy.reduction.recording import ENGINES, Recording
 from biopsy.reduction.reduce import reduce_problem
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.samples import made_samples
-from biopsy.reduction.schedule import Mode, schedule_of
+from biopsy.reduction.schedule import Mode, Selection, schedule_of
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.reduction.values import Values, may_change_values
 from biopsy.reduction.workspace import workspace
@@ -31,7 +31,7 @@ class Job:
     """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
 
     ``samples`` are inputs to record values with; None makes some. ``record_with`` are engines to record with, the
-    first that can. ``input_shapes`` freeze dynamic inputs.
+    first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run.
     ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``.
     """
 
@@ -51,6 +51,7 @@ class Job:
     keep_inputs: bool = False
     keep_outputs: bool = False
     mark_intermediate: bool = False
+    selection: Selection = field(default_factory=Selection)
 
 
 def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
@@ -84,4 +85,5 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
             may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
         )
         driver = Driver(problem, check, job.rules, place, listener, job.files)
-        return reduce_problem(driver, schedule_of(job.mode), job.target)
+        selection = replace(job.selection, keep_inputs=job.keep_inputs, keep_outputs=job.keep_outputs)
+        return reduce_problem(driver, schedule_of(job.mode, selection), job.target)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from biopsy import errors
 from biopsy.reduction.candidate import NamedPass
 from biopsy.reduction.change import NamedModelPass
+from biopsy.reduction.passes.attributes import attributes
 from biopsy.reduction.passes.bisect import bisect
+from biopsy.reduction.passes.bodies import bodies
 from biopsy.reduction.passes.bypass import bypass
+from biopsy.reduction.passes.hoist import hoist
+from biopsy.reduction.passes.inline import inline
+from biopsy.reduction.passes.inputs import inputs
 from biopsy.reduction.passes.linear import linear
+from biopsy.reduction.passes.optional_inputs import optional_inputs
+from biopsy.reduction.passes.outputs import outputs
 from biopsy.reduction.passes.sets import sets
+from biopsy.reduction.passes.tidy import tidy
 
 Mode = Literal["minimal", "bisect", "linear"]
 
@@ -21,7 +31,24 @@ PASSES: tuple[NamedPass, ...] = (
     NamedPass("linear", "one node at a time, from the end", linear),
 )
 
-MODEL_PASSES: tuple[NamedModelPass, ...] = ()
+MODEL_PASSES: tuple[NamedModelPass, ...] = (
+    NamedModelPass(
+        "tidy", "what no node needs: weights, functions, documentation, stale types", tidy, keeps_values=True
+    ),
+    NamedModelPass("inputs", "inputs that nothing reads", inputs, keeps_values=True, changes_inputs=True),
+    NamedModelPass("outputs", "outputs that are not needed", outputs, keeps_values=True, changes_outputs=True),
+    NamedModelPass("optional-inputs", "inputs that an operator can do without", optional_inputs),
+    NamedModelPass("bodies", "outputs and nodes inside If, Loop and Scan", bodies, changes_inputs=True),
+    NamedModelPass(
+        "hoist",
+        "one branch, one trip or one function in place of the node that runs it",
+        hoist,
+        changes_inputs=True,
+        changes_outputs=True,
+    ),
+    NamedModelPass("inline", "the nodes of functions in place of calls", inline, keeps_values=True),
+    NamedModelPass("attributes", "attributes that an operator can do without", attributes, only_with=("simplify",)),
+)
 """Run in this order once the nodes are few."""
 
 _BY_NAME = {named.name: named for named in PASSES}
@@ -32,7 +59,7 @@ class Schedule:
     """Passes that run once, and passes that run again and again until none of them makes the candidate smaller.
 
     When the repeated ones end with every single node tried both ways, the result is 1-minimal: no single remaining
-    node can go, by cut or by bypass.
+    node can go, by cut or by bypass. Those ``afterwards`` work on the model itself, again and again too.
     """
 
     once: tuple[NamedPass, ...]
@@ -40,8 +67,57 @@ class Schedule:
     afterwards: tuple[NamedModelPass, ...] = ()
 
 
-def schedule_of(mode: Mode) -> Schedule:
-    """The passes that a mode runs."""
-    if mode == "minimal":
-        return Schedule((_BY_NAME["bisect"],), (_BY_NAME["sets"], _BY_NAME["bypass"], _BY_NAME["linear"]))
-    return Schedule((_BY_NAME[mode],))
+@dataclass(frozen=True)
+class Selection:
+    """Which passes a user wants: more by the options, fewer by ``skip``, none but ``only`` if any are named.
+
+    A pass that is named in ``only`` runs whatever options there are; ``keep_inputs`` and ``keep_outputs`` leave out
+    those that may change them.
+    """
+
+    simplify: bool = False
+    anonymize: bool = False
+    skip: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    keep_inputs: bool = False
+    keep_outputs: bool = False
+
+    def takes(self, named: NamedPass | NamedModelPass) -> bool:
+        """Whether a pass of the mode is to run."""
+        return named.name not in self.skip and (not self.only or named.name in self.only)
+
+    def takes_afterwards(self, named: NamedModelPass) -> bool:
+        """Whether a pass over the model itself is to run."""
+        asked = {"simplify": self.simplify, "anonymize": self.anonymize}
+        wanted = not named.only_with or any(asked[option] for option in named.only_with) or named.name in self.only
+        kept = (self.keep_inputs and named.changes_inputs) or (self.keep_outputs and named.changes_outputs)
+        return self.takes(named) and wanted and not kept
+
+
+def schedule_of(mode: Mode, selection: Selection = Selection()) -> Schedule:
+    """The passes that a mode runs, those that are not selected left out. Raises UsageError for unknown names."""
+    _require_known((*selection.skip, *selection.only))
+    once, repeated = _OF_MODE[mode]
+    return Schedule(
+        tuple(_BY_NAME[name] for name in once if selection.takes(_BY_NAME[name])),
+        tuple(_BY_NAME[name] for name in repeated if selection.takes(_BY_NAME[name])),
+        tuple(named for named in MODEL_PASSES if mode == "minimal" and selection.takes_afterwards(named)),
+    )
+
+
+_OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "minimal": (("bisect",), ("sets", "bypass", "linear")),
+    "bisect": (("bisect",), ()),
+    "linear": (("linear",), ()),
+}
+"""The passes over nodes of each mode: those that run once, and those that are repeated."""
+
+
+def _require_known(names: Iterable[str]) -> None:
+    known = [*(named.name for named in PASSES), *(named.name for named in MODEL_PASSES)]
+    for name in names:
+        if name not in known:
+            raise errors.UsageError(
+                f"there is no pass {name!r}",
+                next_steps=[f"passes: {', '.join(known)}", "biopsy debug reduce --list-passes says what they do"],
+            )

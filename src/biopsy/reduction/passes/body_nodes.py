@@ -1,0 +1,202 @@
+"""The nodes of one body of If, Loop or Scan, and the models that do without some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from biopsy.model import walk
+from biopsy.reduction.passes.editing import (
+    Place,
+    copied,
+    drop_dead_nodes,
+    fresh,
+    graph_at,
+    inferred,
+    is_trivial,
+    keep_only,
+    names_in,
+    read_in,
+    rename,
+    types_in,
+)
+
+if TYPE_CHECKING:
+    import onnx
+
+_MOST_ELEMENTS = 1 << 16
+
+
+class BodyNodes:
+    """The body at a place of a model. The model stays as it is: every answer is a new one."""
+
+    def __init__(self, model: onnx.ModelProto, place: Place) -> None:
+        self.model = model
+        self.place = place
+        self._body = graph_at(model, place)
+
+    @property
+    def name(self) -> str:
+        """The body in words: the attribute and the node that it stands in."""
+        *outer, (number, position, _) = self.place
+        node = graph_at(self.model, tuple(outer)).node[number]
+        return f"the {node.attribute[position].name} of {node.name or node.op_type}"
+
+    @cached_property
+    def nodes(self) -> list[int]:
+        """The numbers of the nodes that are worth removing: all but those that only stand for a tensor."""
+        return [number for number, node in enumerate(self._body.node) if not is_trivial(node)]
+
+    @cached_property
+    def _types(self) -> dict[str, onnx.TypeProto]:
+        """Types of the tensors that can be read in the body, those of the graphs around it included."""
+        model = inferred(self.model)
+        found: dict[str, onnx.TypeProto] = {}
+        for depth in range(len(self.place) + 1):
+            found |= types_in(graph_at(model, self.place[:depth]))
+        return found
+
+    @cached_property
+    def _goes_on(self) -> str | None:
+        """The output of a Loop without a trip count that ends it: to change it is to wait for ever."""
+        *outer, (number, _, _) = self.place
+        node = graph_at(self.model, tuple(outer)).node[number]
+        counts = node.op_type != "Loop" or (node.input and node.input[0])
+        return None if counts or not self._body.output else self._body.output[0].name
+
+    def with_only(self, kept: Iterable[int]) -> onnx.ModelProto:
+        """The model with only those of ``nodes``; what the others computed comes from new inputs of the model.
+
+        An output of the body whose node is gone is given by a tensor of the same type that nobody else reads, so that
+        what is kept goes on mattering. Where a type is not known a node stays.
+        """
+        gone = self._that_can_go(set(self.nodes).difference(kept))
+        made = copied(self.model)
+        if not gone:
+            return made
+        body = graph_at(made, self.place)
+        lost = {name for number in gone for name in body.node[number].output if name}
+        for number in sorted(gone, reverse=True):
+            del body.node[number]
+        self._connect_outputs(body, lost)
+        drop_dead_nodes(body, is_trivial)
+        self._feed(made, body, sorted(lost & read_in(body)))
+        return made
+
+    def _that_can_go(self, wanted: set[int]) -> set[int]:
+        """Those nodes of which every output that is still read has a type."""
+        gone = set(wanted)
+        outputs = {info.name for info in self._body.output}
+        while True:
+            read = set(outputs)
+            for number, node in enumerate(self._body.node):
+                if number not in gone:
+                    read |= walk.reads(node)
+            stay = {number for number in gone if not self._can_cut(number, read)}
+            if not stay:
+                return gone
+            gone -= stay
+
+    def _can_cut(self, number: int, read: set[str]) -> bool:
+        needed = read.intersection(self._body.node[number].output)
+        return self._goes_on not in needed and all(name in self._types for name in needed)
+
+    def _connect_outputs(self, body: onnx.GraphProto, lost: set[str]) -> None:
+        """Outputs that were lost are given by new ends of the body, by the last one of the same type."""
+        read = read_in(body)
+        ends = [name for node in body.node if not is_trivial(node) for name in node.output if name and name not in read]
+        for output in body.output:
+            if output.name in lost:
+                end = next((name for name in reversed(ends) if self._agree(name, output.name)), None)
+                if end is not None:
+                    ends.remove(end)
+                    rename(body.node, {end: output.name})
+                    lost.discard(output.name)
+
+    def _agree(self, one: str, other: str) -> bool:
+        """Whether two tensors are of the same type as far as both are known, the element type at least."""
+        first, second = self._types.get(one), self._types.get(other)
+        if first is None or second is None or first.WhichOneof("value") != "tensor_type":
+            return False
+        if not first.tensor_type.HasField("shape") or not second.tensor_type.HasField("shape"):
+            return bool(first.tensor_type.elem_type == second.tensor_type.elem_type)
+        return first == second
+
+    def _feed(self, made: onnx.ModelProto, body: onnx.GraphProto, names: Iterable[str]) -> None:
+        """New inputs of the model for tensors of a body; an output of the body is given by an Identity of it."""
+        from onnx import helper
+
+        taken = names_in(made)
+        elsewhere = [name for graph in walk.graphs(made) for name in walk.defined(graph)]
+        outputs = {info.name for info in body.output}
+        for name in names:
+            plain = name not in elsewhere and name not in outputs
+            outside = name if plain else fresh(f"{name}_in", taken)
+            made.graph.input.add(name=outside, type=self._types[name])
+            if name in outputs:
+                body.node.append(helper.make_node("Identity", [outside], [name]))
+            rename([node for node in body.node if name not in node.output], {name: outside})
+            keep_only(body.value_info, lambda info: info.name != name or info.name in outputs)  # noqa: B023 -- at once
+
+    def around(self, number: int) -> Iterator[onnx.ModelProto]:
+        """The models in which the readers of a node read one of its inputs, for each that agrees in type."""
+        node = self._body.node[number]
+        outputs = [name for name in node.output if name in read_in(self._body)]
+        if len(outputs) != 1 or outputs[0] == self._goes_on:
+            return
+        for through in dict.fromkeys(node.input):
+            if through and self._agree(through, outputs[0]):
+                yield self._replaced(number, outputs[0], through)
+
+    def _replaced(self, number: int, output: str, through: str) -> onnx.ModelProto:
+        """The model without a node, its output read from another tensor; as an output of the body by an Identity.
+
+        No Identity is needed where the other tensor is made in the body and is no output itself.
+        """
+        from onnx import helper
+
+        made = copied(self.model)
+        body = graph_at(made, self.place)
+        del body.node[number]
+        outputs = {info.name for info in body.output}
+        written = {name for node in body.node for name in node.output}
+        if output not in outputs:
+            rename(body.node, {output: through})
+        elif through in written and through not in outputs:
+            rename(body.node, {through: output})
+        else:
+            rename(body.node, {output: through})
+            body.node.append(helper.make_node("Identity", [through], [output]))
+        drop_dead_nodes(body, is_trivial)
+        return made
+
+    def as_constant(self, number: int) -> onnx.ModelProto | None:
+        """The model with a constant in place of a node; None where its type is no tensor's of known shape."""
+        node = self._body.node[number]
+        outputs = [name for name in node.output if name in read_in(self._body)]
+        if len(outputs) != 1 or outputs[0] == self._goes_on:
+            return None
+        constant = ones(outputs[0], self._types.get(outputs[0]))
+        if constant is None:
+            return None
+        made = copied(self.model)
+        body = graph_at(made, self.place)
+        del body.node[number]
+        body.initializer.append(constant)
+        drop_dead_nodes(body, is_trivial)
+        return made
+
+
+def ones(name: str, kind: onnx.TypeProto | None) -> onnx.TensorProto | None:
+    """A tensor of ones of a type whose shape is known and small; None for other types."""
+    import numpy as np
+    from onnx import helper, numpy_helper
+
+    if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in kind.tensor_type.shape.dim]
+    elem = kind.tensor_type.elem_type
+    if any(size < 0 for size in dims) or np.prod(dims) > _MOST_ELEMENTS or elem not in {1, 6, 7, 9, 10, 11}:
+        return None
+    return numpy_helper.from_array(np.ones(dims, helper.tensor_dtype_to_np_dtype(elem)), name)

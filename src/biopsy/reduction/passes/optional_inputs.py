@@ -1,0 +1,53 @@
+"""Inputs of nodes that an operator can do without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from biopsy.model import walk
+from biopsy.reduction.change import Change, ChangeSearch
+from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at
+from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.schemas import opsets_of, schema_of
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
+    """Leave out every optional input at once, then by halves; trailing ones vanish, others become ''."""
+    able = _optional(model)
+
+    def propose(kept: Sequence[tuple[Place, int, int]]) -> Change:
+        gone = [item for item in able if item not in kept]
+        made = copied(model)
+        for place, number, position in gone:
+            node = graph_at(made, place).node[number]
+            node.input[position] = ""
+        for place, number, _ in gone:
+            node = graph_at(made, place).node[number]
+            while node.input and not node.input[-1]:
+                del node.input[-1]
+        return Change(made, f"without {len(gone)} of {len(able)} optional inputs of nodes")
+
+    yield from fewest(able, propose)
+
+
+def _optional(model: onnx.ModelProto) -> list[tuple[Place, int, int]]:
+    opsets = opsets_of(model)
+    found = []
+    for place, number, node in every_node(model):
+        schema = schema_of(node, opsets)
+        if schema is None or any(True for _ in walk.bodies(node)):
+            continue  # what a Loop's trip count and condition are worth is no matter of leaving them out
+        for position, name in enumerate(node.input):
+            if name and position < len(schema.inputs) and _is_optional(schema.inputs[position]):
+                found.append((place, number, position))
+    return found
+
+
+def _is_optional(parameter: onnx.defs.OpSchema.FormalParameter) -> bool:
+    import onnx
+
+    return bool(parameter.option == onnx.defs.OpSchema.FormalParameterOption.Optional)

@@ -1,0 +1,184 @@
+"""What no remaining node needs: weights, functions, operator sets, documentation, stale types, dead nodes in bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from biopsy.model import walk
+from biopsy.reduction.change import Change, ChangeSearch
+from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only, read_in
+from biopsy.reduction.passes.fewest import fewest
+
+if TYPE_CHECKING:
+    import onnx
+
+_DOCUMENTED = ("doc_string", "metadata_props")
+_PRODUCER = ("producer_name", "producer_version", "domain", "model_version")
+
+
+@dataclass(frozen=True)
+class Removal:
+    """One thing that nothing needs: what it is, and how it is taken out of a model."""
+
+    what: str
+    remove: Callable[[onnx.ModelProto], None]
+
+
+def tidy(model: onnx.ModelProto) -> ChangeSearch:
+    """Remove everything at once that no node needs; only if that does not reproduce, by halves."""
+    removals = _removals(model)
+
+    def propose(kept: Sequence[Removal]) -> Change:
+        gone = [removal for removal in removals if removal not in kept]
+        return Change(_without(model, gone), _words(gone))
+
+    yield from fewest(removals, propose)
+
+
+def _removals(model: onnx.ModelProto) -> list[Removal]:
+    """All that can go, what is needed only by something else that goes included."""
+    found: list[Removal] = []
+    rest = model
+    while True:
+        more = [removal for removal in _found_in(rest) if removal.what not in {known.what for known in found}]
+        if not more:
+            return found
+        found += more
+        rest = _without(rest, more)
+
+
+def _without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto:
+    made = copied(model)
+    for removal in gone:
+        removal.remove(made)
+    return made
+
+
+def _words(gone: Sequence[Removal]) -> str:
+    return f"without {gone[0].what}" if len(gone) == 1 else f"without {len(gone)} things that nothing needs"
+
+
+def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
+    """Each kind of thing that is there, in the order in which they are tried."""
+    for what, remove in _KINDS.items():
+        cleaned = copied(model)
+        remove(cleaned)
+        if cleaned != model:
+            yield Removal(what, remove)
+    yield from _unused_weights(model)
+    yield from _unused_functions(model)
+    yield from _unused_operator_sets(model)
+
+
+def _drop_documentation(message: Any) -> None:
+    """Clear doc strings and metadata of a message and of all inside it."""
+    if hasattr(message, "raw_data"):  # a tensor: its values are not to be walked over
+        for name in _DOCUMENTED:
+            message.ClearField(name)
+        return
+    for field, value in message.ListFields():
+        if field.name in _DOCUMENTED:
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for part in value if _is_repeated(value) else (value,):
+                _drop_documentation(part)
+
+
+def _is_repeated(value: Any) -> bool:
+    return not hasattr(value, "ListFields")
+
+
+def _drop_producer(model: onnx.ModelProto) -> None:
+    for field in _PRODUCER:
+        model.ClearField(field)
+
+
+def _drop_training(model: onnx.ModelProto) -> None:
+    model.ClearField("training_info")
+
+
+def _drop_stale_types(model: onnx.ModelProto) -> None:
+    """Types and quantization parameters of tensors that are not there."""
+    for graph in walk.graphs(model):
+        there = walk.defined(graph)
+        shown = {info.name for info in (*graph.input, *graph.output)}
+        keep_only(graph.value_info, lambda info: info.name in there and info.name not in shown)  # noqa: B023 -- at once
+        keep_only(graph.quantization_annotation, lambda entry: entry.tensor_name in there)  # noqa: B023
+    for function in model.functions:
+        written = {name for node in function.node for name in node.output} | set(function.input)
+        keep_only(function.value_info, lambda info: info.name in written)  # noqa: B023
+
+
+def _drop_dead_nodes_in_bodies(model: onnx.ModelProto) -> None:
+    for body in reversed(list(walk.graphs_within(model.graph.node))):
+        drop_dead_nodes(body)
+
+
+_KINDS: dict[str, Callable[[onnx.ModelProto], None]] = {
+    "nodes in bodies that nothing reads": _drop_dead_nodes_in_bodies,  # first: other things serve only these
+    "documentation": _drop_documentation,
+    "its producer": _drop_producer,
+    "training": _drop_training,
+    "types of tensors that are not there": _drop_stale_types,
+}
+
+
+def _unused_weights(model: onnx.ModelProto) -> Iterator[Removal]:
+    """Initializers that nothing reads, of the graph and of bodies. IR 3 lists them among the inputs too."""
+    used: set[str] = set()
+    for graph in walk.graphs(model):
+        used |= read_in(graph)
+        used.update(
+            entry.value for note in graph.quantization_annotation for entry in note.quant_parameter_tensor_names
+        )
+    unused: dict[str, None] = {}
+    for graph in walk.graphs(model):
+        unused.update((weight.name, None) for weight in graph.initializer if weight.name not in used)
+        unused.update(
+            (weight.values.name, None) for weight in graph.sparse_initializer if weight.values.name not in used
+        )
+    for name in unused:
+        yield Removal(f"the unused weight '{name}'", _dropping_weight(name))
+
+
+def _dropping_weight(name: str) -> Callable[[onnx.ModelProto], None]:
+    def drop(model: onnx.ModelProto) -> None:
+        for graph in walk.graphs(model):
+            dropped = keep_only(graph.initializer, lambda weight: weight.name != name)
+            dropped |= keep_only(graph.sparse_initializer, lambda weight: weight.values.name != name)
+            if dropped and graph is model.graph:
+                keep_only(graph.input, lambda info: info.name != name)
+
+    return drop
+
+
+def _unused_functions(model: onnx.ModelProto) -> Iterator[Removal]:
+    called = walk.called(model)
+    for key in dict.fromkeys(map(walk.function_key, model.functions)):
+        if key not in called:
+
+            def drop(model: onnx.ModelProto, key: object = key) -> None:
+                keep_only(model.functions, lambda function: walk.function_key(function) != key)
+
+            yield Removal(f"the function {key[1]}, which is not called", drop)
+
+
+def _unused_operator_sets(model: onnx.ModelProto) -> Iterator[Removal]:
+    """Imports of operator sets of which there is no node; that of ONNX itself says how old a model is, and stays."""
+    used = {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
+    for domain in dict.fromkeys(_domain(entry) for entry in model.opset_import):
+        if domain not in used:
+            yield Removal(f"the operator set {domain}, which has no node", _dropping_operator_set(domain))
+
+
+def _dropping_operator_set(domain: str) -> Callable[[onnx.ModelProto], None]:
+    def drop(model: onnx.ModelProto) -> None:
+        keep_only(model.opset_import, lambda entry: _domain(entry) != domain)
+
+    return drop
+
+
+def _domain(entry: onnx.OperatorSetIdProto) -> str:
+    return "" if entry.domain == "ai.onnx" else str(entry.domain)
