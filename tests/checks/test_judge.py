@@ -1,9 +1,13 @@
 """From status, output and verdict file to an outcome."""
 
+import math
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from biopsy.checks.function import FunctionCheck
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.checks.signature import Signature, normalised, same_failure, signature_of
@@ -44,6 +48,21 @@ def test_names_numbers_and_shapes_in_a_message_make_no_other_failure() -> None:
     other = Evidence(1, verdict=VerdictFile("fails", "onnxrt", "load", "InvalidGraph", "node 'n2/x' has no type"))
     assert outcome(other, REFUSED) is Outcome.REPRODUCES
     assert normalised("Got 3 dims [1,2] at 0x7ff in /a/b.cc:12") == normalised("Got 14 dims [7] at 0x1 in /c/d.cc:9")
+
+
+def test_a_matrix_in_a_message_makes_no_other_failure() -> None:
+    assert normalised("got [[1, 2], [3, 4]]") == normalised("got [[[5]], [[6]], [[7]]]") == normalised("got [1]")
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 2), (40, 40)])
+def test_the_values_that_an_assertion_shows_make_no_other_failure(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    def check(path: Path) -> None:
+        actual = np.arange(math.prod(shapes[path]), dtype=np.float32).reshape(shapes[path])
+        np.testing.assert_allclose(actual, actual * 1.5 - 0.5, rtol=1e-3)
+
+    shapes = {tmp_path / "original": (2,), tmp_path / "candidate": shape}
+    original, candidate = (FunctionCheck(check, as_proto=False).run(path) for path in shapes)
+    assert outcome(candidate, original) is Outcome.REPRODUCES
 
 
 def test_match_narrows_or_widens_what_counts_as_the_same() -> None:

@@ -150,3 +150,11 @@ def test_what_fails_while_it_runs_fails_at_run(engine: str, capfd: pytest.Captur
         session.run({"x": np.zeros(3, np.float32), "s": np.array([2, 2])})
     assert caught.value.stage == "run"
     assert capfd.readouterr() == ("", "")
+
+
+@every_engine
+def test_a_damaged_file_is_named(tmp_path: Path, engine: str):
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(one_node("Neg").SerializeToString()[:30])
+    with pytest.raises(errors.ModelError, match=r"cut\.onnx"):
+        create(engine).build(ModelInput(path.read_bytes(), tmp_path, path))

@@ -15,9 +15,10 @@ from biopsy.checks.verdict import VerdictFile
 class FunctionCheck:
     """Calls ``function`` with each candidate: a path, or an onnx.ModelProto if ``as_proto``.
 
-    True means that the model fails, False that it passes. An exception is a failure too, its type and message being
-    its signature, except that errors of biopsy keep their meaning: EngineFailure is a failure of its stage and kind,
-    CannotCompare and DoesNotFit say nothing about the candidate, and what is infrastructure stops the search.
+    True means that the model fails, False that it passes. An exception is a failure too, its type and the first line of
+    its message being its signature, except that errors of biopsy keep their meaning: EngineFailure is a failure of its
+    stage and kind, CannotCompare and DoesNotFit say nothing about the candidate, and what is infrastructure stops the
+    search.
     """
 
     automatic = True
@@ -71,4 +72,9 @@ def _verdict(error: Exception) -> VerdictFile:
         return VerdictFile("invalid", message=error.message)
     if isinstance(error, errors.BiopsyError):
         return VerdictFile("infrastructure", message=error.message)
-    return VerdictFile("fails", kind=type(error).__name__, message=str(error))
+    return VerdictFile("fails", kind=type(error).__name__, message=_first_line(str(error)))
+
+
+def _first_line(message: str) -> str:
+    """What went wrong; what follows in the messages of numpy and torch are the values, another text for each shape."""
+    return next((line.strip() for line in message.splitlines() if line.strip()), "")

@@ -82,9 +82,15 @@ _PARTS_THAT_VARY = re.compile(
 )
 
 
+_LONGEST_MESSAGE = 20_000
+
+
 def normalised(message: str) -> str:
-    """A message without what differs from candidate to candidate: names, numbers, shapes, addresses, paths."""
-    return " ".join(_PARTS_THAT_VARY.sub("_", message).split())[:400]
+    """A message without what differs from candidate to candidate: names, numbers, shapes, values, addresses, paths."""
+    before, text = "", message[:_LONGEST_MESSAGE]
+    while text != before:  # brackets stand in brackets: a matrix is as many lists as it has rows
+        before, text = text, _PARTS_THAT_VARY.sub("_", text)
+    return " ".join(text.split())[:400]
 
 
 def status_text(status: int) -> str:

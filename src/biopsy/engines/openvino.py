@@ -55,7 +55,7 @@ class OpenVino(Engine):
     def build(self, model: ModelInput) -> Session:
         """Read and compile the model for the device, in the precision asked for or not at all."""
         openvino = _import()
-        index = index_bytes(model.data, model.folder)
+        index = _indexed(model)
         core = openvino.Core()
         self._require_device(core)
         try:
@@ -155,6 +155,14 @@ def _import() -> Any:
             f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
         ) from error
     return openvino
+
+
+def _indexed(model: ModelInput) -> ModelIndex:
+    try:
+        return index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        raise_if_model_is_broken(model)  # the same, and it names the file
+        raise
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex) -> Any:

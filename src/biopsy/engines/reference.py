@@ -34,8 +34,8 @@ class Reference(Engine):
     def build(self, model: ModelInput) -> Session:
         """Load the model, with its external data. Raises ModelError if that is missing or unsafe."""
         self.version()
-        index = index_bytes(model.data, model.folder)
         proto = load.parse(model.data, model.path)
+        index = index_bytes(model.data, model.folder)
         external.load_into(proto, model.folder)
         try:
             from onnx.reference import ReferenceEvaluator
