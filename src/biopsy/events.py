@@ -94,6 +94,13 @@ class Checked(Event):
 
 
 @dataclass(frozen=True)
+class Verified(Event):
+    """The result as it was written fails in the same way, in a process of its own."""
+
+    path: str
+
+
+@dataclass(frozen=True)
 class StageDone(Event):
     """A pass can do no more: nodes before and after, checks it took, seconds."""
 

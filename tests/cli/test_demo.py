@@ -9,6 +9,7 @@ import pytest
 from biopsy.cli import demo
 from biopsy.cli.app import main
 from biopsy.model.demonstration import CULPRITS, SEARCHED_FOR, demonstration_model
+from support.bug import skip_without_it
 
 Told = pytest.CaptureFixture[str]
 
@@ -30,6 +31,7 @@ def test_the_model_is_a_transformer_with_decoys_and_is_the_same_at_every_call() 
 
 @pytest.mark.slow
 def test_the_bug_is_found_and_everything_is_left_in_the_folder(tmp_path: Path, capsys: Told) -> None:
+    skip_without_it()
     folder = tmp_path / "new" / "demo"
     assert main(["demo", "-o", str(folder)]) == 0
     assert operators(folder / "reduced.onnx") == list(CULPRITS)

@@ -19,11 +19,15 @@ from biopsy.checks import verdict
 from biopsy.cli.app import COMMANDS
 from biopsy.engines import registry
 from biopsy.reduction import schedule
+from support.bug import skip_without_it
 from support.pages import ROOT, anchors, blocks, compare, follow, links, pages
 
 PAGES = pages()
 QUICK = [page for page in PAGES if any(not block.slow for block in blocks(page))]
 SLOW = [page for page in PAGES if any(block.slow for block in blocks(page))]
+
+SHOW_THE_BUG = {"docs/tutorial/reduce-your-first-model.md"}
+"""Pages that must be written anew when onnxruntime has mended the bug that they show."""
 
 
 def name(page: Path) -> str:
@@ -32,12 +36,15 @@ def name(page: Path) -> str:
 
 @pytest.mark.parametrize("page", QUICK, ids=name)
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
+    if name(page) in SHOW_THE_BUG:
+        skip_without_it()
     follow(page, tmp_path, slow=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", SLOW, ids=name)
 def test_what_a_page_shows_of_the_demonstration_is_what_happens(page: Path, tmp_path: Path) -> None:
+    skip_without_it()
     follow(page, tmp_path, slow=True)
 
 

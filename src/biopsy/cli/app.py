@@ -42,7 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
     Command(("surgeon", "extract"), "biopsy.cli.surgeon.extract", "cut a subgraph out of a model"),
     Command(("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others"),
-    Command(("demo",), "biopsy.cli.demo", "find a real bug of an engine in a model of 500 nodes"),
+    Command(("demo",), "biopsy.cli.demo", "find a real bug of an engine in a model of 458 nodes"),
 )
 
 GROUPS = {

@@ -120,6 +120,7 @@ def _check_written(driver: Driver, output: Path) -> None:
             kept=f"{output}, which failed once",
             next_steps=[driver.check.line(output)],
         )
+    driver.listener(events.Verified(str(output)))
 
 
 def _left(driver: Driver) -> str:

@@ -341,10 +341,18 @@ def _check(args: argparse.Namespace) -> Check:
     from biopsy.checks.warm import WarmCheck
 
     if args.check is None:
-        return InteractiveCheck(input)
+        return InteractiveCheck(_ask)
     own = own_words(args.check)
     warm = own is not None and own[:1] == ("run",) and not args.cold_checks
     return (WarmCheck if warm else CommandCheck)(args.check, str(args.iter_artifact), args.check_timeout)
+
+
+def _ask(question: str) -> str:
+    """Show a question and read a line; where no terminal echoes it, begin a new line after it."""
+    answer = input(question)
+    if not sys.stdin.isatty():
+        print()  # noqa: T201 -- this is the command line
+    return answer
 
 
 def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Sequence[Feed] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from dataclasses import asdict
@@ -100,8 +101,11 @@ class Report:
         self._stop_live()
         if event.checks == 0 and event.before == event.after:
             return
-        change = f"{event.before} -> {event.after} nodes"
+        change = f"{event.before} -> {count(event.after, 'node')}"
         self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+
+    def _on_Verified(self, event: events.Verified) -> None:  # noqa: N802
+        self._line("verified", f"{event.path} fails in the same way")
 
     def _say_output(self, output: bytes) -> None:
         lines = output.decode("utf-8", "backslashreplace").rstrip().splitlines()
@@ -146,7 +150,7 @@ def _plain(event: events.Event) -> dict[str, object]:
 
 def say_result(console: Console, result: Reduction) -> None:
     """The end of a reduction: what is left, what it cost, what else was met, what to do next."""
-    console.note(f"{'verified':<{_COLUMN}} {result.output} fails in the same way\n")
+    console.note("")
     labels = result.nodes
     shown = labels[:_MOST_NODES_SHOWN] if console.verbosity < 1 else labels
     more = f" and {len(labels) - len(shown)} more (-v shows all)" if len(shown) < len(labels) else ""
@@ -157,7 +161,7 @@ def say_result(console: Console, result: Reduction) -> None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():
         console.say(f"also met {times} x {reason}")
-    console.note(f"\nNext     biopsy inspect model {result.output} --mode=full")
+    console.note(f"\nNext     biopsy inspect model {shlex.quote(str(result.output))} --mode=full")
 
 
 def count(number: int, what: str) -> str:
