@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import shlex
 
 from biopsy.comparison.compare import Element, Measured, OutputComparison
 from biopsy.comparison.metrics import Scalar, Statistics
+from biopsy.model.weight_text import printable
 
 
 def report_lines(output: OutputComparison) -> list[str]:
     """The lines that tell of one output: one where it passes; the verdict, then indented details where it fails."""
-    what = f"{output.name}  {_dtypes(output)}{list(output.actual_shape)}"
+    what = f"{printable(output.name)}  {_dtypes(output)}{list(output.actual_shape)}"
     if output.passed:
         return [f"{what}  passes: {_passing(output)}"]
     lines = [f"{what}  FAILS: {output.reason}"]
@@ -100,7 +102,7 @@ def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:
     if output.stat == "quantile":
         given += f" {output.quantile:g}"
     found = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
-    options = [f"--{name} {output.name}:{value:g}" for name, value in found if value is not None]
+    options = [f"--{name} {shlex.quote(f'{output.name}:{value:g}')}" for name, value in found if value is not None]
     passing = " or ".join(options) if options else "no tolerance"
     return [f"  passes    with {passing} (now: {given})"]
 
