@@ -17,10 +17,13 @@ from biopsy.reduction.passes.hoist import hoist
 from biopsy.reduction.passes.inline import inline
 from biopsy.reduction.passes.inputs import inputs
 from biopsy.reduction.passes.linear import linear
+from biopsy.reduction.passes.names import names, names_left
 from biopsy.reduction.passes.optional_inputs import optional_inputs
 from biopsy.reduction.passes.outputs import outputs
 from biopsy.reduction.passes.sets import sets
+from biopsy.reduction.passes.sizes import sizes
 from biopsy.reduction.passes.tidy import tidy
+from biopsy.reduction.passes.weights import weights, weights_left
 
 Mode = Literal["minimal", "bisect", "linear"]
 
@@ -48,6 +51,31 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
     ),
     NamedModelPass("inline", "the nodes of functions in place of calls", inline, keeps_values=True),
     NamedModelPass("attributes", "attributes that an operator can do without", attributes, only_with=("simplify",)),
+    NamedModelPass(
+        "sizes",
+        "batch, length, channels and other sizes",
+        sizes,
+        changes_inputs=True,
+        changes_outputs=True,
+        only_with=("simplify",),
+    ),
+    NamedModelPass(
+        "weights",
+        "weights filled with ones or small values: the file holds no secret",
+        weights,
+        only_with=("simplify", "anonymize"),
+        remarks=weights_left,
+    ),
+    NamedModelPass(
+        "names",
+        "neutral names of tensors, nodes, graphs, functions and symbols",
+        names,
+        keeps_values=True,
+        changes_inputs=True,
+        changes_outputs=True,
+        only_with=("anonymize",),
+        remarks=names_left,
+    ),
 )
 """Run in this order once the nodes are few."""
 

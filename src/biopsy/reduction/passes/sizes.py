@@ -1,0 +1,232 @@
+"""Smaller dimensions: batch, length, channels, whatever number stands in the shapes of inputs and weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from biopsy.model import walk
+from biopsy.model.external import is_external
+from biopsy.model.infer import without_weights
+from biopsy.model.tensor_type import FLOATS
+from biopsy.reduction.change import Change, ChangeSearch
+from biopsy.reduction.passes.editing import copied, keep_only, types_in
+from biopsy.reduction.passes.schemas import opsets_of, schema_of
+from biopsy.reduction.passes.weights import ones, set_values
+
+if TYPE_CHECKING:
+    import onnx
+
+_SHAPE_INPUTS = frozenset(
+    {("Reshape", 1), ("Expand", 1), ("ConstantOfShape", 0), ("Slice", 2), ("Resize", 3), ("Split", 1), ("Range", 1)}
+)
+"""Inputs of operators whose values are sizes."""
+
+_LISTS = frozenset({6, 7})
+"""int32 and int64: the types of lists of sizes."""
+
+_MOST = 1 << 31
+"""More than this is no size: Slice writes "to the end" with the largest number there is."""
+
+_SIZE_ATTRIBUTES = frozenset({"shape", "split", "value_ints", "output_shape", "sizes", "group", "hidden_size"})
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """One number that stands for a size, wherever it stands, becomes another; its multiples too, if asked."""
+
+    before: int
+    after: int
+    multiples: bool = False
+
+    def __call__(self, size: int) -> int:
+        """What becomes of a size."""
+        if size == self.before or (self.multiples and size > 0 and size % self.before == 0):
+            return size // self.before * self.after
+        return size
+
+    def __str__(self) -> str:
+        return f"size {self.after} in place of {self.before}{' and of its multiples' if self.multiples else ''}"
+
+
+def sizes(model: onnx.ModelProto) -> ChangeSearch:
+    """Try 1, 2 and half in place of each size, largest first; then also in place of its multiples.
+
+    What shape inference refutes is not proposed; the check decides about the rest.
+    """
+    strict = _is_consistent(model)
+    for size in sorted(_sizes_in(model), reverse=True):
+        if size in _sizes_in(model):
+            changes = list(_resized(model, size, strict))
+            answer = (yield changes) if changes else None
+            model = answer or model
+
+
+def _resized(model: onnx.ModelProto, size: int, strict: bool) -> Iterator[Change]:
+    tried: list[onnx.ModelProto] = []
+    for multiples in (False, True):
+        for after in dict.fromkeys((1, 2, size // 2)):
+            resizing = Resizing(size, after, multiples)
+            made = with_sizes(model, resizing) if after < size else None
+            if made is not None and made not in tried and (not strict or _is_consistent(made)):
+                tried.append(made)
+                yield Change(made, str(resizing))
+
+
+def _sizes_in(model: onnx.ModelProto) -> set[int]:
+    from onnx import numpy_helper
+
+    found = {size for weight in model.graph.initializer if _has_sizes(weight) for size in weight.dims}
+    for info in model.graph.input:
+        found.update(dim.dim_value for dim in info.type.tensor_type.shape.dim)
+    lists = _lists_of_sizes(model)
+    for name, tensor in _named_tensors(model):
+        if name in lists and tensor.data_type in _LISTS and not is_external(tensor):
+            found.update(numpy_helper.to_array(tensor).ravel().tolist())
+    return {size for size in found if 1 < size < _MOST}
+
+
+def _has_sizes(weight: onnx.TensorProto) -> bool:
+    """Whether the shape of a weight speaks of sizes; that of a list of axes or sizes says how many there are."""
+    return weight.data_type != 7 or len(weight.dims) > 1
+
+
+def _is_consistent(model: onnx.ModelProto) -> bool:
+    """Whether shapes agree as far as shape inference can tell, and every Reshape keeps the number of elements."""
+    import onnx
+
+    try:
+        told = onnx.shape_inference.infer_shapes(
+            without_weights(model), check_type=True, strict_mode=True, data_prop=True
+        )
+    except Exception:  # onnx raises whatever a schema's function raises
+        return False
+    kinds = types_in(told.graph)
+    return all(
+        _same_count(kinds.get(node.input[0]), kinds.get(node.output[0]))
+        for node in told.graph.node
+        if node.op_type == "Reshape" and node.input and node.output
+    )
+
+
+def _same_count(one: onnx.TypeProto | None, other: onnx.TypeProto | None) -> bool:
+    counts = [_count(kind) for kind in (one, other)]
+    return None in counts or counts[0] == counts[1]
+
+
+def _count(kind: onnx.TypeProto | None) -> int | None:
+    """Elements of a tensor of a static shape; None for other types."""
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return math.prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
+
+
+def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | None:
+    """The model with one size changed in types, weights, lists of sizes and attributes; None if a weight is in the way.
+
+    Weights are cut off at the end of a dimension; floating ones that stand in other files become ones.
+    """
+    made = copied(model)
+    lists = _lists_of_sizes(made)
+    for graph in walk.graphs(made):
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            for dim in info.type.tensor_type.shape.dim:
+                if dim.HasField("dim_value"):
+                    dim.dim_value = resizing(dim.dim_value)
+        for node in graph.node:
+            _resize_attributes(node, resizing)
+    for name, tensor in _named_tensors(made):
+        done = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
+        if not done:
+            return None
+    _tell_types_anew(made)
+    return made
+
+
+def _lists_of_sizes(model: onnx.ModelProto) -> set[str]:
+    return {
+        name
+        for graph in walk.graphs(model)
+        for node in graph.node
+        for position, name in enumerate(node.input)
+        if (node.op_type, position) in _SHAPE_INPUTS
+    }
+
+
+def _named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProto]]:
+    """Initializers and the values of Constant nodes."""
+    for graph in walk.graphs(model):
+        for weight in graph.initializer:
+            yield weight.name, weight
+        for node in graph.node:
+            for attribute in node.attribute:
+                if node.op_type == "Constant" and attribute.HasField("t"):
+                    yield node.output[0] if node.output else "", attribute.t
+
+
+def _resize_attributes(node: onnx.NodeProto, resizing: Resizing) -> None:
+    for attribute in node.attribute:
+        if attribute.name in _SIZE_ATTRIBUTES:
+            if attribute.HasField("i") and attribute.i > 1:
+                attribute.i = resizing(attribute.i)
+            for position, value in enumerate(attribute.ints):
+                attribute.ints[position] = resizing(value)
+
+
+def _resize_values(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
+    import numpy as np
+    from onnx import numpy_helper
+
+    if is_external(tensor) or tensor.data_type not in _LISTS:
+        return False
+    before = numpy_helper.to_array(tensor)
+    after = np.array([resizing(int(value)) for value in before.ravel()], before.dtype).reshape(before.shape)
+    if not np.array_equal(before, after):
+        tensor.CopyFrom(numpy_helper.from_array(after, tensor.name))
+    return True
+
+
+def _cut_off(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
+    """Make a weight smaller; False if its values cannot be had."""
+    from onnx import numpy_helper
+
+    dims = [resizing(size) for size in tensor.dims] if _has_sizes(tensor) else list(tensor.dims)
+    if dims == list(tensor.dims):
+        return True
+    if is_external(tensor):
+        if tensor.data_type not in FLOATS:
+            return False
+        set_values(tensor, dims, ones(type(tensor)(data_type=tensor.data_type, dims=dims)))
+        return True
+    try:
+        values: Any = numpy_helper.to_array(tensor)[tuple(slice(size) for size in dims)]
+        made = numpy_helper.from_array(values.copy(), tensor.name)
+    except Exception:  # a type that numpy does not know, or values that do not fit the shape
+        return False
+    if made.data_type != tensor.data_type:
+        return False
+    tensor.CopyFrom(made)
+    return True
+
+
+def _tell_types_anew(model: onnx.ModelProto) -> None:
+    """Drop the shapes that follow from the new ones, and give the outputs those that do."""
+    import onnx
+
+    opsets = opsets_of(model)
+    unknown = {name for node in model.graph.node if schema_of(node, opsets) is None for name in node.output}
+    keep_only(model.graph.value_info, lambda info: info.name in unknown)
+    light = without_weights(model)
+    for info in light.graph.output:
+        if info.name not in unknown:
+            info.type.tensor_type.ClearField("shape")
+    try:
+        told = onnx.shape_inference.infer_shapes(light, data_prop=True).graph.output
+    except Exception:  # what cannot be inferred is left as it was declared
+        return
+    for info, found in zip(model.graph.output, told, strict=True):
+        if found.type.tensor_type.HasField("shape"):
+            info.type.CopyFrom(found.type)
