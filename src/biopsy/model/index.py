@@ -7,24 +7,27 @@ a node's is its place in the graph.
 from __future__ import annotations
 
 import mmap
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from biopsy import errors
 from biopsy.model import value_info
 from biopsy.model.load import require_file
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
+from biopsy.model.storage import raw_size
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
-from biopsy.model.wire import BYTES, Buffer, fields, head, string_field, varint_at
+from biopsy.model.wire import BYTES, Buffer, fields, string_field, varint_at
 
 _MAP_ABOVE = 64 << 20  # bytes; a smaller file is faster to walk as one bytes object than through a map
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One node. ``reads``: its inputs and its bodies' captures, each once; ``writes``: its outputs; no empty names."""
 
     number: int
@@ -40,6 +43,12 @@ class Node:
     def label(self) -> str:
         """What a person calls it: its name, or its place and operator when it has none."""
         return label(self.op_type, self.name, self.number)
+
+
+def _value_bytes(weight: Weight) -> int:
+    dims = [dim for dim in weight.kind.shape or () if isinstance(dim, int)]
+    known = None if weight.sparse else raw_size(weight.kind.elem, dims)
+    return weight.end - weight.start if known is None else known
 
 
 def label(op_type: str, name: str, number: int) -> str:
@@ -61,13 +70,16 @@ class ModelIndex:
     nodes: list[Node] = field(default_factory=list)
     node_spans: list[bytes] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    ids: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=lambda: defaultdict(count().__next__))
+    """Names of tensors -> their numbers. While the model is read, a new name gets the next number."""
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     infos: dict[int, bytes] = field(default_factory=dict)
     listed: set[int] = field(default_factory=set)
     """Tensors that the model's own value_info names: repeated in a candidate that computes them."""
     weights: dict[int, Weight] = field(default_factory=dict)
+    weight_fields: dict[int, slice] = field(default_factory=dict)
+    """Where in ``buffer`` each initializer stands as a whole GraphProto field: tag, length and bytes."""
     annotations: dict[int, tuple[bytes, tuple[int, ...]]] = field(default_factory=dict)
     """Quantization annotations: tensor -> (whole field, the tensors with its parameters)."""
     functions: dict[FunctionKey, tuple[bytes, FunctionText]] = field(default_factory=dict)
@@ -113,22 +125,19 @@ class ModelIndex:
         return frozenset(tensor for node in self.nodes for tensor in node.reads if tensor not in node.inputs)
 
     @cached_property
+    def sparse_weights(self) -> frozenset[int]:
+        """Initializers that are sparse tensors."""
+        return frozenset(tensor for tensor, weight in self.weights.items() if weight.sparse)
+
+    @cached_property
     def weight_bytes(self) -> int:
-        """Bytes of all weights, external ones included where the model gives their length."""
-        return sum(
-            weight.end - weight.start + ((weight.external.length or 0) if weight.external else 0)
-            for weight in self.weights.values()
-        )
+        """Bytes of the values of all weights, wherever they stand."""
+        return sum(_value_bytes(weight) for weight in self.weights.values())
 
     @property
     def has_external_data(self) -> bool:
         """Whether any initializer stands in another file."""
         return any(weight.external for weight in self.weights.values())
-
-    def weight_span(self, tensor: int) -> bytes:
-        """The serialized TensorProto (or SparseTensorProto) of an initializer."""
-        weight = self.weights[tensor]
-        return self.buffer[weight.start : weight.end]
 
     def fed_inputs(self) -> list[int]:
         """Graph inputs that a caller must feed: those that no initializer gives a value."""
@@ -165,14 +174,6 @@ class ModelIndex:
             else:
                 del self.infos[tensor]
                 self.listed.discard(tensor)
-
-    def number_of(self, name: str) -> int:
-        """The number of a tensor, a new one if it was not seen before."""
-        number = self.ids.get(name)
-        if number is None:
-            number = self.ids[name] = len(self.names)
-            self.names.append(name)
-        return number
 
 
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
@@ -247,16 +248,15 @@ def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, in
     buffer = index.buffer
     other: dict[int, list[bytes]] = {}
     infos: list[tuple[int, bytes]] = []
-    payloads: list[bytes] = []
+    nodes: list[tuple[bytes, int]] = []
     annotations: list[bytes] = []
-    weights: list[Weight] = []
+    weights: list[tuple[Weight, slice]] = []
     for number, _, tag, start, end in places:
         if number == 1:
-            payloads.append(buffer[start:end])
-        elif number == 5:
-            weights.append(read_weight(buffer, start, end))
-        elif number == 15:
-            weights.append(read_sparse_weight(buffer, start, end))
+            nodes.append((buffer[tag:end], start - tag))
+        elif number in {5, 15}:
+            read = read_weight if number == 5 else read_sparse_weight
+            weights.append((read(buffer, start, end), slice(tag, end)))
         elif number in {11, 12, 13}:
             infos.append((number, buffer[start:end]))
         elif number == 14:
@@ -264,12 +264,14 @@ def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, in
         else:
             other.setdefault(number, []).append(buffer[tag:end])
     _keep_infos(index, infos)
-    for payload in payloads:
-        _keep_node(index, payload)
-    for weight in weights:
-        index.weights[index.number_of(weight.name)] = weight
+    for span, start in nodes:
+        _keep_node(index, span, start)
+    index.weights = {index.ids[weight.name]: weight for weight, _ in weights}
+    index.weight_fields = {index.ids[weight.name]: place for weight, place in weights}
     for annotation in annotations:
         _keep_annotation(index, annotation)
+    index.ids = dict(index.ids)
+    index.names = list(index.ids)
     index.graph_name = _joined(other, 0, 5)
     index.graph_doc = _joined(other, 5, 11)
     index.graph_end = _joined(other, 11)
@@ -283,7 +285,7 @@ def _joined(parts: dict[int, list[bytes]], above: int, below: int = 1 << 29) -> 
 def _keep_infos(index: ModelIndex, infos: Iterable[tuple[int, bytes]]) -> None:
     """Inputs get the lowest numbers; an output's own type wins over none, a value_info never over either."""
     for number, info in sorted(infos, key=lambda entry: entry[0]):
-        tensor = index.number_of(value_info.name_of(info))
+        tensor = index.ids[value_info.name_of(info)]
         if number == 11:
             index.inputs.append(tensor)
         elif number == 12:
@@ -294,31 +296,26 @@ def _keep_infos(index: ModelIndex, infos: Iterable[tuple[int, bytes]]) -> None:
             index.infos[tensor] = info
 
 
-def _keep_node(index: ModelIndex, payload: bytes) -> None:
-    read = read_node(payload)
-    number_of = index.number_of
-    inputs = tuple(number_of(name) if name else -1 for name in read.inputs)
-    used = (*(tensor for tensor in inputs if tensor >= 0), *(number_of(name) for name in read.captures))
-    node = Node(
-        len(index.nodes),
-        read.name,
-        read.op_type,
-        read.domain,
-        inputs,
-        tuple(dict.fromkeys(used)),
-        tuple(number_of(name) for name in read.outputs if name),
-        read.calls,
+def _keep_node(index: ModelIndex, span: bytes, start: int) -> None:
+    """``span`` is the whole field, its payload beginning at ``start``."""
+    read = read_node(span[start:])
+    ids = index.ids
+    inputs = tuple([ids[name] if name else -1 for name in read.inputs])
+    used = dict.fromkeys([*inputs, *[ids[name] for name in read.captures]])
+    used.pop(-1, None)
+    writes = tuple([ids[name] for name in read.outputs if name])
+    index.nodes.append(
+        Node(len(index.nodes), read.name, read.op_type, read.domain, inputs, tuple(used), writes, read.calls)
     )
-    index.nodes.append(node)
-    index.node_spans.append(head(1, len(payload)) + payload)
+    index.node_spans.append(span)
 
 
 def _keep_annotation(index: ModelIndex, annotation: bytes) -> None:
     """TensorAnnotation: tensor_name = 1, quant_parameter_tensor_names = 2 (key = 1, value = 2: a tensor)."""
     used = tuple(
-        index.number_of(string_in(annotation, 2, start, end))
+        index.ids[string_in(annotation, 2, start, end)]
         for number, kind, _, start, end in fields(annotation)
         if number == 2 and kind == BYTES
     )
-    tensor = index.number_of(string_in(annotation, 1, 0, len(annotation)))
+    tensor = index.ids[string_in(annotation, 1, 0, len(annotation))]
     index.annotations[tensor] = (string_field(14, annotation), used)

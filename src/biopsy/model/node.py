@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 from biopsy import errors
-from biopsy.model.wire import fields, text
+from biopsy.model.wire import fields, payloads, text
 
 FunctionKey: TypeAlias = tuple[str, str, str]
 """(domain, name, overload) of a model-local function; the domain "ai.onnx" is written ""."""
+
+_GRAPH, _GRAPHS = bytes((6 << 3 | 2,)), bytes((11 << 3 | 2,))
+"""The tags of AttributeProto.g and .graphs: an attribute without these bytes, nearly every one, has no body."""
 
 _DEEPEST_NESTING = 100  # protobuf's own limit
 
@@ -37,31 +40,25 @@ def read_node(payload: bytes, depth: int = 0) -> NodeText:
     """The node in a serialized NodeProto. Raises ModelError if it is damaged or nested too deep."""
     inputs: list[str] = []
     outputs: list[str] = []
-    texts = {3: "", 4: "", 7: "", 8: ""}
+    texts: dict[int, bytes] = {}
     captures: dict[str, None] = {}
     calls: dict[FunctionKey, None] = {}
-    for number, kind, _, start, end in fields(payload):
-        if kind != 2:
-            continue
+    for number, start, end in payloads(payload):
         if number == 1:
             inputs.append(payload[start:end].decode("utf-8", "surrogateescape"))
         elif number == 2:
             outputs.append(payload[start:end].decode("utf-8", "surrogateescape"))
-        elif number in texts:
-            texts[number] = text(payload[start:end])
-        elif number == 5:
+        elif number != 5:
+            texts[number] = payload[start:end]
+        elif payload.find(_GRAPH, start, end) >= 0 or payload.find(_GRAPHS, start, end) >= 0:
             for body in _bodies(payload, start, end):
                 _read_body(body, captures, calls, depth + 1)
-    domain = "" if texts[7] == "ai.onnx" else texts[7]
-    own = (domain, texts[4], texts[8])
+    op_type, domain = text(texts.get(4, b"")), text(texts.get(7, b""))
+    domain = "" if domain == "ai.onnx" else domain
+    own = (domain, op_type, text(texts[8]) if 8 in texts else "")
+    calls.pop(own, None)
     return NodeText(
-        texts[3],
-        texts[4],
-        domain,
-        tuple(inputs),
-        tuple(outputs),
-        tuple(captures),
-        (own, *(c for c in calls if c != own)),
+        text(texts.get(3, b"")), op_type, domain, tuple(inputs), tuple(outputs), tuple(captures), (own, *calls)
     )
 
 

@@ -141,19 +141,19 @@ def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
     inputs, outputs = _ends(subset, boundary)
     used = [tensor for tensor in _weights_used(subset, inputs, outputs) if tensor not in boundary.dropped]
     shown = set(inputs) | set(outputs)
-    listed = sorted(tensor for tensor in index.listed if tensor in subset.written and tensor not in shown)
-    dense = [tensor for tensor in used if not index.weights[tensor].sparse]
-    sparse = [tensor for tensor in used if index.weights[tensor].sparse]
+    listed = sorted((index.listed & subset.written) - shown)
+    sparse = [tensor for tensor in used if tensor in index.sparse_weights]
+    dense = [tensor for tensor in used if tensor not in index.sparse_weights] if sparse else used
     return [
         *_node_fields(subset),
         index.graph_name,
         *_weight_fields(index, dense, 5, boundary.places),
         *(string_field(5, boundary.frozen[tensor]) for tensor in sorted(boundary.frozen)),
         index.graph_doc,
-        *(string_field(11, _info(index, tensor, boundary)) for tensor in inputs),
-        *(string_field(12, _info(index, tensor, boundary)) for tensor in outputs),
-        *(string_field(13, index.infos[tensor]) for tensor in listed),
-        *_annotation_fields(index, subset.written | shown | set(used)),
+        *_info_fields(index, 11, inputs, boundary.infos),
+        *_info_fields(index, 12, outputs, boundary.infos),
+        *_info_fields(index, 13, listed, {}),
+        *(_annotation_fields(index, subset.written | shown | set(used)) if index.annotations else ()),
         *_weight_fields(index, sparse, 15, boundary.places),
         index.graph_end,
     ]
@@ -211,21 +211,21 @@ def _weights_used(subset: Subset, inputs: Iterable[int], outputs: Iterable[int])
 def _weight_fields(
     index: ModelIndex, tensors: Iterable[int], number: int, places: Mapping[int, bytes]
 ) -> Iterable[bytes]:
-    for tensor in tensors:
-        span = places.get(tensor)
-        if span is None:
-            span = index.weight_span(tensor)
-        yield head(number, len(span))
-        yield span
+    buffer, where = index.buffer, index.weight_fields
+    if not places:
+        return [buffer[where[tensor]] for tensor in tensors]
+    return [string_field(number, places[tensor]) if tensor in places else buffer[where[tensor]] for tensor in tensors]
 
 
 def _annotation_fields(index: ModelIndex, present: Collection[int]) -> Iterable[bytes]:
     return (span for tensor, (span, _) in index.annotations.items() if tensor in present)
 
 
-def _info(index: ModelIndex, tensor: int, boundary: Boundary) -> bytes:
-    found = boundary.infos.get(tensor) or index.infos.get(tensor)
-    return found if found is not None else value_info(index.names[tensor], None)
+def _info_fields(index: ModelIndex, number: int, tensors: Iterable[int], infos: Mapping[int, bytes]) -> Iterable[bytes]:
+    """Types of tensors as fields of the graph: as in ``infos``, else as the model has them, else only names."""
+    names, own = index.names, index.infos
+    found = [infos.get(tensor) or own.get(tensor) or value_info(names[tensor], None) for tensor in tensors]
+    return [head(number, len(info)) + info for info in found]
 
 
 def _functions_used(index: ModelIndex, nodes: Sequence[int]) -> set[FunctionKey]:

@@ -6,6 +6,7 @@ Field numbers: onnx.proto3, messages TensorProto, SparseTensorProto, StringStrin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from biopsy import errors
 from biopsy.model.node import string_in
@@ -35,8 +36,7 @@ class ExternalPlace:
     length: int | None = None
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """One initializer: the span ``[start:end]`` of its serialized TensorProto (or SparseTensorProto) in the file."""
 
     name: str
