@@ -31,7 +31,7 @@ from biopsy.model.outputs import mark_outputs
 from biopsy.reduction.job import Job, run_job
 from biopsy.reduction.problem import Cut
 from biopsy.reduction.result import Reduction, Target
-from biopsy.reduction.schedule import Mode
+from biopsy.reduction.schedule import Mode, Selection
 from biopsy.reduction.values import Values
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
@@ -117,6 +117,10 @@ def reduce(
     values: Values = "auto",
     keep_inputs: bool = False,
     keep_outputs: bool = False,
+    simplify: bool = False,
+    anonymize: bool = False,
+    skip_passes: Sequence[str] = (),
+    only_passes: Sequence[str] = (),
     listener: events.Listener = events.ignore,
 ) -> Reduction:
     """Find the smallest part of ``model`` that still fails ``check``, and write it to ``output``.
@@ -128,7 +132,9 @@ def reduce(
 
     ``inputs`` are feeds, tensor name -> array of the input's shape and dtype, of which every one is recorded: cuts
     that look like shapes are frozen with their values. ``input_shapes`` freezes dynamic inputs. ``min_good`` is where
-    to write the passing model closest in size. ``listener`` is called with each event of ``biopsy.events``.
+    to write the passing model closest in size. ``simplify`` also tries to remove attributes, make sizes smaller and
+    fill weights, ``anonymize`` to replace names and weights; ``skip_passes`` and ``only_passes`` name passes, which
+    ``biopsy debug reduce --list-passes`` lists. ``listener`` is called with each event of ``biopsy.events``.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or contradicts itself,
     ModelError for a damaged model, UsageError for a path that cannot be read or written, Interrupted on Ctrl-C with
@@ -153,6 +159,7 @@ def reduce(
             values=values,
             keep_inputs=keep_inputs,
             keep_outputs=keep_outputs,
+            selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
         )
         return run_job(_index(model), _as_check(check, candidate, takes), job, listener)
 

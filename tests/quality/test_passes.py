@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 import biopsy
 from biopsy import errors, events
 from biopsy.checks.function import FunctionCheck
+from biopsy.cli.app import main
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
 from biopsy.reduction.job import Job, run_job
@@ -173,3 +174,26 @@ def test_a_pass_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert "wieghts" in refused.value.message
     for named in (*PASSES, *MODEL_PASSES):
         assert named.name in refused.value.next_steps[0]
+
+
+def test_the_table_of_passes_is_shown_in_order_without_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "reduce", "--list-passes"]) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert shown == [named.name for named in (*PASSES, *MODEL_PASSES)]
+
+
+def test_from_python_and_from_the_command_line_the_same_passes_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(heavy(), "model.onnx")
+    check = ["biopsy", "inspect", "model", "{}", "--mode=basic"]
+    words = ["debug", "reduce", "model.onnx", "-o", "cli.onnx", "--anonymize", "--skip-pass", "weights", "tidy"]
+    assert main([*words, "--fail-regex", "MatMul", "--check", *check]) == 0
+    biopsy.reduce(
+        "model.onnx", lambda candidate: "MatMul" in operators(candidate), "api.onnx", takes="model",
+        values="free", anonymize=True, skip_passes=["weights", "tidy"],
+    )  # fmt: skip
+    assert Path("cli.onnx").read_bytes() == Path("api.onnx").read_bytes()
+    assert main([*words[:3], "--only-pass", "nonsense", "--check", *check]) == 2
+    assert "names" in capsys.readouterr().err

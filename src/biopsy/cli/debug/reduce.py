@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from biopsy import errors
 from biopsy.cli import options
@@ -69,6 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_iteration_options(parser)
     _add_model_options(parser)
     _add_boundary_options(parser)
+    _add_pass_options(parser)
 
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
@@ -244,6 +245,46 @@ def _add_boundary_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class _ListPasses(argparse.Action):
+    """Shows the table of passes and ends, as --help does: no model is needed."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        from biopsy.cli.console import Console
+        from biopsy.reduction.schedule import MODEL_PASSES, PASSES
+
+        rows = [(named.name, named.summary, "") for named in PASSES]
+        rows += [
+            (named.name, named.summary, " or ".join(f"--{option}" for option in named.only_with))
+            for named in MODEL_PASSES
+        ]
+        width = max(len(name) for name, _, _ in rows)
+        lines = [f"{name:<{width}}  {summary}{f' ({only})' if only else ''}" for name, summary, only in rows]
+        Console().say("\n".join(lines))
+        parser.exit()
+
+
+def _add_pass_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the passes of mode minimal")
+    group.add_argument(
+        "--simplify",
+        action="store_true",
+        help="once the nodes are few also try to remove attributes, to make sizes smaller, and to fill weights",
+    )
+    group.add_argument(
+        "--anonymize",
+        action="store_true",
+        help="once the nodes are few also try to replace names and weights, so that the file can be shared; what could "
+        "not be replaced is said",
+    )
+    group.add_argument(
+        "--list-passes", nargs=0, action=_ListPasses, default=argparse.SUPPRESS, help="show the passes in their order"
+    )
+    group.add_argument("--skip-pass", nargs="+", action="extend", default=[], metavar="NAME", help="leave these out")
+    group.add_argument("--only-pass", nargs="+", action="extend", default=[], metavar="NAME", help="run only these")
+
+
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
@@ -291,6 +332,7 @@ def _job(args: argparse.Namespace) -> Job:
     from biopsy.reduction.job import Job
     from biopsy.reduction.recording import ENGINES
     from biopsy.reduction.result import Target
+    from biopsy.reduction.schedule import Selection
 
     own_run = _own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")
@@ -320,6 +362,7 @@ def _job(args: argparse.Namespace) -> Job:
         keep_inputs=args.no_reduce_inputs,
         keep_outputs=args.no_reduce_outputs,
         mark_intermediate=args.mark_intermediate,
+        selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
     )
 
 
