@@ -110,6 +110,11 @@ class ModelIndex:
         return found
 
     @cached_property
+    def unread(self) -> frozenset[int]:
+        """Tensors that a node computes and none reads."""
+        return frozenset(tensor for node in self.nodes for tensor in node.writes if tensor not in self.consumers)
+
+    @cached_property
     def node_reads(self) -> list[tuple[int, ...]]:
         """``reads`` per node number."""
         return [node.reads for node in self.nodes]

@@ -58,8 +58,7 @@ class Subset:
     @cached_property
     def outside(self) -> list[int]:
         """Tensors that must come from outside: read, not computed, and no initializer. Original inputs included."""
-        weights = self.index.weights
-        return sorted(tensor for tensor in self.read - self.written if tensor not in weights)
+        return sorted((self.read - self.written).difference(self.index.weights))
 
     @cached_property
     def cuts(self) -> list[int]:
@@ -78,8 +77,8 @@ class Subset:
         written = self.written
         chosen = set(index.outputs) & written
         ends = written - self.read - chosen
-        chosen |= {tensor for tensor in ends if tensor in index.consumers}
-        for tensor in sorted(ends - chosen):
+        chosen |= ends - index.unread
+        for tensor in sorted(ends & index.unread):
             writes = index.node_writes[index.producer[tensor]]
             if not any(other in chosen or other in self.read for other in writes):
                 chosen.add(tensor)
@@ -139,10 +138,12 @@ def candidate_bytes(subset: Subset, boundary: Boundary = NO_CHANGE) -> bytes:
 def _graph_parts(subset: Subset, boundary: Boundary) -> list[bytes]:
     index = subset.index
     inputs, outputs = _ends(subset, boundary)
-    used = [tensor for tensor in _weights_used(subset, inputs, outputs) if tensor not in boundary.dropped]
+    used = _weights_used(subset, inputs, outputs)
+    if boundary.dropped:
+        used = [tensor for tensor in used if tensor not in boundary.dropped]
     shown = set(inputs) | set(outputs)
     listed = sorted((index.listed & subset.written) - shown)
-    sparse = [tensor for tensor in used if tensor in index.sparse_weights]
+    sparse = [tensor for tensor in used if tensor in index.sparse_weights] if index.sparse_weights else []
     dense = [tensor for tensor in used if tensor not in index.sparse_weights] if sparse else used
     return [
         *_node_fields(subset),
@@ -182,16 +183,19 @@ def _with_inputs(index: ModelIndex, node: int, rewired: Mapping[int, int]) -> by
 def _ends(subset: Subset, boundary: Boundary) -> tuple[list[int], list[int]]:
     """Inputs and outputs: the original's first and in its order, then new ones by their number."""
     index = subset.index
-    if boundary.inputs is not None:
-        inputs = list(boundary.inputs)
-    elif subset.is_whole:
-        inputs = index.inputs
-    else:
-        inputs = [tensor for tensor in index.inputs if tensor in subset.read]
-        inputs += [tensor for tensor in subset.cuts if tensor not in boundary.frozen]
     if boundary.outputs is not None:
-        return inputs, list(boundary.outputs)
-    return inputs, index.outputs if subset.is_whole else subset.sinks
+        outputs = list(boundary.outputs)
+    else:
+        outputs = index.outputs if subset.is_whole else subset.sinks
+    if boundary.inputs is not None:
+        return list(boundary.inputs), outputs
+    if subset.is_whole:
+        return index.inputs, outputs
+    given = subset.read.union(outputs)  # an output may be an input, handed through
+    inputs = [tensor for tensor in index.inputs if tensor in given]
+    # Before IR version 4, every initializer is an input too.
+    inputs += [tensor for tensor in subset.cuts if tensor not in boundary.frozen or index.ir_version < 4]
+    return inputs, outputs
 
 
 def _weights_used(subset: Subset, inputs: Iterable[int], outputs: Iterable[int]) -> list[int]:
@@ -205,7 +209,7 @@ def _weights_used(subset: Subset, inputs: Iterable[int], outputs: Iterable[int])
         for tensor, (_, parameters) in index.annotations.items():
             if tensor in touched:
                 needed.update(parameters)
-    return [tensor for tensor in index.weights if tensor in needed]
+    return list(filter(needed.__contains__, index.weights))
 
 
 def _weight_fields(
