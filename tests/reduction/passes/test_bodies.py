@@ -88,3 +88,14 @@ def test_a_loop_without_a_trip_count_goes_on_ending_as_it_did() -> None:
 def test_without_bodies_nothing_is_tried() -> None:
     assert run_pass(bodies, chain(3)).tried == []
     assert run_pass(bodies, onnx.ModelProto()).tried == []
+
+
+def test_what_a_loop_carries_without_a_declared_shape_is_cut_by_the_shape_of_the_first_trip() -> None:
+    made = looping()
+    inner = body(made, "body")
+    for entry in (inner.input[2], *inner.output[1:]):
+        entry.type.tensor_type.ClearField("shape")
+    run = run_pass(bodies, made, has("Mul"))
+    (added,) = (entry for entry in run.model.graph.input if entry.name == "w0")
+    assert [dim.dim_value for dim in added.type.tensor_type.shape.dim] == [2, 2]
+    assert_valid(run.model)

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at, keep_only
 from biopsy.reduction.passes.fewest import fewest
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
+from biopsy.reduction.passes.shapes import is_consistent, tell_types_anew
 
 if TYPE_CHECKING:
     import onnx
+
+Item: TypeAlias = tuple[Place, int, str]
+"""An attribute: the graph, the number of the node, the name."""
 
 
 def attributes(model: onnx.ModelProto) -> ChangeSearch:
     """Remove every attribute that has a default or may be missing, all at once, then by halves."""
     able = _removable(model)
+    if is_consistent(model):
+        able = [item for item in able if is_consistent(_without(model, [item]))]
 
-    def propose(kept: Sequence[tuple[Place, int, str]]) -> Change:
+    def propose(kept: Sequence[Item]) -> Change:
         gone = [item for item in able if item not in kept]
-        made = copied(model)
-        for place, number, name in gone:
-            keep_only(graph_at(made, place).node[number].attribute, lambda entry: entry.name != name)  # noqa: B023
-        return Change(made, f"without {len(gone)} of {len(able)} attributes")
+        return Change(_without(model, gone), f"without {len(gone)} of {len(able)} attributes")
 
     yield from fewest(able, propose)
 
 
-def _removable(model: onnx.ModelProto) -> list[tuple[Place, int, str]]:
+def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:
+    made = copied(model)
+    for place, number, name in gone:
+        keep_only(graph_at(made, place).node[number].attribute, lambda entry: entry.name != name)  # noqa: B023 -- at once
+    tell_types_anew(made)
+    return made
+
+
+def _removable(model: onnx.ModelProto) -> list[Item]:
     """Attributes that the schema does not require, and those that it does not know; bodies stay."""
     opsets = opsets_of(model)
     found = []

@@ -21,11 +21,15 @@ from biopsy.reduction.passes.editing import (
     rename,
     types_in,
 )
+from biopsy.reduction.passes.schemas import opsets_of
 
 if TYPE_CHECKING:
     import onnx
 
 _MOST_ELEMENTS = 1 << 16
+
+_IDENTITY_OF_ANYTHING = 16
+"""The first opset whose Identity takes sequences and optionals."""
 
 
 class BodyNodes:
@@ -51,11 +55,28 @@ class BodyNodes:
     @cached_property
     def _types(self) -> dict[str, onnx.TypeProto]:
         """Types of the tensors that can be read in the body, those of the graphs around it included."""
-        model = inferred(self.model)
-        found: dict[str, onnx.TypeProto] = {}
-        for depth in range(len(self.place) + 1):
-            found |= types_in(graph_at(model, self.place[:depth]))
+        found = types_in(inferred(self.model).graph)
+        for depth, (number, _, _) in enumerate(self.place):
+            node = graph_at(self.model, self.place[:depth]).node[number]
+            found |= self._types_in_body(node, graph_at(self.model, self.place[: depth + 1]), found)
         return found
+
+    def _types_in_body(
+        self, node: onnx.NodeProto, body: onnx.GraphProto, outside: dict[str, onnx.TypeProto]
+    ) -> dict[str, onnx.TypeProto]:
+        """The types in a body inferred as if it were a model; what a loop carries is as it is before the first trip.
+
+        onnx's inference forgets the shapes that loops carry, since they could change.
+        """
+        alone = copied(self.model)
+        alone.graph.CopyFrom(body)
+        for position, info in enumerate(alone.graph.input):
+            initial = outside.get(node.input[position]) if position < len(node.input) else None
+            if node.op_type == "Loop" and initial is not None and not info.type.tensor_type.HasField("shape"):
+                info.type.CopyFrom(initial)
+        for name in sorted(walk.captures(body) & outside.keys()):
+            alone.graph.input.add(name=name, type=outside[name])
+        return types_in(inferred(alone).graph)
 
     @cached_property
     def _goes_on(self) -> str | None:
@@ -100,7 +121,14 @@ class BodyNodes:
 
     def _can_cut(self, number: int, read: set[str]) -> bool:
         needed = read.intersection(self._body.node[number].output)
-        return self._goes_on not in needed and all(name in self._types for name in needed)
+        return self._goes_on not in needed and all(map(self._can_feed, needed))
+
+    def _can_feed(self, name: str) -> bool:
+        """Whether the type of a tensor is known well enough for an input, and Identity takes it."""
+        kind = self._types.get(name)
+        if kind is None or kind.HasField("tensor_type"):
+            return kind is not None and kind.tensor_type.HasField("shape")
+        return opsets_of(self.model).get("", 1) >= _IDENTITY_OF_ANYTHING
 
     def _connect_outputs(self, body: onnx.GraphProto, lost: set[str]) -> None:
         """Outputs that were lost are given by new ends of the body, by the last one of the same type."""

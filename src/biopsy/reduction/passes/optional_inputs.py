@@ -3,38 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at
 from biopsy.reduction.passes.fewest import fewest
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
+from biopsy.reduction.passes.shapes import is_consistent, tell_types_anew
 
 if TYPE_CHECKING:
     import onnx
+
+Item: TypeAlias = tuple[Place, int, int]
+"""An input of a node: the graph, the number of the node, the position."""
 
 
 def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
     """Leave out every optional input at once, then by halves; trailing ones vanish, others become ''."""
     able = _optional(model)
+    if is_consistent(model):
+        able = [item for item in able if is_consistent(_without(model, [item]))]
 
-    def propose(kept: Sequence[tuple[Place, int, int]]) -> Change:
+    def propose(kept: Sequence[Item]) -> Change:
         gone = [item for item in able if item not in kept]
-        made = copied(model)
-        for place, number, position in gone:
-            node = graph_at(made, place).node[number]
-            node.input[position] = ""
-        for place, number, _ in gone:
-            node = graph_at(made, place).node[number]
-            while node.input and not node.input[-1]:
-                del node.input[-1]
-        return Change(made, f"without {len(gone)} of {len(able)} optional inputs of nodes")
+        return Change(_without(model, gone), f"without {len(gone)} of {len(able)} optional inputs of nodes")
 
     yield from fewest(able, propose)
 
 
-def _optional(model: onnx.ModelProto) -> list[tuple[Place, int, int]]:
+def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:
+    made = copied(model)
+    for place, number, position in gone:
+        graph_at(made, place).node[number].input[position] = ""
+    for place, number, _ in gone:
+        inputs = graph_at(made, place).node[number].input
+        while inputs and not inputs[-1]:
+            del inputs[-1]
+    tell_types_anew(made)
+    return made
+
+
+def _optional(model: onnx.ModelProto) -> list[Item]:
     opsets = opsets_of(model)
     found = []
     for place, number, node in every_node(model):

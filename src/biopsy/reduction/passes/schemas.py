@@ -1,4 +1,4 @@
-"""What onnx knows of an operator."""
+"""What onnx knows of operators."""
 
 from __future__ import annotations
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from biopsy.model import walk
 from biopsy.model.external import is_external
-from biopsy.model.infer import without_weights
 from biopsy.model.tensor_type import FLOATS
 from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.editing import copied, keep_only, types_in
-from biopsy.reduction.passes.schemas import opsets_of, schema_of
+from biopsy.reduction.passes.editing import copied
+from biopsy.reduction.passes.shapes import is_consistent, tell_types_anew
 from biopsy.reduction.passes.weights import ones, set_values
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ def sizes(model: onnx.ModelProto) -> ChangeSearch:
 
     What shape inference refutes is not proposed; the check decides about the rest.
     """
-    strict = _is_consistent(model)
+    strict = is_consistent(model)
     for size in sorted(_sizes_in(model), reverse=True):
         if size in _sizes_in(model):
             changes = list(_resized(model, size, strict))
@@ -70,7 +68,7 @@ def _resized(model: onnx.ModelProto, size: int, strict: bool) -> Iterator[Change
         for after in dict.fromkeys((1, 2, size // 2)):
             resizing = Resizing(size, after, multiples)
             made = with_sizes(model, resizing) if after < size else None
-            if made is not None and made not in tried and (not strict or _is_consistent(made)):
+            if made is not None and made not in tried and (not strict or is_consistent(made)):
                 tried.append(made)
                 yield Change(made, str(resizing))
 
@@ -93,37 +91,6 @@ def _has_sizes(weight: onnx.TensorProto) -> bool:
     return weight.data_type != 7 or len(weight.dims) > 1
 
 
-def _is_consistent(model: onnx.ModelProto) -> bool:
-    """Whether shapes agree as far as shape inference can tell, and every Reshape keeps the number of elements."""
-    import onnx
-
-    try:
-        told = onnx.shape_inference.infer_shapes(
-            without_weights(model), check_type=True, strict_mode=True, data_prop=True
-        )
-    except Exception:  # onnx raises whatever a schema's function raises
-        return False
-    kinds = types_in(told.graph)
-    return all(
-        _same_count(kinds.get(node.input[0]), kinds.get(node.output[0]))
-        for node in told.graph.node
-        if node.op_type == "Reshape" and node.input and node.output
-    )
-
-
-def _same_count(one: onnx.TypeProto | None, other: onnx.TypeProto | None) -> bool:
-    counts = [_count(kind) for kind in (one, other)]
-    return None in counts or counts[0] == counts[1]
-
-
-def _count(kind: onnx.TypeProto | None) -> int | None:
-    """Elements of a tensor of a static shape; None for other types."""
-    if kind is None or not kind.tensor_type.HasField("shape"):
-        return None
-    dims = kind.tensor_type.shape.dim
-    return math.prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
-
-
 def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | None:
     """The model with one size changed in types, weights, lists of sizes and attributes; None if a weight is in the way.
 
@@ -142,7 +109,7 @@ def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | 
         done = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
         if not done:
             return None
-    _tell_types_anew(made)
+    tell_types_anew(made)
     return made
 
 
@@ -210,23 +177,3 @@ def _cut_off(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
         return False
     tensor.CopyFrom(made)
     return True
-
-
-def _tell_types_anew(model: onnx.ModelProto) -> None:
-    """Drop the shapes that follow from the new ones, and give the outputs those that do."""
-    import onnx
-
-    opsets = opsets_of(model)
-    unknown = {name for node in model.graph.node if schema_of(node, opsets) is None for name in node.output}
-    keep_only(model.graph.value_info, lambda info: info.name in unknown)
-    light = without_weights(model)
-    for info in light.graph.output:
-        if info.name not in unknown:
-            info.type.tensor_type.ClearField("shape")
-    try:
-        told = onnx.shape_inference.infer_shapes(light, data_prop=True).graph.output
-    except Exception:  # what cannot be inferred is left as it was declared
-        return
-    for info, found in zip(model.graph.output, told, strict=True):
-        if found.type.tensor_type.HasField("shape"):
-            info.type.CopyFrom(found.type)
