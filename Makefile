@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # xdist workers; the engines are told to use one thread each, so two cores are enough for two workers.
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-peer lint types imports clean
+.PHONY: demo test test-all test-peer bench bench-quick lint types imports clean
 
 $(VENV)/.demo: pyproject.toml alias/pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment: install python3-venv"; exit 1; }
@@ -43,6 +43,13 @@ test-all: lint types imports
 
 test-peer: $(VENV)/.test .venv-peer/.ready
 	BIOPSY_PEER=.venv-peer/bin/polygraphy $(BIN)/python -m pytest -m peer tests
+
+# Writes benchmarks/RESULTS.md; about 25 minutes, of which most is waiting for the peer.
+bench: $(VENV)/.test .venv-peer/.ready
+	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer
+
+bench-quick: $(VENV)/.test .venv-peer/.ready
+	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer --quick
 
 clean:
 	rm -rf $(VENV) .venv-peer biopsy-demo build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

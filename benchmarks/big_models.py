@@ -1,0 +1,110 @@
+"""Reducing a model with 4 GB of external weights: the time to write a candidate, and the memory it takes.
+
+python -m benchmarks.big_models
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from benchmarks import models
+from benchmarks.candidates import milliseconds, subsets
+from benchmarks.running import Run, Tool, biopsy, run
+
+LAYOUTS = ("beside", "sub-folder", "several files")
+PLACES = ("the model's folder", "a parent of it", "another folder")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One reduction of the big model. ``write`` is the median to make and write a candidate, in milliseconds."""
+
+    layout: str
+    place: str
+    pattern: str
+    write: float
+    above: float
+    made: Run
+
+
+def measure(tool: Tool, patterns: Sequence[str] = ("middle", "two far apart")) -> list[Measured]:
+    """Reduce the big model in every layout, and from every place once."""
+    found = []
+    with tempfile.TemporaryDirectory() as name:
+        top = Path(name)
+        usual = _five_nodes(tool, top)
+        for layout in LAYOUTS:
+            folder = top / layout.replace(" ", "-") / "model"
+            folder.mkdir(parents=True)
+            path = models.big(folder, layout)
+            for place in PLACES if layout == "beside" else PLACES[:1]:
+                start = _started_in(place, path)
+                for pattern in patterns:
+                    made = run(tool, path, _wanted(path, pattern), folder=start)
+                    found.append(Measured(layout, place, pattern, _write(path, start), made.peak - usual, made))
+    return found
+
+
+def _started_in(place: str, path: Path) -> Path:
+    if place == "another folder":
+        other = path.parent.parent / "elsewhere"
+        other.mkdir(exist_ok=True)
+        return other
+    return path.parent if place == "the model's folder" else path.parent.parent
+
+
+def _wanted(path: Path, pattern: str) -> list[str]:
+    return models.PATTERNS[pattern](models.names(onnx.load(path, load_external_data=False)))
+
+
+def _five_nodes(tool: Tool, top: Path) -> float:
+    """The memory that reducing next to nothing takes: the program itself."""
+    folder = top / "five"
+    folder.mkdir()
+    path = folder / "model.onnx"
+    path.write_bytes(models.chain(5).SerializeToString())
+    return run(tool, path, ["n2"]).peak
+
+
+def _write(path: Path, start: Path) -> float:
+    from biopsy.model.index import index_file
+    from biopsy.model.slice import Boundary, Subset, candidate_parts
+    from biopsy.model.write import write_whole
+    from biopsy.reduction.workspace import workspace
+
+    index = index_file(path)
+    place = workspace(index, start / "timed.onnx", may_move=True)
+    boundary = Boundary({}, {}, places=place.places)
+    kept = [tuple(nodes) for nodes in subsets(len(index.nodes), 41)]
+
+    def write(nodes: tuple[int, ...]) -> None:
+        write_whole(place.candidate, candidate_parts(Subset(index, nodes), boundary))
+
+    try:
+        return milliseconds([lambda nodes=nodes: write(nodes) for nodes in kept], 3)  # type: ignore[misc]
+    finally:
+        place.candidate.unlink(missing_ok=True)
+        place.remove_copies()
+
+
+def table(found: Sequence[Measured]) -> str:
+    """The numbers as Markdown."""
+    lines = [
+        "| weights | started in | failure needs | checks | wall, s | own time per check, ms | write a candidate, ms "
+        "| memory above five nodes, MB | nodes left |",
+        "|---|---|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    for one in found:
+        own = "" if one.made.overhead is None else f"{1000 * one.made.overhead:.0f}"
+        numbers = f"{len(one.made.checks)} | {one.made.seconds:.1f} | {own} | {one.write:.2f} | {one.above:.0f}"
+        lines.append(f"| {one.layout} | {one.place} | {one.pattern} | {numbers} | {one.made.ended or one.made.nodes} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table(measure(biopsy("minimal"))))

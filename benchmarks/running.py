@@ -1,0 +1,104 @@
+"""Run a tool on a failing model as a whole process, with the time, the checks and the memory it took."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from benchmarks import models
+from benchmarks.measured import peak_mb
+
+HERE = Path(__file__).parent
+LIMIT = 150.0  # seconds after which a run is stopped
+CHECK = HERE / "finds_nodes.py"
+CANDIDATE = "polygraphy_debug.onnx"  # the default name of both
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command that reduces: ``program`` is a Python script run by ``python``."""
+
+    name: str
+    python: Path
+    program: Path
+    mode: str
+
+
+@dataclass
+class Run:
+    """What one tool did with one case. ``ended``: "" if all went well, else how it ended instead."""
+
+    seconds: float
+    ended: str = ""
+    checks: list[float] = field(default_factory=list)
+    peak: float = 0.0
+    nodes: int | None = None
+
+    @property
+    def overhead(self) -> float | None:
+        """The tool's own seconds per check."""
+        return (self.seconds - sum(self.checks)) / len(self.checks) if self.checks else None
+
+
+def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, folder: Path | None = None) -> Run:
+    """Reduce a model that fails where it has the wanted nodes; started in ``folder``, by default the model's own."""
+    folder = folder or model.parent
+    notes, output = folder / "notes.txt", folder / "reduced.onnx"
+    for left in (notes, output):
+        left.unlink(missing_ok=True)
+    command = [tool.python, HERE / "measured.py", notes, CHECK.name, tool.program, "debug", "reduce"]
+    command += [os.path.relpath(model, folder)]
+    command += ["-o", output.name, f"--mode={tool.mode}", "--check", sys.executable, CHECK, CANDIDATE, *wanted]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    started = time.monotonic()
+    with (folder / "said.txt").open("wb") as said:
+        process = subprocess.Popen(
+            list(map(str, command)), cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
+        ended, peak = _wait(process, limit)
+    made = Run(time.monotonic() - started, ended, peak=peak)
+    for line in notes.read_text().splitlines() if notes.exists() else ():
+        word, number = line.split()
+        if word == "check":
+            made.checks.append(float(number))
+        else:
+            made.peak = float(number)
+    _look_at(output, wanted, made)
+    return made
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float) -> tuple[str, float]:
+    """How it ended, and its memory if it had to be stopped."""
+    try:
+        status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        peak = peak_mb(process.pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return "stopped", peak
+    return ("" if status == 0 else f"status {status}"), 0.0
+
+
+def _look_at(output: Path, wanted: Sequence[str], made: Run) -> None:
+    """The size of the result, and whether it has what was looked for."""
+    if made.ended:
+        return
+    names = models.names(onnx.load(output, load_external_data=False))
+    made.nodes = len(names)
+    if not set(wanted) <= set(names):
+        made.ended = "wrong result"
+
+
+def biopsy(mode: str) -> Tool:
+    """The biopsy of this environment."""
+    return Tool(f"biopsy {mode}", Path(sys.executable), Path(sys.executable).with_name("biopsy"), mode)

@@ -1,0 +1,196 @@
+"""biopsy and Polygraphy side by side: the same models, the same failures, each as a whole process.
+
+    python -m benchmarks.side_by_side --peer FOLDER [--quick] [-o FILE]
+
+``FOLDER`` is an environment with Polygraphy 0.53.6. The check is a Python script that looks for nodes by their names;
+a failure needs one, two or three of them at given places. Counts of checks are the same on every machine; seconds are
+not, so look at the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from benchmarks import big_models, models
+from benchmarks.candidates import SIZES, measure
+from benchmarks.candidates import table as candidate_table
+from benchmarks.running import LIMIT, Run, Tool, biopsy, run
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Case:
+    """A failure: the kind and size of the model, and where the nodes stand that it needs."""
+
+    kind: str
+    nodes: int
+    pattern: str
+
+
+EVERY_PATTERN = tuple(models.PATTERNS)
+CASES = (
+    Case("chain", 5, "middle"),
+    Case("transformer", 100, "middle"),
+    Case("inception", 100, "two far apart"),
+    Case("control flow", 100, "two far apart"),
+    *(Case("transformer", 1_000, pattern) for pattern in EVERY_PATTERN),
+    *(Case("inception", 1_000, pattern) for pattern in ("middle", "on a branch", "two far apart")),
+    *(Case("chain", 1_000, pattern) for pattern in ("middle", "two far apart")),
+    Case("control flow", 1_000, "middle"),
+    Case("transformer", 10_000, "middle"),
+    Case("transformer", 10_000, "three"),
+    Case("transformer", 50_000, "middle"),
+    Case("4 GB", 128, "middle"),
+    Case("4 GB", 128, "two far apart"),
+)
+QUICK = (
+    Case("chain", 5, "middle"),
+    Case("transformer", 100, "middle"),
+    Case("inception", 100, "two far apart"),
+    Case("transformer", 1_000, "middle"),
+)
+
+
+@contextlib.contextmanager
+def built(cases: Sequence[Case]) -> Iterator[dict[tuple[str, int], Path]]:
+    """The models of the cases, each in a folder of its own."""
+    with tempfile.TemporaryDirectory() as top:
+        paths = {}
+        for kind, nodes in dict.fromkeys((case.kind, case.nodes) for case in cases):
+            folder = Path(top) / f"{kind}-{nodes}"
+            folder.mkdir()
+            if kind == "4 GB":
+                paths[kind, nodes] = models.big(folder)
+            else:
+                paths[kind, nodes] = folder / "model.onnx"
+                paths[kind, nodes].write_bytes(models.KINDS[kind](nodes).SerializeToString())
+        yield paths
+
+
+def compare(cases: Sequence[Case], tools: Sequence[Tool]) -> list[tuple[Case, list[Run]]]:
+    """Every tool on every case."""
+    found = []
+    with built(cases) as paths:
+        for case in cases:
+            path = paths[case.kind, case.nodes]
+            names = models.names(onnx.load(path, load_external_data=False))
+            runs = []
+            for tool in tools:
+                runs.append(run(tool, path, models.PATTERNS[case.pattern](names)))
+                print(line(case, tool.name, runs[-1], None), flush=True)
+            found.append((case, runs))
+    return found
+
+
+PAGE = """\
+# Results
+
+Written by `make bench`. {versions}.
+
+Counts of checks are the same on every machine, and pinned by `tests/quality/test_counts.py`. Seconds are not: compare
+the two tools with each other. Other work on the machine can double any of them.
+
+## Reductions
+
+Each run is a whole process, `debug reduce` from start to end, in the same folder on the same model. The check is
+the same for both, a Python script that loads the candidate without its weights and looks for one, two or three nodes by
+their names (`finds_nodes.py`). Own time is what is left of the wall time without the checks. biopsy's checks include
+three that Polygraphy does not make: the original, a model of one Identity node, which should pass, and the result as it
+was written. Memory is that of the reducing process at its highest. Polygraphy is stopped after {limit} s. Slower: than
+biopsy in its default mode, minimal.
+
+{reductions}
+
+## Candidates
+
+Random subsets of the transformer-like model, as bytes in memory: the median over 41 subsets, the best of five for each.
+graphsurgeon: copy, choose nodes, clean up, export, as Polygraphy 0.53.6 does.
+
+{candidates}
+
+## 4 GB of external weights
+
+64 weights of 64 MB in sparse files; one node or two far apart are needed. Memory is above that of reducing a model of
+five nodes.
+
+{big}
+"""
+
+HEAD = """\
+| model | nodes | failure needs | tool | checks | wall, s | own time per check, ms | peak, MB | nodes left | slower |
+|---|--:|---|---|--:|--:|--:|--:|--:|--:|"""
+
+
+def line(case: Case, tool: str, made: Run, best: Run | None) -> str:
+    """One row of the table; ``best`` is what it is compared with."""
+    wall = f"> {made.seconds:.0f} (stopped)" if made.ended == "stopped" else f"{made.seconds:.1f}"
+    overhead = "" if made.overhead is None else f"{1000 * made.overhead:,.0f}"
+    left = made.ended if made.ended and made.ended != "stopped" else "" if made.nodes is None else f"{made.nodes:,}"
+    ratio = f"{made.seconds / best.seconds:.1f}×" if best is not None and not made.ended.startswith("status") else ""  # noqa: RUF001
+    more = ">" if ratio and made.ended == "stopped" else ""
+    cells = [case.kind, f"{case.nodes:,}", case.pattern, tool, len(made.checks), wall, overhead, f"{made.peak:,.0f}"]
+    return "| " + " | ".join(map(str, [*cells, left, f"{more}{ratio}"])) + " |"
+
+
+def table(found: Sequence[tuple[Case, list[Run]]], tools: Sequence[Tool]) -> str:
+    """All runs; the last column compares each with the first tool of the same case."""
+    rows = [
+        line(case, tool.name, made, runs[0] if number else None)
+        for case, runs in found
+        for number, (tool, made) in enumerate(zip(tools, runs, strict=True))
+    ]
+    return "\n".join([HEAD, *rows])
+
+
+def versions(peer: Path) -> str:
+    """Which programs on which machine, and when."""
+    code = (
+        "from importlib.metadata import version as v;"
+        "print(', '.join(f'{n} {v(n)}' for n in ('polygraphy', 'onnx', 'onnx-graphsurgeon', 'onnxruntime')))"
+    )
+    theirs = subprocess.run([peer / "bin/python", "-c", code], stdout=subprocess.PIPE, check=True, text=True)
+    return (
+        f"{datetime.date.today().isoformat()} · Linux {platform.machine()}, {os.cpu_count()} cores · Python "
+        f"{platform.python_version()} · onnx {onnx.__version__} · beside it {theirs.stdout.strip()}"
+    )
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--quick", action="store_true", help="few and small models; nothing is written")
+    parser.add_argument("-o", "--output", type=Path, default=HERE / "RESULTS.md")
+    args = parser.parse_args()
+    theirs = args.peer.absolute() / "bin"
+    polygraphy = Tool("Polygraphy bisect", theirs / "python", theirs / "polygraphy", "bisect")
+    tools = [biopsy("minimal"), biopsy("bisect"), polygraphy]
+    print(HEAD)
+    reductions = table(compare(QUICK if args.quick else CASES, tools), tools)
+    candidates = candidate_table(measure(SIZES[: 1 if args.quick else 3], str(theirs / "python")))
+    print(candidates)
+    if args.quick:
+        return
+    big = big_models.table(big_models.measure(tools[0]))
+    print(big)
+    args.output.write_text(
+        PAGE.format(
+            versions=versions(args.peer), reductions=reductions, candidates=candidates, big=big, limit=f"{LIMIT:.0f}"
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
