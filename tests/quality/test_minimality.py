@@ -211,6 +211,36 @@ def test_a_golden_value_check_is_not_fooled_by_a_bypass(tmp_path: Path) -> None:
     assert result.kept == (7,)
 
 
+def test_a_check_of_the_last_output_alone_is_not_fooled_by_a_bypass(tmp_path: Path) -> None:
+    """It passes whatever lacks that output, and a weight that decides nothing may change without being noticed."""
+    import numpy as np
+
+    nodes = [
+        helper.make_node("Neg", ["x"], ["q"], name="culprit"),
+        helper.make_node("Greater", ["x", "hundred"], ["c"], name="greater"),
+        helper.make_node("Tanh", ["q"], ["t"], name="tanh"),
+        helper.make_node("Sigmoid", ["q"], ["s"], name="sigmoid"),
+        helper.make_node("Where", ["c", "s", "t"], ["w"], name="where"),
+        helper.make_node("Softplus", ["w"], ["v"], name="softplus"),
+        helper.make_node("Abs", ["v"], ["y"], name="abs"),
+    ]
+    original = model(nodes, [info("x", (4,))], [info("y", (4,))], [weight("hundred", 100.0, shape=())])
+    variant = onnx.ModelProto.FromString(original.SerializeToString())
+    variant.graph.node[0].op_type = "Cos"
+    feed = {"x": np.array([200, -3, 300, 1], np.float32)}
+    golden = {**feed, **biopsy.run(variant, inputs=feed, outputs="all")[0].iterations[0].outputs}
+
+    def fails(candidate: onnx.ModelProto) -> bool:
+        if "y" not in [entry.name for entry in candidate.graph.output]:
+            return False
+        fed = {entry.name: golden[entry.name] for entry in candidate.graph.input}
+        return not biopsy.compare(biopsy.run(candidate, inputs=fed)[0], {"y": golden["y"]}).passed
+
+    for mode in ("bisect", "linear", "minimal"):
+        biopsy.reduce(original, fails, tmp_path / "r.onnx", takes="model", mode=mode)
+        assert "culprit" in names(onnx.load(tmp_path / "r.onnx")), mode
+
+
 def test_the_probe_finds_that_a_structural_check_may_be_bypassed(tmp_path: Path) -> None:
     told: list[object] = []
     biopsy.reduce(shifted(40), connected("n5", "n30"), tmp_path / "r.onnx", takes="model", listener=told.append)

@@ -104,3 +104,42 @@ def test_an_integer_input_of_the_original_stays_an_input(reducer) -> None:
     reducer(made, has("add"), inputs=[{"i": np.ones((2, 2), np.int64)}])
     assert fed(reducer.result) == {"i": [2, 2]}
     assert frozen(reducer.result) == {"j": [[-1, -1], [-1, -1]]}
+
+
+def masked() -> onnx.ModelProto:
+    """A mask that depends on the values of the input."""
+    nodes = [
+        helper.make_node("Greater", ["x", "hundred"], ["c"], name="greater"),
+        helper.make_node("Where", ["c", "x", "hundred"], ["y"], name="where"),
+    ]
+    return model(nodes, [info("x")], [info("y")], [weight("hundred", 100.0)])
+
+
+def test_a_mask_that_depends_on_values_is_not_frozen_with_made_up_ones(reducer) -> None:
+    """It is the same for every random input, which says nothing of the user's."""
+    reducer(masked(), has("where"))
+    assert (fed(reducer.result).keys(), frozen(reducer.result)) == ({"x", "c"}, {"hundred": [100.0]})
+
+
+def test_a_mask_is_frozen_with_the_values_that_the_user_gave(reducer) -> None:
+    reducer(masked(), has("where"), inputs=[{"x": np.full((2, 2), 200, np.float32)}])
+    assert frozen(reducer.result)["c"] == [[True, True], [True, True]]
+
+
+def test_before_ir_version_4_what_is_frozen_is_listed_as_an_input_too(reducer) -> None:
+    made = mixed()
+    made.ir_version = 3
+    reducer(made, has("expand"), inputs=SAMPLES)
+    assert frozen(reducer.result) == {"s": [2, 3]}
+    assert sorted(fed(reducer.result)) == ["g", "s"]
+    onnx.checker.check_model(reducer.result)
+
+
+def test_an_output_that_is_an_input_is_handed_through(reducer) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["n"], name="neg"), helper.make_node("Abs", ["n"], ["y"], name="abs")]
+    made = model(nodes, [info("x"), info("through")], [info("y"), info("through")])
+    feed = {name: np.ones((2, 2), np.float32) for name in ("x", "through")}
+    reducer(made, has("abs"), keep_outputs=True, inputs=[feed])
+    assert names(reducer.result) == ["abs"]
+    assert "through" in fed(reducer.result)
+    onnx.checker.check_model(reducer.result)

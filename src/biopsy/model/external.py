@@ -134,13 +134,13 @@ def load_into(model: onnx.ModelProto, folder: Path) -> None:
 
 
 def _load_one(tensor: onnx.TensorProto, span: Span) -> None:
-    values = b"".join(_chunks(tensor.name, span))
+    values = b"".join(chunks(tensor.name, span))
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
     tensor.raw_data = values
 
 
-def _chunks(tensor: str, span: Span) -> Iterator[bytes]:
+def chunks(tensor: str, span: Span) -> Iterator[bytes]:
     """The bytes of a span, a few megabytes at a time."""
     left = span.length
     try:
@@ -278,7 +278,7 @@ def _laid_out(sources: Iterable[tuple[str, Span | bytes]], offsets: Iterable[int
     for (name, source), offset in zip(sources, offsets, strict=True):
         yield bytes(offset - at)
         at = offset
-        for chunk in _chunks(name, source) if isinstance(source, Span) else (source,):
+        for chunk in chunks(name, source) if isinstance(source, Span) else (source,):
             yield chunk
             at += len(chunk)
 

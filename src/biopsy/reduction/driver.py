@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections import Counter
@@ -14,7 +15,7 @@ from biopsy import errors, events
 from biopsy.checks.artifacts import Artifacts, write_iteration
 from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Check, Judged, Outcome
+from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.signature import Signature
 from biopsy.model.index import index_file, label
 from biopsy.model.load import parse
@@ -28,6 +29,10 @@ from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:
     import onnx
+
+
+_PROBES = frozenset({"identity", "values", "final"})
+"""Stages whose models are no candidates: they are no iterations, and no artifacts of theirs are sorted."""
 
 
 class RestartError(Exception):
@@ -82,7 +87,7 @@ class Driver:
         self._rules = rules
         self._files = files
         self._memory: dict[Candidate | bytes, Judged] = {}  # bytes: the digest of a model that is no candidate
-        self._next_number = 0
+        self._iteration = 0
 
     def search(self, named: NamedPass, target: Candidate) -> Candidate:
         """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
@@ -216,18 +221,14 @@ class Driver:
         return self.check_file(self.workspace.candidate, size, stage, doing)
 
     def check_file(self, path: Path, size: int, stage: str, doing: str) -> Judged:
-        """Run the check on a model that stands on disk; counts as one iteration."""
-        number = self._next_number
-        self._next_number += 1
-        if self._files.info is not None:
-            write_iteration(self._files.info, number)
-        if self._files.inputs is not None:
-            self._write_inputs(path, self._files.inputs)
+        """Run the check on a model that stands on disk; counts as one iteration unless it is a probe of ours."""
+        number = self.tally.checks
+        if stage not in _PROBES and self._files.info is not None:
+            write_iteration(self._files.info, self._iteration)
         self.listener(events.Checking(number, stage, doing, size, self.left, self.check.line(path)))
         try:
-            judged = judge(self.check.run(path), self._rules, self.reference)
+            judged = self._judge(path)
         except UndoError:
-            self._next_number = number
             self._take_back()
         seconds = judged.evidence.seconds
         self.tally.outcomes[judged.outcome] += 1
@@ -244,14 +245,27 @@ class Driver:
                 kept="nothing was concluded from it",
                 next_steps=[f"run it by hand: {self.check.line(path)}"],
             )
-        for missing in self._files.artifacts.sort(judged.outcome, number, stage):
-            self.listener(events.Remark(f"the artifact {missing} was not there after check {number}"))
+        if stage not in _PROBES:
+            for missing in self._files.artifacts.sort(judged.outcome, self._iteration, stage):
+                self.listener(events.Remark(f"the artifact {missing} was not there after iteration {self._iteration}"))
+            self._iteration += 1
         return judged
+
+    def _judge(self, path: Path) -> Judged:
+        if self._files.inputs is not None:
+            try:
+                self._write_inputs(path, self._files.inputs)
+            except errors.CannotCompare as error:
+                if self.reference is None:
+                    raise  # not even the original has values
+                return Judged(Outcome.INVALID, error.message, Evidence(0))
+        return judge(self.check.run(path), self._rules, self.reference)
 
     def tidy(self) -> None:
         """Leave no candidate and no copied weights behind."""
         if not self._files.keep_last:
-            self.workspace.candidate.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # what went wrong before is told, not this
+                self.workspace.candidate.unlink(missing_ok=True)
         self.workspace.remove_copies()
         self.check.close()
 
@@ -261,7 +275,7 @@ class Driver:
             newest = next(reversed(self._memory))
             judged = self._memory.pop(newest)
             self.tally.outcomes[judged.outcome] -= 1
-            self._next_number -= 1
+            self._iteration -= 1
             self.passing = [candidate for candidate in self.passing if candidate != newest]
         else:
             self.listener(events.Remark("there is no answer to take back"))
@@ -279,7 +293,7 @@ class Driver:
             for feed, value in zip(feeds, values or (), strict=False):
                 feed[name] = value
         if not any(feeds) and found.fed_inputs():
-            raise errors.BiopsyError(
+            raise errors.CannotCompare(
                 f"no values are recorded for the inputs of {model}, so they cannot be written to {path}",
                 next_steps=["give inputs that the model runs with by --load-inputs", "or leave --iter-inputs out"],
             )

@@ -72,7 +72,15 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     with tempfile.TemporaryDirectory(prefix="biopsy-") as folder:
         samples = job.samples if job.samples is not None else made_samples(index)
         every = job.files.inputs is not None or job.cut == "constant" or job.types_by_running
-        recording = Recording(index, samples, Path(folder), listener, every_tensor=every, engines=job.record_with)
+        recording = Recording(
+            index,
+            samples,
+            Path(folder),
+            listener,
+            every_tensor=every,
+            made_up=job.samples is None,
+            engines=job.record_with,
+        )
         types = CutTypes(index, recording.tensor_type, infer=job.infer_types, recorded_first=job.types_by_running)
         problem = Problem(
             index,

@@ -24,6 +24,9 @@ ENGINES = ("onnxrt:optimization=none", "reference")
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"})
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
+_SHAPES = frozenset({"Shape", "Size"})
+"""Operators whose result depends on the shape of what they read, and not on its values."""
+
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
@@ -34,7 +37,8 @@ class Recording:
 
     ``samples`` are feeds for the graph inputs. A feed that holds inner tensors too (a layerwise inputs file) is
     believed for them, so that what is fed or frozen is what the user's golden values were made from. ``every_tensor``
-    records all tensors in the one run, not only those that a boundary may freeze.
+    records all tensors in the one run, not only those that a boundary may freeze. ``made_up`` samples are random: what
+    depends on their values says nothing about the user's.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Recording:
         listener: events.Listener,
         *,
         every_tensor: bool = False,
+        made_up: bool = False,
         engines: Sequence[str] = ENGINES,
     ) -> None:
         self._index = index
@@ -52,6 +57,7 @@ class Recording:
         self._folder = folder
         self._listener = listener
         self._every_tensor = every_tensor
+        self._made_up = made_up
         self._engines = engines
         self._tries = 0
 
@@ -69,7 +75,9 @@ class Recording:
         return found if found and len(found) == len(self._samples) else None
 
     def constant_value(self, tensor: int) -> Array | None:
-        """The tensor's value if it is known and the same in every sample; else None."""
+        """The tensor's value if it is known and the same in every sample, those not made up too; else None."""
+        if self._made_up and tensor not in self.value_free:
+            return None
         values = self.values(tensor)
         if values is None or not all(same_values(values[0], value) for value in values[1:]):
             return None
@@ -93,11 +101,22 @@ class Recording:
     @cached_property
     def independent(self) -> frozenset[int]:
         """Tensors that depend on no graph input and on no random operator: constants, however long the way to them."""
+        return self._free_of_inputs(cut_at=frozenset())
+
+    @cached_property
+    def value_free(self) -> frozenset[int]:
+        """Tensors that depend on no input's values: on nothing, or on the shapes of tensors alone."""
+        return self._free_of_inputs(cut_at=_SHAPES)
+
+    def _free_of_inputs(self, cut_at: frozenset[str]) -> frozenset[int]:
+        """Tensors to which no way leads from an input or a random operator, ways through some operators not counted."""
         dependent = set(self._index.fed_inputs())
         found: set[int] = set()
-        for node in self._index.nodes:
+        for number in neighbourhood_order(self._index, range(len(self._index.nodes))):
+            node = self._index.nodes[number]
             varies = node.op_type in _RANDOM or (node.domain and not node.reads)
-            if varies or any(tensor in dependent for tensor in node.reads):
+            reads = () if node.op_type in cut_at and not node.domain else node.reads
+            if varies or any(tensor in dependent for tensor in reads):
                 dependent.update(node.writes)
             else:
                 found.update(node.writes)

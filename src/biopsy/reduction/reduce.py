@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.outcome import Outcome
-from biopsy.model.write import require_writable
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.model.write import cannot_write, require_writable
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver, RestartError
@@ -109,10 +112,7 @@ def _check_written(driver: Driver, output: Path) -> None:
         return
     driver.check.close()
     driver.check = driver.check.cold()
-    if driver.check.names_candidate:
-        judged = driver.check_file(output, driver.left, "final", f"the result {output}")
-    else:
-        judged = driver.check_bytes(driver.best_parts(), driver.left, "final", f"the result {output}")
+    judged = _judge_copy(driver, output)
     if judged.outcome is not Outcome.REPRODUCES:
         raise errors.CheckError(
             f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}):"
@@ -121,6 +121,24 @@ def _check_written(driver: Driver, output: Path) -> None:
             next_steps=[driver.check.line(output)],
         )
     driver.listener(events.Verified(str(output)))
+
+
+def _judge_copy(driver: Driver, output: Path) -> Judged:
+    """Check a copy of the file, beside it so that it finds its weights: a check may change or delete what it is given.
+
+    A check that knows by itself where candidates stand is given the same model there.
+    """
+    if not driver.check.names_candidate or not output.is_file():
+        return driver.check_bytes(driver.best_parts(), driver.left, "final", f"the result {output}")
+    copy = output.with_name(f".{output.stem}.{os.getpid()}{output.suffix}")
+    try:
+        shutil.copyfile(output, copy)
+        return driver.check_file(copy, driver.left, "final", f"the result {output}")
+    except OSError as error:
+        raise cannot_write(copy, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            copy.unlink(missing_ok=True)
 
 
 def _left(driver: Driver) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from biopsy.model.inlined import inlined_parts
 from biopsy.model.load import parse
 from biopsy.model.write import write_whole
 
@@ -56,10 +57,9 @@ def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str
         return
     from biopsy.model import external as weights
 
-    model = parse(b"".join(parts), path)
-    if external is None:
-        if sum(map(weights.byte_size, weights.external_tensors(model))) <= weights.MOST_INLINE:
-            weights.load_into(model, folder)
-        else:
-            external = weights.default_name(path)
-    weights.save_with_weights(model, path, folder, external)
+    data = b"".join(parts)
+    model = parse(data, path)
+    if external is None and sum(map(weights.byte_size, weights.external_tensors(model))) <= weights.MOST_INLINE:
+        write_whole(path, inlined_parts(data, model, folder))
+    else:
+        weights.save_with_weights(model, path, folder, external or weights.default_name(path))

@@ -7,11 +7,14 @@ change values run only where the check does not compare with recorded values.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import events
 from biopsy.checks.outcome import Outcome
-from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.order import neighbourhood_order
 
 if TYPE_CHECKING:
     import onnx
@@ -21,10 +24,12 @@ if TYPE_CHECKING:
 Values = Literal["auto", "keep", "free"]
 """``keep`` the recorded values, be ``free`` to change them, or find out."""
 
-_FACTOR = 1.25
-"""What weights are multiplied with for the probe: more than any tolerance, less than what makes a number overflow."""
+_CHANGING = ("Cos", "Atan", "Softplus", "Erf", "Tanh")
+"""Operators that change nearly every number and make none infinite; one that the model lacks tells a check nothing."""
 
-_MOST_PROBES = 2
+_FLOATS = frozenset({1, 10, 11})
+
+_MOST_CANDIDATES = 5
 
 
 def may_change_values(driver: Driver, values: Values, compares_recorded: bool | None) -> bool:
@@ -32,9 +37,9 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
 
     ``compares_recorded`` is what the check's own words tell: True if it loads golden values, False if it computes its
     reference anew for each candidate or looks at no values at all, None if its words tell nothing. Then a failure that
-    is no comparison (a signal; a load, build or run error) is free; and last, passing candidates are checked with
-    changed weights: if they pass all the same, the check does not compare with recorded values. If that cannot be
-    tried, values are kept.
+    is no comparison (a signal; a load, build or run error) is free. Last, a passing candidate that computes outputs of
+    the original is checked with those outputs changed: if it passes all the same, the check does not compare with
+    recorded values. If that cannot be tried, values are kept.
     """
     if values != "auto":
         return values == "free"
@@ -47,56 +52,65 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
 
 
 def _probe(driver: Driver) -> bool:
-    tried = 0
-    for candidate in sorted(driver.passing, key=lambda passing: passing.size):
-        changed = _with_changed_weights(driver, candidate)
-        if changed is None:
+    for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
+        changed = _with_changed_outputs(driver, candidate)
+        doing = "a part of the model that computes its outputs"
+        if (
+            changed is None
+            or driver.judge_candidate(Proposal(candidate, doing), "values").outcome is not Outcome.PASSES
+        ):
             continue
-        judged = driver.check_bytes([changed], candidate.size, "values", "a passing candidate with other weights")
+        judged = driver.check_bytes([changed], candidate.size, "values", "the same with its outputs changed")
         if judged.outcome is not Outcome.PASSES:
-            driver.listener(
-                events.Remark(f"values    kept: with other weights a passing candidate {judged.outcome.value}")
-            )
-            return False
-        tried += 1
-        if tried == _MOST_PROBES:
-            break
-    if not tried:
-        driver.listener(
-            events.Remark(
-                "values    kept: no passing candidate has weights to change, to see if the check compares values"
-            )
-        )
-    return tried > 0
+            reason = f"a passing candidate with its outputs changed {judged.outcome.value}"
+            driver.listener(events.Remark(f"values     kept: {reason}"))
+        return judged.outcome is Outcome.PASSES
+    driver.listener(events.Remark("values     kept: no passing candidate was met to see if the check compares values"))
+    return False
 
 
-def _with_changed_weights(driver: Driver, candidate: Candidate) -> bytes | None:
-    """A candidate with every float weight that stands in the model multiplied; None if it has none."""
+def _candidates(driver: Driver) -> Iterator[Candidate]:
+    """Candidates that compute an output of the original: those known to pass, the nodes of the outputs, the last ones.
+
+    A check may look at the original's outputs alone, so what computes none of them may pass whatever its values are.
+    """
+    problem = driver.problem
+    outputs = [tensor for tensor in problem.index.outputs if tensor in problem.index.producer]
+    for candidate in sorted(driver.passing, key=lambda passing: passing.size):
+        if not problem.subset(candidate).written.isdisjoint(outputs):
+            yield candidate
+    order = neighbourhood_order(problem.index, problem.whole.nodes)
+    tries = [[problem.index.producer[tensor]] for tensor in outputs]
+    tries += [order[-count:] for count in (2, 4, 8) if count < len(order)]
+    for nodes in tries:
+        closed = problem.closed(Candidate(tuple(sorted(nodes))))
+        if closed is not None and not problem.subset(closed).written.isdisjoint(outputs):
+            yield closed
+
+
+def _with_changed_outputs(driver: Driver, candidate: Candidate) -> bytes | None:
+    """A candidate, each float output handed through one more operator; None if that cannot be done."""
     from biopsy.model.load import parse
 
     index = driver.problem.index
-    subset = driver.problem.subset(candidate)
-    if not any(
-        tensor in index.weights
-        and index.weights[tensor].kind.elem in {1, 10, 11}
-        and not index.weights[tensor].external
-        for tensor in subset.read
-    ):
-        return None
+    captured = {index.names[tensor] for tensor in index.captured}
     model = parse(b"".join(driver.parts(candidate)), None)
-    changed = [_change(weight) for weight in model.graph.initializer]
-    return model.SerializeToString() if any(changed) else None
+    floats = [info.name for info in model.graph.output if info.type.tensor_type.elem_type in _FLOATS]
+    if not floats or not captured.isdisjoint(floats):
+        return None
+    taken = {node.op_type for node in index.nodes}
+    operator = next((name for name in _CHANGING if name not in taken), _CHANGING[0])
+    for name in floats:
+        _hand_through(model.graph, name, operator)
+    return model.SerializeToString()
 
 
-def _change(weight: onnx.TensorProto) -> bool:
-    import numpy as np
-    from onnx import TensorProto, numpy_helper
-
-    if weight.data_type not in {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE} or weight.external_data:
-        return False
-    before = numpy_helper.to_array(weight)
-    after = (before * before.dtype.type(_FACTOR)).astype(before.dtype)
-    if np.array_equal(before, after, equal_nan=True):
-        return False
-    weight.CopyFrom(numpy_helper.from_array(after, weight.name))
-    return True
+def _hand_through(graph: onnx.GraphProto, name: str, operator: str) -> None:
+    """Compute an output under another name, and the output itself from that."""
+    before = f"{name}__before_change"
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for place, found in enumerate(names):
+                if found == name:
+                    names[place] = before
+    graph.node.add(op_type=operator, input=[before], output=[name], name=f"{name}__changed")

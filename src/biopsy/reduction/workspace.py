@@ -51,7 +51,7 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
         return Workspace(wanted, _referred(index, external, prefix))
     if may_move and os.access(index.folder, os.W_OK):
         return Workspace(index.folder / f".{wanted.stem}.{os.getpid()}{wanted.suffix}", {})
-    copied = here / f".{wanted.stem}.weights"
+    copied = here / f".{wanted.stem}.{os.getpid()}.weights"
     _copy(index, {place.location for place in external.values()}, copied)
     return Workspace(wanted, _referred(index, external, PurePosixPath(copied.name)), copied)
 

@@ -158,6 +158,38 @@ def test_artifacts_are_sorted_by_outcome_and_named_by_iteration(here: Path) -> N
     )
 
 
+def test_what_is_checked_only_to_see_if_the_check_is_any_good_is_no_artifact(here: Path, capsys) -> None:
+    save(chain(8), here / "m.onnx")
+    check = script(here, "sys.exit('n5' in names)")
+    assert reduce("m.onnx", "-o", "r.onnx", "--artifacts", "polygraphy_debug.onnx", "--check", *check) == 0
+    sorted_ = [path.name for path in (here / "polygraphy_artifacts").glob("*/*")]
+    assert sorted_
+    assert not any("identity" in name or "final" in name for name in sorted_)
+    assert "was not there" not in told(capsys)
+
+
+@pytest.mark.parametrize("harm", ["open(sys.argv[1], 'w').write('rubbish')", "import os; os.remove(sys.argv[1])"])
+def test_a_check_that_rewrites_or_deletes_the_model_does_not_harm_the_result(here: Path, harm: str) -> None:
+    save(chain(8), here / "m.onnx")
+    check = (*script(here, f"{harm}\nsys.exit('n5' in names)")[:2], "{}")
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", *check) == 0
+    assert names(onnx.load("r.onnx")) == ["n5"]
+    assert sorted(path.name for path in here.iterdir()) == ["check.py", "m.onnx", "r.onnx"]
+
+
+def test_inputs_that_cannot_be_written_make_a_candidate_invalid_and_no_more(here: Path) -> None:
+    """A sequence is no tensor that a file of inputs can hold."""
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"], name="split", axis=0),
+        helper.make_node("ConcatFromSequence", ["parts"], ["j"], name="concat", axis=0),
+        helper.make_node("Mul", ["j", "j"], ["y"], name="mul"),
+    ]
+    save(model(nodes, [info("x")], [info("y")]), here / "m.onnx")
+    check = script(here, "sys.exit('mul' in names)")
+    assert reduce("m.onnx", "-o", "r.onnx", "--iter-inputs", "in.npz", "--check", *check) == 0
+    assert "mul" in names(onnx.load("r.onnx"))
+
+
 def test_recorded_inputs_of_every_sample_are_written_for_each_candidate(here: Path) -> None:
     save(chain(6, ("Neg",)), here / "m.onnx")
     np.savez("a.npz", t0=np.full((2, 2), 1, np.float32))
