@@ -16,6 +16,8 @@ from pathlib import Path
 
 from biopsy.cli.app import COMMANDS, Parser
 from biopsy.engines import registry
+from biopsy.reduction.passes.bypass import bypass
+from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 HERE = Path(__file__).parent
 _PART = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -85,9 +87,28 @@ def overview() -> str:
     return "\n".join(["| | |", "|---|---|", *rows, ""])
 
 
+def passes() -> str:
+    """Every pass of a reduction in its order: what it does, when it runs, what it may change."""
+    rows = [
+        f"| `{one.name}` | {_sentence(one.summary)} | nodes | {'no' if one.search is bypass else 'yes'} | |"
+        for one in PASSES
+    ]
+    for named in MODEL_PASSES:
+        when = " or ".join(f"`--{option}`" for option in named.only_with) or "the model"
+        keeps = "yes" if named.keeps_values else "no"
+        changed = {"inputs": named.changes_inputs, "outputs": named.changes_outputs}
+        changes = ", ".join(border for border, is_changed in changed.items() if is_changed)
+        rows.append(f"| `{named.name}` | {_sentence(named.summary)} | {when} | {keeps} | {changes} |")
+    head = [
+        "| pass | what it removes or replaces | works on, or needs | keeps values | may change |",
+        "|---|---|---|---|---|",
+    ]
+    return "\n".join([*head, *rows, ""])
+
+
 def renewed(text: str) -> str:
     """A page with its generated parts as they should be."""
-    makers: dict[str, Callable[[], str]] = {"engines": engines, "overview": overview}
+    makers: dict[str, Callable[[], str]] = {"engines": engines, "overview": overview, "passes": passes}
 
     def renew(match: re.Match[str]) -> str:
         made = makers[match[2]]() if match[2] in makers else options_of(match[2])

@@ -176,6 +176,14 @@ def test_every_mode_and_its_passes_stand_in_the_reference() -> None:
             assert all(f"`{one.name}`" in row for one in (*passes.once, *passes.repeated))
 
 
+def test_the_passes_that_keep_values_are_those_that_the_explanation_names() -> None:
+    page = ROOT / "docs" / "explanation" / "how-reducing-works.md"
+    told = section(page, "## Which passes keep values").partition("All others")[0]
+    nodes = {named.name for named in schedule.PASSES if named.name != "bypass"}
+    model = {named.name for named in schedule.MODEL_PASSES if named.keeps_values}
+    assert set(re.findall(r"`([\w-]+)`", told)) == nodes | model
+
+
 def test_every_dependency_has_its_reason() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     reasons = (ROOT / "docs" / "explanation" / "dependencies.md").read_text(encoding="utf-8")
