@@ -104,7 +104,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="tensors to return instead of the model's outputs, patterns allowed; 'mark all': every tensor too",
     )
-    group.add_argument(
+    add_weights_folder(group)
+
+
+def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Where to find external weights, into ``args.external_data_dir``."""
+    parser.add_argument(
         "--external-data-dir",
         "--load-external-data",
         "--ext",
@@ -112,6 +117,26 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where external weights stand (default: the model's folder)",
     )
+
+
+def add_weights_file(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Whether to write weights into a file of their own: see ``weights_file``."""
+    parser.add_argument(
+        "--save-external-data",
+        "--external-data-path",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="put weights into a file of this name beside the output (default name: OUTPUT.data)",
+    )
+
+
+def weights_file(args: argparse.Namespace, output: Path) -> str | None:
+    """The name of the file for weights beside ``output``; None if they go inside."""
+    from biopsy.model.external import default_name
+
+    asked: str | None = args.save_external_data
+    return default_name(output) if asked == "" else asked
 
 
 def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from biopsy import errors
-from biopsy.cli import options
+from biopsy.cli import option_groups, options
 
 if TYPE_CHECKING:
     from biopsy.checks.judge import Rules
@@ -200,22 +200,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:key=value,...]",
         help="the engine that records the original's values (default: onnxrt, its optimizer off, else reference)",
     )
-    group.add_argument(
-        "--external-data-dir",
-        "--load-external-data",
-        "--ext",
-        type=Path,
-        metavar="DIR",
-        help="where external weights stand (default: the model's folder)",
-    )
-    group.add_argument(
-        "--save-external-data",
-        "--external-data-path",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="write the weights of the result into a file beside it",
-    )
+    option_groups.add_weights_folder(group)
+    option_groups.add_weights_file(group)
 
 
 def _add_boundary_options(parser: argparse.ArgumentParser) -> None:
@@ -327,7 +313,6 @@ def _shown(args: argparse.Namespace) -> str:
 def _job(args: argparse.Namespace) -> Job:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.cli.debug import safeguards
-    from biopsy.model.external import default_name
     from biopsy.reduction.driver import IterationFiles
     from biopsy.reduction.job import Job
     from biopsy.reduction.recording import ENGINES
@@ -339,9 +324,8 @@ def _job(args: argparse.Namespace) -> Job:
     safeguards.require_distinct_files(args, output)
     safeguards.require_writable_candidate(args.iter_artifact)
     safeguards.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
-    external = default_name(output) if args.save_external_data == "" else args.save_external_data
     return Job(
-        Target(output, args.min_good, external),
+        Target(output, args.min_good, option_groups.weights_file(args, output)),
         args.mode,
         _rules(args),
         args.iter_artifact,

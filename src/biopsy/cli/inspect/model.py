@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biopsy.cli.option_groups import add_weights_folder
+
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
 
@@ -42,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=(),
         help="the same, chosen one by one; adds to --mode",
     )
-    parser.add_argument("--external-data-dir", type=Path, metavar="DIR", help="where external weights stand")
+    add_weights_folder(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
+from biopsy.cli import option_groups
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -40,16 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs", nargs="+", metavar="NAME:TYPE", help="outputs of the part (default: the model's own)"
     )
-    parser.add_argument(
-        "--external-data-dir", type=Path, metavar="DIR", help="where the model's external weights stand"
-    )
-    parser.add_argument(
-        "--save-external-data",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="put weights into a file of this name beside the output (default name: OUTPUT.data)",
-    )
+    option_groups.add_weights_folder(parser)
+    option_groups.add_weights_file(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -64,7 +57,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     inputs = None if args.inputs is None else [parse_input(text, index.ids) for text in args.inputs]
     outputs = None if args.outputs is None else [parse_output(text, index.ids) for text in args.outputs]
     part = extract(index, inputs, outputs)
-    name = external.default_name(args.output) if args.save_external_data == "" else args.save_external_data
+    name = option_groups.weights_file(args, args.output)
     shown = [
         ", ".join(f"{info.name} {value_info.tensor_type(info.SerializeToString()) or ''}".strip() for info in infos)
         for infos in (part.graph.input, part.graph.output)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import option_groups
 
 if TYPE_CHECKING:
     import onnx
@@ -47,20 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take types and shapes from one run of the model in onnxruntime; dynamic dimensions become sizes",
     )
-    _add_weight_options(parser)
-
-
-def _add_weight_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--external-data-dir", type=Path, metavar="DIR", help="where the model's external weights stand"
-    )
-    parser.add_argument(
-        "--save-external-data",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="put weights into a file of this name beside the output (default name: OUTPUT.data)",
-    )
+    option_groups.add_weights_folder(parser)
+    option_groups.add_weights_file(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -83,7 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.cleanup:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
-    name = external.default_name(args.output) if args.save_external_data == "" else args.save_external_data
+    name = option_groups.weights_file(args, args.output)
     external.save_with_weights(model, args.output, folder, name)
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {printable(', '.join(sanitize.changes(before, after))) or 'no node was added or removed'}")
