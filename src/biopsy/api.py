@@ -117,6 +117,7 @@ def reduce(
     values: Values = "auto",
     keep_inputs: bool = False,
     keep_outputs: bool = False,
+    mark_intermediate: bool = False,
     simplify: bool = False,
     anonymize: bool = False,
     skip_passes: Sequence[str] = (),
@@ -132,7 +133,8 @@ def reduce(
 
     ``inputs`` are feeds, tensor name -> array of the input's shape and dtype, of which every one is recorded: cuts
     that look like shapes are frozen with their values. ``input_shapes`` freezes dynamic inputs. ``min_good`` is where
-    to write the passing model closest in size. ``simplify`` also tries to remove attributes, make sizes smaller and
+    to write the passing model closest in size. ``mark_intermediate`` makes every tensor of a candidate an output, for a
+    wrong value that is masked later. ``simplify`` also tries to remove attributes, make sizes smaller and
     fill weights, ``anonymize`` to replace names and weights; ``skip_passes`` and ``only_passes`` name passes, which
     ``biopsy debug reduce --list-passes`` lists. ``listener`` is called with each event of ``biopsy.events``.
 
@@ -159,6 +161,7 @@ def reduce(
             values=values,
             keep_inputs=keep_inputs,
             keep_outputs=keep_outputs,
+            mark_intermediate=mark_intermediate,
             selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
         )
         return run_job(_index(model), _as_check(check, candidate, takes), job, listener)

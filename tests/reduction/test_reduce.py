@@ -361,3 +361,16 @@ def test_a_model_that_no_engine_knows_is_not_run_at_all(reducer, monkeypatch: py
     made = model(nodes, [info("t0", elem=INT64)], [info("t9", elem=INT64)], domains=["my"], value_info=typed)
     reducer(made, has("n4"))
     assert names(reducer.result) == ["n4"]
+
+
+def test_a_failure_that_is_masked_later_is_found_in_as_few_checks_as_any(reducer) -> None:
+    """It is seen only where the culprit's own output is one of the candidate's."""
+
+    def fails(candidate: onnx.ModelProto) -> bool:
+        return "t524" in [entry.name for entry in candidate.graph.output] and has("n523")(candidate)
+
+    with pytest.raises(errors.OriginalPasses, match="--mark-intermediate"):
+        reducer(chain(1000), fails)
+    result = reducer(chain(1000), fails, mark_intermediate=True)
+    assert result.kept == (523,)
+    assert result.checks <= 2 * math.ceil(math.log2(1000)) + 10

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
@@ -57,6 +57,12 @@ class Job:
 def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
     """Reduce an indexed model. Raises what ``reduce_problem`` raises, and UsageError for a job that cannot be done."""
     require_distinct(job.files.artifacts.files, job.target.output)
+    if job.selection.anonymize and job.target.min_good is not None:
+        raise errors.UsageError(
+            f"--anonymize cannot be had with --min-good: {job.target.min_good} would hold the original"
+        )
+    selection = replace(job.selection, keep_inputs=job.keep_inputs, keep_outputs=job.keep_outputs)
+    schedule = schedule_of(job.mode, selection)
     index.override_input_shapes(dict(job.input_shapes))
     listener(
         events.ModelRead(
@@ -93,5 +99,4 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
             may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
         )
         driver = Driver(problem, check, job.rules, place, listener, job.files)
-        selection = replace(job.selection, keep_inputs=job.keep_inputs, keep_outputs=job.keep_outputs)
-        return reduce_problem(driver, schedule_of(job.mode, selection), job.target)
+        return reduce_problem(driver, schedule, job.target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -28,8 +28,8 @@ _LARGEST_FROZEN = 16 << 20  # bytes
 class Problem:
     """What passes and the driver know of the model.
 
-    ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: in the whole model every
-    tensor is an output, because the failure is masked otherwise. ``may_change_values`` is asked once, when a pass
+    ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
+    is an output, because the failure is masked otherwise. ``may_change_values`` is asked once, when a pass
     wants to know.
     """
 
@@ -144,7 +144,12 @@ class Problem:
         infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
         frozen = {t: span for t in subset.cuts if (span := self.frozen(t, candidate.sample)) is not None}
         inputs = self.index.inputs if self._keep_inputs else None
-        outputs = self.index.outputs if self._keep_outputs else None
+        outputs: Sequence[int] | None = self.index.outputs if self._keep_outputs else None
+        if self._mark_intermediate and outputs is None:
+            # What is masked later is masked in a candidate too: it must be seen where it is.
+            inner = sorted(subset.written.difference(subset.sinks))
+            infos |= {tensor: info for tensor in inner if (info := self._types.info(tensor)) is not None}
+            outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
         return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
 
     def everything_marked(self) -> Boundary:

@@ -123,8 +123,12 @@ class Selection:
 
 
 def schedule_of(mode: Mode, selection: Selection = Selection()) -> Schedule:
-    """The passes that a mode runs, those that are not selected left out. Raises UsageError for unknown names."""
+    """The passes that a mode runs, those that are not selected left out.
+
+    Raises UsageError for unknown names, and for options that could not do what they say.
+    """
     _require_known((*selection.skip, *selection.only))
+    _require_possible(mode, selection)
     once, repeated = _OF_MODE[mode]
     return Schedule(
         tuple(_BY_NAME[name] for name in once if selection.takes(_BY_NAME[name])),
@@ -139,6 +143,16 @@ _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("linear",), ()),
 }
 """The passes over nodes of each mode: those that run once, and those that are repeated."""
+
+
+def _require_possible(mode: Mode, selection: Selection) -> None:
+    """A file that is not simplified or anonymized, although that was asked for, must not look as if it were."""
+    for option, asked in (("--simplify", selection.simplify), ("--anonymize", selection.anonymize)):
+        if asked and mode != "minimal":
+            raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
+    if selection.anonymize and (selection.keep_inputs or selection.keep_outputs):
+        kept = "--no-reduce-inputs" if selection.keep_inputs else "--no-reduce-outputs"
+        raise errors.UsageError(f"--anonymize cannot be had with {kept}, which keeps names of the original")
 
 
 def _require_known(names: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.reduction.passes.weights import weights, weights_left
-from support.models import chain, info, model, weight
+from support.models import INT64, chain, info, model, weight
 from support.passes import assert_valid, run_pass
 
 
@@ -87,3 +87,13 @@ def test_external_weights_become_values_inside_without_being_read(tmp_path: Path
     result = run_pass(weights, onnx.load(tmp_path / "m.onnx", load_external_data=False)).model
     assert not result.graph.initializer[0].external_data
     assert values(result) == {"w0": [1.0] * 400}
+
+
+def test_a_table_of_integers_is_told_of_since_it_stays() -> None:
+    made = model(
+        [helper.make_node("Gather", ["tokens", "i"], ["y"])],
+        [info("i", (1,), INT64)],
+        [info("y", (1,), INT64)],
+        [weight("tokens", *range(40), dtype="int64")],
+    )
+    assert [line for line in weights_left(made) if "tokens" in line and "never replaced" in line]

@@ -8,12 +8,14 @@ nothing; it is ``sizes`` that makes it small.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.model import walk
 from biopsy.model.external import MOST_INLINE, is_external
 from biopsy.model.storage import raw_size
+from biopsy.model.tensor_type import BOOL, INTEGERS
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
 from biopsy.reduction.passes.fewest import fewest
@@ -29,6 +31,7 @@ _ONE = {
 
 _SEED = 20
 _MOST_NAMED = 8
+_MOST_OF_A_SHAPE = 16  # elements
 
 Fill = Callable[["onnx.TensorProto"], "bytes | None"]
 
@@ -54,12 +57,23 @@ def weights(model: onnx.ModelProto) -> ChangeSearch:
 
 
 def weights_left(model: onnx.ModelProto) -> Sequence[str]:
-    """Which floating weights still have values of their own."""
-    names = [tensor.name or "a constant" for tensor in walk.tensors(model) if _may_fill(tensor)]
-    if not names:
-        return ()
+    """Which weights still have values of their own: floating ones that could not be filled, integers of some size."""
+    floating = [tensor.name or "a constant" for tensor in walk.tensors(model) if _may_fill(tensor)]
+    integers = [tensor.name or "a constant" for tensor in walk.tensors(model) if _is_table(tensor)]
+    return (
+        *_left("weights    not replaced, since the failure or its check needs their values", floating),
+        *_left("weights    integers are never replaced", integers),
+    )
+
+
+def _left(what: str, names: list[str]) -> list[str]:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return (f"weights   kept as they were, since the failure needs them: {', '.join(names[:_MOST_NAMED])}{more}",)
+    return [f"{what}: {', '.join(names[:_MOST_NAMED])}{more}"] if names else []
+
+
+def _is_table(tensor: onnx.TensorProto) -> bool:
+    """Whether it holds integers or booleans, and more of them than a shape or a list of axes does."""
+    return tensor.data_type in INTEGERS | {BOOL} and math.prod(tensor.dims) > _MOST_OF_A_SHAPE
 
 
 def _fillable(model: onnx.ModelProto) -> list[int]:
