@@ -25,12 +25,16 @@ CANDIDATE = "polygraphy_debug.onnx"  # the default name of both
 
 @dataclass(frozen=True)
 class Tool:
-    """A command that reduces: ``program`` is a Python script run by ``python``."""
+    """A command that reduces: ``program`` is a Python script run by ``python``.
+
+    ``external`` are options that it needs where weights stand in other files.
+    """
 
     name: str
     python: Path
     program: Path
     mode: str
+    external: tuple[str, ...] = ()
 
 
 @dataclass
@@ -56,7 +60,7 @@ def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, fo
     for left in (notes, output):
         left.unlink(missing_ok=True)
     command = [tool.python, HERE / "measured.py", notes, CHECK.name, tool.program, "debug", "reduce"]
-    command += [os.path.relpath(model, folder)]
+    command += [os.path.relpath(model, folder), *(tool.external if any(folder.glob("*.bin")) else ())]
     command += ["-o", output.name, f"--mode={tool.mode}", "--check", sys.executable, CHECK, CANDIDATE, *wanted]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.monotonic()
@@ -86,7 +90,7 @@ def _wait(process: subprocess.Popen[bytes], limit: float) -> tuple[str, float]:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return "stopped", peak
-    return ("" if status == 0 else f"status {status}"), 0.0
+    return ("" if status == 0 else "no result"), 0.0
 
 
 def _look_at(output: Path, wanted: Sequence[str], made: Run) -> None:

@@ -39,6 +39,9 @@ class Case:
     pattern: str
 
 
+PEER_EXTERNAL = ("--external-data-dir", ".", "--save-external-data")
+"""What Polygraphy wants to be told about weights in other files."""
+
 EVERY_PATTERN = tuple(models.PATTERNS)
 CASES = (
     Case("chain", 5, "middle"),
@@ -108,8 +111,8 @@ Each run is a whole process, `debug reduce` from start to end, in the same folde
 the same for both, a Python script that loads the candidate without its weights and looks for one, two or three nodes by
 their names (`finds_nodes.py`). Own time is what is left of the wall time without the checks. biopsy's checks include
 three that Polygraphy does not make: the original, a model of one Identity node, which should pass, and the result as it
-was written. Memory is that of the reducing process at its highest. Polygraphy is stopped after {limit} s. Slower: than
-biopsy in its default mode, minimal.
+was written. Memory is that of the reducing process at its highest. A run is stopped after {limit} s; "no result" is a
+traceback. Slower: than biopsy in its default mode, minimal.
 
 {reductions}
 
@@ -138,7 +141,7 @@ def line(case: Case, tool: str, made: Run, best: Run | None) -> str:
     wall = f"> {made.seconds:.0f} (stopped)" if made.ended == "stopped" else f"{made.seconds:.1f}"
     overhead = "" if made.overhead is None else f"{1000 * made.overhead:,.0f}"
     left = made.ended if made.ended and made.ended != "stopped" else "" if made.nodes is None else f"{made.nodes:,}"
-    ratio = f"{made.seconds / best.seconds:.1f}×" if best is not None and not made.ended.startswith("status") else ""  # noqa: RUF001
+    ratio = f"{made.seconds / best.seconds:.1f}×" if best is not None and made.ended != "no result" else ""  # noqa: RUF001
     more = ">" if ratio and made.ended == "stopped" else ""
     cells = [case.kind, f"{case.nodes:,}", case.pattern, tool, len(made.checks), wall, overhead, f"{made.peak:,.0f}"]
     return "| " + " | ".join(map(str, [*cells, left, f"{more}{ratio}"])) + " |"
@@ -175,7 +178,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, default=HERE / "RESULTS.md")
     args = parser.parse_args()
     theirs = args.peer.absolute() / "bin"
-    polygraphy = Tool("Polygraphy bisect", theirs / "python", theirs / "polygraphy", "bisect")
+    polygraphy = Tool("Polygraphy bisect", theirs / "python", theirs / "polygraphy", "bisect", PEER_EXTERNAL)
     tools = [biopsy("minimal"), biopsy("bisect"), polygraphy]
     print(HEAD)
     reductions = table(compare(QUICK if args.quick else CASES, tools), tools)
