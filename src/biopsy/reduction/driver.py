@@ -55,7 +55,6 @@ class Tally:
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     other_failures: Counter[str] = field(default_factory=Counter)
-    seconds: float = 0.0
 
     @property
     def checks(self) -> int:
@@ -232,7 +231,6 @@ class Driver:
             self._take_back()
         seconds = judged.evidence.seconds
         self.tally.outcomes[judged.outcome] += 1
-        self.tally.seconds += seconds
         left = size if judged.outcome is Outcome.REPRODUCES else self.left
         self.listener(
             events.Checked(

@@ -54,6 +54,7 @@ class Problem:
         self._mark_intermediate = mark_intermediate
         self._may_change_values = may_change_values
         self._frozen: dict[tuple[int, int], bytes | None] = {}
+        self._last_subset: tuple[tuple[object, object], Subset] | None = None
 
     @property
     def may_cut_inputs(self) -> bool:
@@ -108,8 +109,15 @@ class Problem:
         return self._normalised(kept, candidate) if kept else None
 
     def subset(self, candidate: Candidate) -> Subset:
-        """The nodes of a candidate, the readers of bypassed nodes rewired."""
-        return Subset(self.index, candidate.nodes, self._rewired(candidate.bypassed))
+        """The nodes of a candidate, the readers of bypassed nodes rewired.
+
+        The last one is remembered: closing a candidate, its border and its bytes all ask for the same.
+        """
+        known = self._last_subset
+        if known is None or known[0] != (candidate.nodes, candidate.bypassed):
+            made = Subset(self.index, candidate.nodes, self._rewired(candidate.bypassed))
+            known = self._last_subset = ((candidate.nodes, candidate.bypassed), made)
+        return known[1]
 
     def _rewired(self, bypassed: Iterable[tuple[int, int]]) -> dict[int, int]:
         """Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it."""
@@ -179,13 +187,8 @@ class Problem:
         return self._frozen[tensor, sample]
 
     def _border_info(self, tensor: int) -> bytes | None:
-        if self._is_free(tensor):
-            return self.index.infos.get(tensor)
-        return self._types.info(tensor)
-
-    def _is_free(self, tensor: int) -> bool:
-        """Whether the tensor's type needs no looking up: the model's own inputs and weights."""
-        return tensor not in self.index.producer
+        """The type of a tensor at the border; what no node computes has the one that the model declares."""
+        return self._types.info(tensor) if tensor in self.index.producer else self.index.infos.get(tensor)
 
     def _constant(self, tensor: int, sample: int) -> bytes | None:
         if self._cut == "input":

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from biopsy.reduction.change import Change, ChangeSearch
+from biopsy.reduction.change import ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at, keep_only
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.leaving_out import leaving_out
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
-from biopsy.reduction.passes.shapes import is_consistent, tell_types_anew
+from biopsy.reduction.passes.shapes import tell_types_anew
 
 if TYPE_CHECKING:
     import onnx
@@ -20,15 +20,7 @@ Item: TypeAlias = tuple[Place, int, str]
 
 def attributes(model: onnx.ModelProto) -> ChangeSearch:
     """Remove every attribute that has a default or may be missing, all at once, then by halves."""
-    able = _removable(model)
-    if is_consistent(model):
-        able = [item for item in able if is_consistent(_without(model, [item]))]
-
-    def propose(kept: Sequence[Item]) -> Change:
-        gone = [item for item in able if item not in kept]
-        return Change(_without(model, gone), f"without {len(gone)} of {len(able)} attributes")
-
-    yield from fewest(able, propose)
+    yield from leaving_out(model, _removable(model), _without, "attributes")
 
 
 def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:

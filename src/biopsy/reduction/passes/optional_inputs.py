@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import walk
-from biopsy.reduction.change import Change, ChangeSearch
+from biopsy.reduction.change import ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.leaving_out import leaving_out
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
-from biopsy.reduction.passes.shapes import is_consistent, tell_types_anew
+from biopsy.reduction.passes.shapes import tell_types_anew
 
 if TYPE_CHECKING:
     import onnx
@@ -21,15 +21,7 @@ Item: TypeAlias = tuple[Place, int, int]
 
 def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
     """Leave out every optional input at once, then by halves; trailing ones vanish, others become ''."""
-    able = _optional(model)
-    if is_consistent(model):
-        able = [item for item in able if is_consistent(_without(model, [item]))]
-
-    def propose(kept: Sequence[Item]) -> Change:
-        gone = [item for item in able if item not in kept]
-        return Change(_without(model, gone), f"without {len(gone)} of {len(able)} optional inputs of nodes")
-
-    yield from fewest(able, propose)
+    yield from leaving_out(model, _optional(model), _without, "optional inputs of nodes")
 
 
 def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:
