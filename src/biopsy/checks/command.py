@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shlex
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from biopsy import errors
-from biopsy.checks import verdict
+from biopsy.checks import process, verdict
 from biopsy.checks.outcome import Evidence
+from biopsy.checks.process import Ended, Limits, Pipe, Stop
 
 PLACEHOLDER = "{}"
-_KEPT_OUTPUT = 8 << 20  # bytes of the beginning and of the end of a check's output that are looked at
 _LEAST_TIMEOUT = 60.0  # seconds
 _TIMES_THE_ORIGINAL = 20
-_GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 
 _OWN_COMMAND = """\
 import sys
@@ -38,15 +32,18 @@ sys.exit(main())
 class CommandCheck:
     """Runs ``words`` for each candidate. In every word, ``{}`` and the literal ``default_name`` stand for its path.
 
-    ``timeout`` is in seconds, None for no limit.
+    ``timeout`` is in seconds, ``memory`` in bytes; None for no limit.
     """
 
-    def __init__(self, words: Sequence[str], default_name: str, timeout: float | None = None) -> None:
+    def __init__(
+        self, words: Sequence[str], default_name: str, timeout: float | None = None, memory: int | None = None
+    ) -> None:
         if not words:
             raise errors.UsageError("--check needs a command", next_steps=["--check biopsy run {} --onnxrt"])
         self.words = tuple(words)
         self.default_name = default_name
         self.timeout = timeout
+        self.memory = memory
 
     automatic = True
 
@@ -67,6 +64,10 @@ class CommandCheck:
         if self.timeout is None:
             self.timeout = max(_LEAST_TIMEOUT, _TIMES_THE_ORIGINAL * seconds)
 
+    @property
+    def _limits(self) -> Limits:
+        return Limits(self.timeout, self.memory)
+
     def cold(self) -> CommandCheck:
         """The check itself: each run is a process of its own."""
         return self
@@ -78,36 +79,54 @@ class CommandCheck:
         """The command as a person would type it."""
         return shlex.join(self.words_for(candidate))
 
-    def run(self, candidate: Path) -> Evidence:
-        """Run the command once. Raises CheckError if it cannot be started, or if its verdict file is not understood."""
-        words = self.words_for(candidate)
-        with tempfile.TemporaryDirectory(prefix="biopsy-check-") as folder:
-            told = Path(folder) / "verdict.json"
-            with (Path(folder) / "output").open("w+b") as output:
-                started = time.monotonic()
-                status, timed_out = self._run(words, output, told)
-                seconds = time.monotonic() - started
-                said = verdict.believed(verdict.read(told), status)
-                return Evidence(status, _both_ends(output), said, seconds, timed_out)
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Run the command once, unless ``stop`` ends it before.
 
-    def _run(self, words: list[str], output: BinaryIO, told: Path) -> tuple[int, bool]:
+        Raises CheckError if it cannot be started, or if its verdict file is not understood.
+        """
+        words = self.words_for(candidate)
         try:
-            process = subprocess.Popen(
-                [*program(words[0]), *words[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, verdict.VARIABLE: str(told)},
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            raise _cannot_start(words, error) from error
-        try:
-            return process.wait(self.timeout), False
-        except subprocess.TimeoutExpired:
-            return _end(process), True
-        finally:
-            _end(process)
+            with tempfile.TemporaryDirectory(prefix="biopsy-check-", ignore_cleanup_errors=True) as folder:
+                told = Path(folder) / "verdict.json"
+                started = time.monotonic()
+                ended = self._run(words, told, stop)
+                seconds = time.monotonic() - started
+                if ended.cause != "itself":
+                    process.end_marked(told)
+                return _evidence(ended, _said(told, ended), seconds)
+        except OSError as error:
+            raise errors.CheckError(
+                f"the check could not be run: {error.strerror or error}"
+                + (f" ({error.filename})" if error.filename else ""),
+                kept="nothing was concluded from it",
+            ) from error
+
+    def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
+        with Pipe() as pipe:
+            try:
+                running = process.Process([*program(words[0]), *words[1:]], pipe.writing, told)
+            except (OSError, ValueError) as error:
+                raise _cannot_start(words, error) from error
+            pipe.handed_on()
+            try:
+                return process.attend(running, pipe.reading, self._limits, stop)
+            finally:
+                running.close()
+
+
+def _said(told: Path, ended: Ended) -> verdict.VerdictFile:
+    """What the check reported of itself; what it was killed while writing counts for nothing."""
+    try:
+        return verdict.believed(verdict.read(told), ended.status)
+    except errors.CheckError:
+        if ended.status >= 0 and ended.cause == "itself":
+            raise
+        return verdict.VerdictFile()
+
+
+def _evidence(ended: Ended, said: verdict.VerdictFile, seconds: float) -> Evidence:
+    timed_out, out_of_memory = ended.cause == "time", ended.cause == "memory"
+    return Evidence(ended.status, ended.output, said, seconds, timed_out, out_of_memory)
 
 
 def program(word: str) -> list[str]:
@@ -151,28 +170,3 @@ def _cannot_start(words: Sequence[str], error: Exception) -> errors.CheckError:
     else:
         reason = str(error)
     return errors.CheckError(f"the check could not be run: {reason}", kept="nothing was concluded", next_steps=steps)
-
-
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """End every process of the group that is left, politely first; returns the status of the first one."""
-    if process.poll() is None:
-        _signal_group(process, signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_GRACE)
-    _signal_group(process, signal.SIGKILL)
-    return process.wait()
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # everyone has gone; macOS says so by EPERM
-        os.killpg(process.pid, number)
-
-
-def _both_ends(output: BinaryIO) -> bytes:
-    size = output.seek(0, os.SEEK_END)
-    output.seek(0)
-    if size <= 2 * _KEPT_OUTPUT:
-        return output.read()
-    start = output.read(_KEPT_OUTPUT)
-    output.seek(-_KEPT_OUTPUT, os.SEEK_END)
-    return start + b"\n[... cut by biopsy ...]\n" + output.read()

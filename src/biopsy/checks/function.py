@@ -9,6 +9,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
 
 
@@ -43,7 +44,7 @@ class FunctionCheck:
         name = getattr(self.function, "__qualname__", repr(self.function))
         return f"{name}({'onnx.load(' if self.as_proto else ''}{str(candidate)!r}{')' if self.as_proto else ''})"
 
-    def run(self, candidate: Path) -> Evidence:
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Call the function once. Raises CheckError if it gives something else than True or False."""
         started = time.monotonic()
         try:

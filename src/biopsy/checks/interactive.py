@@ -8,6 +8,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
 
 QUESTION = "[p]ass or [f]ail? ([s]kip, [u]ndo, [q]uit) "
@@ -45,7 +46,7 @@ class InteractiveCheck:
         """What the person is asked to look at."""
         return f"look at {candidate}"
 
-    def run(self, candidate: Path) -> Evidence:
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Ask until the answer is understood.
 
         Raises Interrupted on [q]uit, UndoError on [u]ndo, UsageError if nobody answers the first question.

@@ -54,6 +54,9 @@ def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tup
         if reference is None or reference.timed_out:
             return Outcome.REPRODUCES, "no answer in time"
         return Outcome.TIMED_OUT, f"no answer after {evidence.seconds:.0f} s"
+    if evidence.out_of_memory:
+        outcome = Outcome.REPRODUCES if reference is None or reference.out_of_memory else Outcome.OTHER_FAILURE
+        return outcome, "more memory than --check-memory allows"
     if rules.decide_alone:
         return _by_rules(evidence, rules)
     return _by_signature(evidence, rules, reference)

@@ -7,6 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
 
 
@@ -28,6 +29,7 @@ class Evidence:
 
     ``status`` is the exit status, or minus the number of the signal that ended it. ``output`` is what it printed,
     stdout and stderr in one, any bytes, its middle cut out when it is very long. ``seconds`` is wall time.
+    ``timed_out`` and ``out_of_memory``: it was ended because it reached that limit.
     """
 
     status: int
@@ -35,6 +37,7 @@ class Evidence:
     verdict: VerdictFile = field(default_factory=VerdictFile)
     seconds: float = 0.0
     timed_out: bool = False
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,11 @@ class Check(Protocol):
     @property
     def names_candidate(self) -> bool: ...  # noqa: D102 -- see the class
 
-    def run(self, candidate: Path) -> Evidence:
-        """Look at the model at ``candidate``. Raises CheckError if the check itself could not be run."""
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Look at the model at ``candidate``, unless ``stop`` says that nobody wants to know any more.
+
+        Raises CheckError if the check itself could not be run.
+        """
 
     def expect(self, seconds: float) -> None:
         """Say how long the original took, so that a candidate that hangs can be told from one that is slow."""

@@ -30,12 +30,15 @@ class Signature:
     message: str
     last_line: str
     outputs: tuple[str, ...]
+    out_of_memory: bool = False
 
     def __str__(self) -> str:
         """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
         told = [part for part in (self.stage, self.kind, self.engine) if part]
         if self.timed_out:
             return "no answer in time"
+        if self.out_of_memory:
+            return "more memory than allowed"
         if told and self.status > 0:
             return " · ".join((*told, *([self.message] if self.message else [])))
         return " · ".join((status_text(self.status), *told))
@@ -54,6 +57,7 @@ def signature_of(evidence: Evidence) -> Signature:
         normalised(said.message),
         normalised(lines[-1]) if lines else "",
         tuple(sorted(said.outputs)),
+        evidence.out_of_memory,
     )
 
 
@@ -70,7 +74,8 @@ def same_failure(one: Signature, other: Signature, match: Match) -> bool:
 
 def _by_status(signature: Signature) -> tuple[object, ...]:
     return (
-        signature.status, signature.timed_out, signature.engine, signature.stage, signature.kind, signature.message,
+        signature.status, signature.timed_out, signature.out_of_memory,
+        signature.engine, signature.stage, signature.kind, signature.message,
     )  # fmt: skip
 
 

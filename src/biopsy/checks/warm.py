@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import queue
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
-from biopsy.checks import verdict
+from biopsy.checks import process, verdict
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.process import Ended, Limits, Pipe, Stop
 
 START = "import sys; sys.path.remove(''); from biopsy.cli.zygote import main; main()"
 """What the zygote runs. It is named, not imported: the command line stands above this layer."""
@@ -27,128 +30,184 @@ _SECONDS_TO_WARM_UP = 120
 
 
 class WarmCheck(CommandCheck):
-    """A command that is our own ``run``; falls back to cold processes where there is no fork or no zygote."""
+    """A command that is our own ``run``; falls back to cold processes where there is no fork or no zygote.
 
-    def __init__(self, words: Sequence[str], default_name: str, timeout: float | None = None) -> None:
-        super().__init__(words, default_name, timeout)
+    ``jobs`` is how many of them may run at once.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        default_name: str,
+        timeout: float | None = None,
+        memory: int | None = None,
+        jobs: int = 1,
+    ) -> None:
+        super().__init__(words, default_name, timeout, memory)
+        self._jobs = jobs
         self._zygote: Zygote | None = None
         self._given_up = not hasattr(os, "fork")
+        self._starting = threading.Lock()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """On another machine, or in another process, the check is a cold one: the zygote is here."""
+        return CommandCheck, (self.words, self.default_name, self.timeout, self.memory)
+
+    def start(self) -> None:
+        """Begin to warm up, and do not wait for it."""
+        with self._starting:
+            if self._zygote is None and not self._given_up:
+                self._zygote = Zygote(self.words, self._jobs)
 
     def cold(self) -> CommandCheck:
         """The same check in a process of its own."""
-        return CommandCheck(self.words, self.default_name, self.timeout)
+        return CommandCheck(self.words, self.default_name, self.timeout, self.memory)
 
     def close(self) -> None:
         """End the zygote."""
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
+        with self._starting:
+            if self._zygote is not None:
+                self._zygote.close()
+                self._zygote = None
 
-    def _run(self, words: list[str], output: BinaryIO, told: Any) -> tuple[int, bool]:
-        if self._zygote is None and not self._given_up:
-            self._zygote = Zygote.start(self.words)
-            self._given_up = self._zygote is None
-        if self._zygote is not None:
+    def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
+        self.start()
+        zygote = self._zygote
+        if zygote is not None:
             try:
-                return self._zygote.check(words, output.name, str(told), self.timeout)
+                return zygote.check(words, told, self._limits, stop)
             except ZygoteGoneError:
                 self._given_up = True
                 self.close()
-                output.seek(0)
-                output.truncate()
-        return super()._run(words, output, told)
+        return super()._run(words, told, stop)
 
 
 class ZygoteGoneError(Exception):
-    """The zygote has ended, or says something that is no answer."""
+    """The zygote has ended, cannot serve these words, or says something that is no answer."""
 
 
 class Zygote:
-    """The client's end of a warm process; see ``biopsy.cli.zygote`` for the other."""
+    """The client's end of a warm process, started at once; see ``biopsy.cli.zygote`` for the other.
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
-        self._process = process
-        self._connection = connection
-        self._lines = connection.makefile("rb")
+    It has as many connections as checks may run at once, and each serves one check at a time.
+    """
 
-    @classmethod
-    def start(cls, words: Sequence[str]) -> Zygote | None:
-        """Start a zygote for a check's words; None if it cannot be had for them."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-c", START, str(theirs.fileno()), json.dumps(list(words))],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
-        zygote = cls(process, ours)
-        try:
-            if zygote._answer(_SECONDS_TO_WARM_UP) == {"ready": True}:
-                return zygote
-        except (ZygoteGoneError, TimeoutError):
-            pass
-        zygote.close()
-        return None
+    def __init__(self, words: Sequence[str], connections: int = 1) -> None:
+        pairs = [socket.socketpair() for _ in range(connections)]
+        theirs = [their.fileno() for _, their in pairs]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", START, json.dumps(theirs), json.dumps(list(words))],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=theirs,
+            start_new_session=True,
+        )
+        for _, their in pairs:
+            their.close()
+        self._connections = [_Connection(ours) for ours, _ in pairs]
+        self._free: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        for connection in self._connections:
+            self._free.put(connection)
+        self._warming = threading.Lock()
+        self._warm = False
 
-    def check(self, words: Sequence[str], output: str, told: str, timeout: float | None) -> tuple[int, bool]:
-        """Run one check in a fork: (status, whether it had to be stopped). Raises ZygoteGoneError."""
-        request = {"words": list(words), "output": output, verdict.VARIABLE: told}
+    def check(self, words: Sequence[str], told: Path, limits: Limits, stop: Stop | None) -> Ended:
+        """Run one check in a fork. Raises ZygoteGoneError."""
+        self._wait_until_warm()
+        connection = self._free.get()
         try:
-            self._connection.sendall(json.dumps(request).encode() + b"\n")
-        except OSError as error:
-            raise ZygoteGoneError from error
-        child = self._answer(None).get("pid")
-        if not isinstance(child, int):
-            raise ZygoteGoneError
-        try:
-            return self._status(timeout), False
-        except TimeoutError:
-            _end_group(child)
-            return self._status(None), True
-        except BaseException:
-            _end_group(child)
-            raise
+            with Pipe() as pipe:
+                fork = connection.ask({"words": list(words), verdict.VARIABLE: str(told)}, pipe.writing)
+                pipe.handed_on()
+                return process.attend(fork, pipe.reading, limits, stop)
+        finally:
+            self._free.put(connection)
 
     def close(self) -> None:
         """End the zygote and whatever it still runs: it sees that nobody listens any more."""
-        self._lines.close()
-        self._connection.close()
+        for connection in self._connections:
+            connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
         self._process.kill()
         self._process.wait()
 
-    def _status(self, timeout: float | None) -> int:
-        status = self._answer(timeout).get("status")
+    def _wait_until_warm(self) -> None:
+        with self._warming:
+            if not self._warm:
+                if self._connections[0].answer(_SECONDS_TO_WARM_UP) != {"ready": True}:
+                    raise ZygoteGoneError
+                self._warm = True
+
+
+class _Connection:
+    """One of the sockets to a zygote: a JSON object a line in both directions."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._read = b""
+
+    def ask(self, request: dict[str, object], output: int) -> _Fork:
+        """Have a check begin that prints into ``output``."""
+        try:
+            self._socket.settimeout(None)
+            data = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self._socket, [data], [output])
+            self._socket.sendall(data[sent:])
+        except OSError as error:
+            raise ZygoteGoneError from error
+        child = self.answer(None).get("pid")
+        if not isinstance(child, int):
+            raise ZygoteGoneError
+        return _Fork(child, self)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def answer(self, timeout: float | None) -> dict[str, Any]:
+        """The next object. Raises TimeoutError if it does not come in time, ZygoteGoneError if none will."""
+        while b"\n" not in self._read:
+            self._socket.settimeout(timeout)
+            try:
+                data = self._socket.recv(4096)
+            except (BlockingIOError, TimeoutError) as error:
+                raise TimeoutError from error
+            except OSError as error:
+                raise ZygoteGoneError from error
+            if not data:
+                raise ZygoteGoneError
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise ZygoteGoneError from error
+        if not isinstance(found, dict):
+            raise ZygoteGoneError
+        return found
+
+
+class _Fork:
+    """A child of the zygote. It has nothing to clean up, so it is never asked politely to end."""
+
+    patient = False
+
+    def __init__(self, pid: int, connection: _Connection) -> None:
+        self.pid = pid
+        self._connection = connection
+
+    def fileno(self) -> int | None:
+        return self._connection.fileno()
+
+    def status(self) -> int | None:
+        try:
+            status = self._connection.answer(0).get("status")
+        except TimeoutError:
+            return None
         if not isinstance(status, int):
             raise ZygoteGoneError
         return status
-
-    def _answer(self, timeout: float | None) -> dict[str, Any]:
-        self._connection.settimeout(timeout)
-        try:
-            line = self._lines.readline()
-        except TimeoutError:
-            # A file over a socket is of no use after a timeout: begin a new one.
-            self._lines = self._connection.makefile("rb")
-            raise
-        except OSError as error:
-            raise ZygoteGoneError from error
-        try:
-            answer = json.loads(line)
-        except ValueError as error:
-            raise ZygoteGoneError from error
-        if not isinstance(answer, dict):
-            raise ZygoteGoneError
-        return answer
-
-
-def _end_group(child: int) -> None:
-    """End a child and all that it started: SIGKILL, for a fork of ours has nothing to clean up."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child, signal.SIGKILL)
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(child, signal.SIGKILL)

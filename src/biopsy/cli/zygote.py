@@ -1,8 +1,9 @@
 """The warm process behind checks that are our own ``run``: engine and files are loaded once, each check is a fork.
 
-Talks over a socket, one JSON object a line: ``{"ready": true}`` when warm, or an end of file if these words cannot be
-served; then for each request ``{"words": [...], "output": path, "BIOPSY_VERDICT": path}`` first ``{"pid": n}``, then
-``{"status": n}``, negative for a signal. It ends with the connection, and so does the child that runs then.
+Talks over sockets, one JSON object a line: ``{"ready": true}`` on the first one when warm, or an end of file if these
+words cannot be served; then on any of them, one check at a time: for ``{"words": [...], "BIOPSY_VERDICT": path}``,
+which comes with the descriptor to print into, first ``{"pid": n}``, then ``{"status": n}``, negative for a signal. A
+child ends with its connection, and the zygote with the last of them.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import gc
 import json
 import os
 import select
-import signal
 import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from biopsy import errors
 from biopsy.checks.command import own_words
+from biopsy.checks.process import end_group, sacrifice
 from biopsy.checks.verdict import VARIABLE
 
 WARM_ENGINES = frozenset({"onnxrt", "reference"})
@@ -28,16 +30,14 @@ WARM_ENGINES = frozenset({"onnxrt", "reference"})
 
 
 def main() -> None:
-    """Serve the connection whose descriptor is the first argument; the second holds the words of the check."""
-    connection = socket.socket(fileno=int(sys.argv[1]))
+    """Serve the connections whose descriptors are the first argument; the second holds the words of the check."""
+    connections = [socket.socket(fileno=descriptor) for descriptor in json.loads(sys.argv[1])]
     if not warm_up(json.loads(sys.argv[2])):
         return
     gc.collect()
     gc.freeze()  # what is loaded now is shared with the children, and not copied by their collector's marks
-    connection.sendall(b'{"ready": true}\n')
-    with connection.makefile("rb") as requests:
-        for line in requests:
-            _serve(json.loads(line), connection)
+    connections[0].sendall(b'{"ready": true}\n')
+    _Server(connections).serve()
 
 
 def warm_up(words: Sequence[str]) -> bool:
@@ -95,46 +95,104 @@ def _load_files(paths: Sequence[Path]) -> None:
             files.keep(path)
 
 
-def _serve(request: dict[str, object], connection: socket.socket) -> None:
-    child = os.fork()
-    if child == 0:
-        connection.close()
-        _check(request)
-    try:
-        connection.sendall(json.dumps({"pid": child}).encode() + b"\n")
-        status = _wait(child, connection)
-    finally:
-        for end in (os.killpg, os.kill):
-            with suppress(ProcessLookupError, PermissionError):
-                end(child, signal.SIGKILL)  # what it started and left behind, or itself if nobody listens any more
-    connection.sendall(json.dumps({"status": status}).encode() + b"\n")
+@dataclass
+class _Client:
+    """A connection, and the child that runs for it."""
+
+    connection: socket.socket
+    child: int = 0
+    end: int | None = None  # readable once the child has ended, where the platform has such a thing
 
 
-def _wait(child: int, connection: socket.socket) -> int:
-    """Wait for the child's end: its status, or minus its signal. Raises ConnectionError if the client has gone."""
-    descriptor = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
-    try:
-        while True:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            waited_for = [connection.fileno()] if descriptor is None else [connection.fileno(), descriptor]
-            readable, _, _ = select.select(waited_for, [], [], 0.002 if descriptor is None else None)
-            if connection.fileno() in readable and not connection.recv(1, socket.MSG_PEEK):
-                raise ConnectionError("the client has gone")
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
+class _Server:
+    """Waits for requests and for the ends of children, and passes both on."""
+
+    def __init__(self, connections: Sequence[socket.socket]) -> None:
+        self._clients = [_Client(connection) for connection in connections]
+
+    def serve(self) -> None:
+        """Serve until nobody listens any more."""
+        while self._clients:
+            for client in self._ready():
+                try:
+                    self._attend(client)
+                except (OSError, ValueError):
+                    self._part_with(client)
+
+    def _ready(self) -> list[_Client]:
+        """Clients that may have something to say, or whose child may have ended."""
+        waited_for = [client.connection.fileno() for client in self._clients]
+        waited_for += [client.end for client in self._clients if client.end is not None]
+        blind = any(client.child and client.end is None for client in self._clients)
+        readable, _, _ = select.select(waited_for, [], [], _LOOK_AT_CHILDREN if blind else None)
+        return [
+            client
+            for client in self._clients
+            if client.connection.fileno() in readable or client.end in readable or (client.child and client.end is None)
+        ]
+
+    def _attend(self, client: _Client) -> None:
+        if not client.child:
+            self._begin(client)
+            return
+        if client.connection in select.select([client.connection], [], [], 0)[0]:
+            raise ConnectionError("who asked for this check has gone")
+        status = _reaped(client, os.WNOHANG)
+        if status is not None:
+            client.connection.sendall(json.dumps({"status": status}).encode() + b"\n")
+
+    def _begin(self, client: _Client) -> None:
+        data, sent, _, _ = socket.recv_fds(client.connection, 1 << 16, 1)
+        while data and not data.endswith(b"\n"):
+            data += client.connection.recv(1 << 16)
+        request = json.loads(data)
+        child = os.fork()
+        if child == 0:
+            for other in self._clients:
+                other.connection.close()
+            _check(request, sent[0])
+        os.close(sent[0])
+        client.child = child
+        client.end = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
+        client.connection.sendall(json.dumps({"pid": child}).encode() + b"\n")
+
+    def _part_with(self, client: _Client) -> None:
+        self._clients.remove(client)
+        client.connection.close()
+        if client.child:
+            end_group(client.child)
+            _reaped(client, 0)
 
 
-def _check(request: dict[str, object]) -> NoReturn:
+_LOOK_AT_CHILDREN = 0.002  # seconds
+
+
+def _reaped(client: _Client, flags: int) -> int | None:
+    """The status of a client's child, once it has ended; what it started and left behind is ended first."""
+    if client.end is not None and flags and not select.select([client.end], [], [], 0)[0]:
+        return None
+    if client.end is not None:
+        end_group(client.child)  # while its number still is its own
+    done, status = os.waitpid(client.child, flags if client.end is None else 0)
+    if not done:
+        return None
+    if client.end is None:
+        end_group(client.child)
+    else:
+        os.close(client.end)
+    client.child, client.end = 0, None
+    return os.waitstatus_to_exitcode(status)
+
+
+def _check(request: dict[str, object], output: int) -> NoReturn:
     """In the fork: become what a cold process would be, run the command, end."""
     status = 4
     try:
         os.setsid()
-        sink = os.open(str(request["output"]), os.O_WRONLY | os.O_APPEND)
+        sacrifice(os.getpid())
         for descriptor in (1, 2):
-            os.dup2(sink, descriptor)
+            os.dup2(output, descriptor)
+        os.close(output)
         os.environ[VARIABLE] = str(request[VARIABLE])
         words = request["words"]
         assert isinstance(words, list)
