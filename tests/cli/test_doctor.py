@@ -1,6 +1,7 @@
 """``biopsy doctor``."""
 
 import importlib.util
+import subprocess
 import sys
 
 import onnxruntime
@@ -36,6 +37,17 @@ def test_the_options_of_an_engine_are_explained(capsys: pytest.CaptureFixture[st
     shown = capsys.readouterr().out
     assert "none, basic, extended, layout, all (default: all)" in shown
     assert "config.KEY" in shown
+    assert "whole number (default: 0)" in shown
+
+
+def test_what_an_engine_can_do_is_told(capsys: pytest.CaptureFixture[str]):
+    assert main(["doctor", "reference"]) == 0
+    assert "it can: every tensor can be marked as an output" in capsys.readouterr().out
+
+
+def test_only_the_engine_that_is_named_is_loaded():
+    code = "from biopsy.cli.app import main; main(['doctor', 'reference']); sys.exit('onnxruntime' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", f"import sys; {code}"], stdout=subprocess.DEVNULL).returncode == 0
 
 
 def test_an_unknown_engine_is_an_error_that_lists_the_others(capsys: pytest.CaptureFixture[str]):

@@ -4,12 +4,14 @@ import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from biopsy import errors
 from biopsy.engines import registry
-from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.option import count, switch, words
 from biopsy.engines.registry import create, installed, parse_spec
 
 
@@ -58,11 +60,24 @@ def test_values_may_hold_colons():
     assert parse_spec("e:device=HETERO:GPU").settings == {"device": "HETERO:GPU"}
 
 
-def test_a_spec_is_written_as_it_was_read():
-    assert parse_spec("onnxrt:threads=1,optimization=none").text == "onnxrt:threads=1,optimization=none"
+def test_a_comma_in_a_value_is_written_with_a_backslash():
+    assert parse_spec(r"e:device=MULTI:GPU\,CPU,threads=1").settings == {"device": "MULTI:GPU,CPU", "threads": "1"}
 
 
-@pytest.mark.parametrize("text", ["", ":a=1", "e:a", "e:=1", "e:a=1,a=2"])
+def test_a_backslash_before_anything_else_is_a_backslash():
+    assert parse_spec(r"e:path=C:\models,nodes=a\d+").settings == {"path": r"C:\models", "nodes": r"a\d+"}
+
+
+def test_a_key_may_stand_alone():
+    assert parse_spec("e:a,b=1").settings == {"a": None, "b": "1"}
+
+
+@pytest.mark.parametrize("text", ["onnxrt:threads=1,optimization=none", r"e:device=MULTI:GPU\,CPU,a=1", "e:a,b=,c=x=y"])
+def test_a_spec_is_written_as_it_was_read(text: str):
+    assert parse_spec(text).text == text
+
+
+@pytest.mark.parametrize("text", ["", ":a=1", "e:=1", "e:a=1,a=2", "e:a,a=2"])
 def test_a_malformed_spec_is_a_usage_error(text: str):
     with pytest.raises(errors.UsageError):
         parse_spec(text)
@@ -102,6 +117,45 @@ def test_a_value_that_cannot_be_parsed_says_what_is_wanted():
         create("onnxrt:threads=many")
 
 
+def test_an_option_that_is_no_switch_needs_a_value():
+    with pytest.raises(errors.UsageError, match=r"threads: it needs a value \(whole number\)"):
+        create("onnxrt:threads")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("loud", True), ("loud=true", True), ("loud=On", True), ("loud=no", False), ("", False), ("plain=0", False)],
+)
+def test_a_switch_is_on_when_it_is_named(monkeypatch: pytest.MonkeyPatch, text: str, value: bool):
+    class Switched(Quiet):
+        options_declared = (Option("loud", "", False, parse=switch), Option("plain", "", False, parse=bool))
+
+    declare(monkeypatch, switched=lambda: Switched)
+    options = create(f"switched:{text}").options
+    assert options["plain" if "plain" in text else "loud"] is value
+
+
+def test_a_switch_is_on_or_off_and_nothing_else():
+    with pytest.raises(ValueError, match="true or false is wanted"):
+        switch("maybe")
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "default"),
+    [
+        (Option("a", ""), "text", ""),
+        (Option("a", "", 0, parse=count), "whole number", "0"),
+        (Option("a", "", 0.5, parse=float), "number", "0.5"),
+        (Option("a", "", ("x", "y"), parse=words), "words joined by +", "x+y"),
+        (Option("a", "", "x", ("x", "y")), "choice", "x"),
+        (Option("a", "", False, parse=switch), "switch", "false"),
+        (Option("a", "", parse=len, takes="something of its own"), "something of its own", ""),
+    ],
+)
+def test_an_option_tells_what_it_takes_and_its_default(option: Option, kind: str, default: str):
+    assert (option.kind, option.default_text) == (kind, default)
+
+
 def test_an_unknown_engine_lists_those_that_are_known():
     with pytest.raises(errors.EngineMissing, match="onnxrt, reference, openvino") as caught:
         create("onnxrtt")
@@ -128,6 +182,44 @@ def test_a_plug_in_that_is_no_engine_is_broken(monkeypatch: pytest.MonkeyPatch):
     declare(monkeypatch, odd=lambda: dict)
     with pytest.raises(errors.EngineMissing, match="no subclass of Engine"):
         create("odd")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "fault"),
+    [
+        ({"summary": None}, "it lacks summary"),
+        ({"build": None}, "it lacks build"),
+        ({"options_declared": ({"name": "speed"},)}, "options_declared is no tuple of Option"),
+        ({"options_declared": (Option("a", ""), Option("a.KEY", ""))}, "it declares the option a twice"),
+        ({"capabilities": {"layers": True}}, "capabilities is no Capabilities"),
+    ],
+)
+def test_a_plug_in_with_wrong_declarations_is_broken(
+    monkeypatch: pytest.MonkeyPatch, attributes: dict[str, object], fault: str
+):
+    whole = {"name": "odd", "summary": "", "package": "odd", "version": Quiet.version, "build": Quiet.build}
+    kept = {name: value for name, value in (whole | attributes).items() if value is not None}
+    declare(monkeypatch, odd=lambda: type("Odd", (Engine,), kept))
+    with pytest.raises(errors.EngineMissing, match=rf"'odd' \(somewhere:odd\) is broken: {fault}"):
+        create("odd")
+
+
+def test_a_plug_in_that_ends_the_process_while_it_is_imported_is_survived(monkeypatch: pytest.MonkeyPatch):
+    def leave() -> object:
+        raise SystemExit("no licence")
+
+    declare(monkeypatch, rude=leave)
+    with pytest.raises(errors.EngineMissing, match="no licence"):
+        create("rude")
+
+
+def test_a_plug_in_that_declares_nothing_but_what_it_must_still_works(monkeypatch: pytest.MonkeyPatch):
+    declare(monkeypatch, quiet=lambda: Quiet)
+    engine = create("quiet")
+    assert engine.capabilities == Capabilities(marks_any_tensor=True)
+    assert not engine.forks_warm
+    with pytest.raises(errors.UsageError, match="cannot load what it has built"):
+        engine.load(Path("x.engine"))
 
 
 def test_a_broken_plug_in_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ from biopsy import errors
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.engines.base import Option
+    from biopsy.engines.base import Engine, Option
     from biopsy.engines.registry import Installed
 
 NEEDED = "onnxrt"
@@ -26,22 +26,23 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Show one engine or all."""
     from biopsy.engines import registry
 
-    found = registry.installed()
-    wanted = args.engine or NEEDED
-    shown = [engine for engine in found if args.engine in (None, engine.name)]
-    if not shown:
-        raise errors.EngineMissing(
-            f"there is no engine {args.engine!r}; known here: {', '.join(engine.name for engine in found)}"
-        )
-    if args.engine is None:
-        _say_where(console)
-    width = max(len(engine.name) for engine in shown)
-    for engine in shown:
-        _say_engine(console, engine, width)
     if args.engine is not None:
-        _say_options(console, args.engine)
-    works = any(engine.name == wanted and engine.version is not None for engine in found)
-    return 0 if works else errors.EngineMissing.status
+        (shown,) = registry.installed(args.engine)
+        _say_engine(console, shown, len(shown.name))
+        if shown.engine is not None:
+            _say_capabilities(console, shown.engine)
+            _say_options(console, shown.engine, args.engine)
+        return _status(shown)
+    found = registry.installed()
+    _say_where(console)
+    width = max(len(engine.name) for engine in found)
+    for engine in found:
+        _say_engine(console, engine, width)
+    return _status(next(engine for engine in found if engine.name == NEEDED))
+
+
+def _status(engine: Installed) -> int:
+    return 0 if engine.version is not None else errors.EngineMissing.status
 
 
 def _say_where(console: Console) -> None:
@@ -62,23 +63,30 @@ def _say_engine(console: Console, engine: Installed, width: int) -> None:
     console.say(f"{name}  {engine.version} · {engine.summary}{on}")
 
 
-def _say_options(console: Console, name: str) -> None:
-    from biopsy.engines.registry import find_class
+def _say_capabilities(console: Console, engine: type[Engine]) -> None:
+    able = engine.capabilities
+    told = {
+        "every tensor can be marked as an output": able.marks_any_tensor,
+        "tells its layers" + (" and their times" if able.layer_times else ""): able.layers,
+        "tells the precision that it really used": able.precision_used,
+        f"saves what it has built ({', '.join(able.saves)})": bool(able.saves),
+    }
+    console.say(f"it can: {'; '.join(text for text, holds in told.items() if holds) or 'build and run models'}")
 
-    try:
-        declared = find_class(name).options_declared
-    except errors.EngineMissing:
-        return
+
+def _say_options(console: Console, engine: type[Engine], name: str) -> None:
+    declared = engine.options_declared
     if not declared:
         console.say("it has no options")
         return
     width = max(len(option.name) for option in declared)
-    console.say(f"options, as in --engine {name}:{declared[0].name}=VALUE,...")
+    first = declared[0].name if declared[0].is_switch else f"{declared[0].name}=VALUE"
+    console.say(f"options, as in --engine {name}:{first},...")
     for option in declared:
-        console.say(f"  {option.name:<{width}}  {option.help}{_choices(option)}")
+        console.say(f"  {option.name:<{width}}  {option.help}")
+        console.say(f"  {'':<{width}}    {_values(option)}")
 
 
-def _choices(option: Option) -> str:
-    default = "+".join(option.default) if isinstance(option.default, tuple) else option.default
-    shown = f" (default: {default})" if default not in (None, "") else ""
-    return f": {', '.join(option.choices)}{shown}" if option.choices else shown
+def _values(option: Option) -> str:
+    kind = ", ".join(option.choices) if option.choices else option.kind
+    return f"{kind} (default: {option.default_text})" if option.default_text else kind

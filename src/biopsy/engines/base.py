@@ -3,6 +3,9 @@
 An engine is a class in one file, declared by one entry point in the group ``biopsy.engines``. It maps every exception
 of its package to EngineFailure with the stage it happened in; it never prints, and imports its package only inside its
 methods, so that naming an engine costs nothing until it is used.
+
+``version``, ``build`` and ``Session.run`` are what an engine must have. What else it can do (save what it built, tell
+its layers) it declares in ``Engine.capabilities``: whoever needs it looks there before anything is built.
 """
 
 from __future__ import annotations
@@ -13,22 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from biopsy import errors
+from biopsy.engines.option import Option
 from biopsy.model.tensor_type import TensorType
 from biopsy.tensors.results import Array, Feed
 
-
-@dataclass(frozen=True)
-class Option:
-    """One option of an engine, as in ``--engine NAME:key=value``.
-
-    ``parse`` turns the text into the value and raises ValueError, whose text says what is accepted.
-    """
-
-    name: str
-    help: str
-    default: Any = None
-    choices: tuple[str, ...] = ()
-    parse: type | Any = str
+__all__ = ["Capabilities", "Engine", "LayerRecord", "ModelInput", "Option", "Session"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +34,44 @@ class ModelInput:
     data: bytes
     folder: Path
     path: Path | None = None
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do beyond building and running a model."""
+
+    marks_any_tensor: bool = True
+    """Whether any tensor that is marked as an output of the model comes back; else only the outputs it had."""
+    layers: bool = False
+    """Whether ``Session.layers`` tells what became of the model."""
+    layer_times: bool = False
+    """Whether it can measure the time of each layer."""
+    precision_used: bool = False
+    """Whether it tells the precision that it really computed in: in the layers, or as a remark."""
+    chooses_device: bool = False
+    """Whether it can run on several devices, and ``Engine.devices`` names them."""
+    saves: tuple[str, ...] = ()
+    """Endings of the files that ``Session.save`` writes and ``Engine.load`` reads, best first, such as ``.ort``."""
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """One layer as the engine runs it. What an engine does not tell is empty or None, never guessed."""
+
+    name: str
+    kind: str = ""
+    """What it computes, in the engine's word: ``FusedMatMul``, ``FullyConnected``."""
+    implementation: str = ""
+    """The kernel or tactic that was chosen."""
+    precision: str = ""
+    """The element type it computes in, as NumPy and ml_dtypes name it: ``float16``, ``bfloat16``, ``int8``."""
+    layout: str = ""
+    """How its result stands in memory."""
+    nodes: tuple[str, ...] = ()
+    """The nodes of the model that went into it, by name, or as ``Relu #3`` where they have none."""
+    device: str = ""
+    time_us: float | None = None
+    """Microseconds of one run, the mean where there were several."""
 
 
 class Session(ABC):
@@ -68,6 +99,20 @@ class Session(ABC):
         Raises EngineFailure with stage "run".
         """
 
+    def layers(self) -> Sequence[LayerRecord]:
+        """What the engine made of the model, in the order in which it runs.
+
+        Raises UsageError if it cannot tell (``Capabilities.layers``), EngineFailure if it fails to.
+        """
+        raise errors.UsageError("this engine does not tell its layers")
+
+    def save(self, path: Path) -> None:
+        """Write what was built to a file that ``Engine.load`` reads.
+
+        Raises UsageError if it cannot (``Capabilities.saves``), or for another ending of the file's name.
+        """
+        raise errors.UsageError("this engine cannot save what it has built")
+
 
 class Engine(ABC):
     """An engine with its options set. ``options`` holds every declared option, parsed, defaults filled in."""
@@ -77,6 +122,10 @@ class Engine(ABC):
     package: ClassVar[str]
     """What to pip install: the distribution or the extra, such as ``biopsy[openvino]``."""
     options_declared: ClassVar[tuple[Option, ...]] = ()
+    capabilities: ClassVar[Capabilities] = Capabilities()
+    forks_warm: ClassVar[bool] = False
+    """Whether a process may be forked after its first session, so that each check is a fork: no thread of the engine
+    outlives the session, and its package survives fork()."""
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options
@@ -96,3 +145,10 @@ class Engine(ABC):
     @abstractmethod
     def build(self, model: ModelInput) -> Session:
         """Load and compile a model. Raises EngineFailure with stage "load" or "build"."""
+
+    def load(self, path: Path) -> Session:
+        """What ``Session.save`` has written, ready to run; nothing is compiled or optimized again.
+
+        Raises UsageError if the engine cannot, EngineFailure with stage "load".
+        """
+        raise errors.UsageError(f"engine {self.name!r} cannot load what it has built: it saves nothing")

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput, Option, Session
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
+from biopsy.engines.option import count, words
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -37,27 +38,19 @@ _SILENT = 4
 _LARGEST_MESSAGE = (1 << 31) - 1
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split("+")))
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("a whole number from 0 on is wanted")
-    return int(text)
-
-
 class OnnxRuntime(Engine):
     """ONNX Runtime with its execution providers."""
 
     name = "onnxrt"
     summary = "ONNX Runtime"
     package = "onnxruntime"
+    capabilities = Capabilities(chooses_device=True)
+    forks_warm = True
     options_declared = (
-        Option("providers", "execution providers, joined by '+', such as cuda+cpu", ("cpu",), parse=_words),
+        Option("providers", "execution providers, joined by '+', such as cuda+cpu", ("cpu",), parse=words),
         Option("optimization", "how far the graph is optimized", "all", tuple(LEVELS)),
-        Option("threads", "threads within an operator; 0: as many as the engine likes", 0, parse=_count),
-        Option("disabled_optimizers", "optimizers to switch off, joined by '+'", (), parse=_words),
+        Option("threads", "threads within an operator; 0: as many as the engine likes", 0, parse=count),
+        Option("disabled_optimizers", "optimizers to switch off, joined by '+'", (), parse=words),
         Option("execution", "whether independent nodes may run at once", "sequential", ("sequential", "parallel")),
         Option("config.KEY", "any session config entry, such as config.session.disable_prepacking=1"),
     )

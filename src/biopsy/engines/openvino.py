@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput, Option, Session
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
+from biopsy.engines.option import count
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType
 from biopsy.tensors.results import Array, Feed
@@ -24,22 +25,17 @@ _ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e
 _FLOATS = {"f64", "f32", "f16", "bf16"}
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError("a whole number from 0 on is wanted")
-    return int(text)
-
-
 class OpenVino(Engine):
     """OpenVINO on one of its devices."""
 
     name = "openvino"
     summary = "OpenVINO"
     package = "biopsy[openvino]"
+    capabilities = Capabilities(precision_used=True, chooses_device=True)
     options_declared = (
         Option("device", "device to compile for, such as CPU or GPU", "CPU"),
         Option("precision", "precision of inner computations, read back after compiling", "f32", PRECISIONS),
-        Option("threads", "threads for inference; 0: as many as the engine likes", 0, parse=_count),
+        Option("threads", "threads for inference; 0: as many as the engine likes", 0, parse=count),
     )
 
     @classmethod

@@ -21,6 +21,7 @@ class Reference(Engine):
     name = "reference"
     summary = "reference evaluator of onnx"
     package = "onnx"
+    forks_warm = True
 
     @classmethod
     def version(cls) -> str:

@@ -1,19 +1,21 @@
 """Engines by name: the only place that loads them, and only the one asked for.
 
-An engine is asked for by a text, ``NAME[:key=value,...]``, such as ``onnxrt:optimization=none,threads=1``. Engines of
-biopsy itself stand in a small table, since looking through the entry points of every installed package costs more than
-a check of a small model (0.1 s). Any other name is looked up among the entry points of the group ``biopsy.engines``.
+An engine is asked for by a text, ``NAME[:key=value,...]``, such as ``onnxrt:optimization=none,threads=1``; a key alone
+turns a switch on: ``reference:float64``. Engines of biopsy itself stand in a small table, since looking through the
+entry points of every installed package costs more than a check of a small model (0.1 s). Any other name is looked up
+among the entry points of the group ``biopsy.engines``.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.engines.base import Engine, Option
+from biopsy.engines.base import Capabilities, Engine, Option
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -35,21 +37,26 @@ PLANNED: dict[str, str] = {
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An engine asked for: its name, its settings as they were written, and the whole text."""
+    """An engine asked for: its name, and its settings as they were written, None for a key that stands alone."""
 
     name: str
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
         """The spec as it is written on the command line."""
-        settings = ",".join(f"{key}={value}" for key, value in self.settings.items())
+        settings = ",".join(
+            key if value is None else f"{key}={value}".replace(",", "\\,") for key, value in self.settings.items()
+        )
         return f"{self.name}:{settings}" if settings else self.name
 
 
 @dataclass(frozen=True)
 class Installed:
-    """What ``doctor`` shows of one engine: ``version`` if it works here, else ``problem`` says why not."""
+    """What ``doctor`` shows of one engine: ``version`` if it works here, else ``problem`` says why not.
+
+    ``engine`` is its class, None if that cannot be loaded.
+    """
 
     name: str
     summary: str = ""
@@ -57,24 +64,26 @@ class Installed:
     version: str | None = None
     devices: tuple[str, ...] = ()
     problem: str | None = None
+    engine: type[Engine] | None = None
 
 
 def parse_spec(text: str) -> EngineSpec:
-    """Split ``NAME[:key=value,...]``; values may hold ``:`` and ``=``, but no comma.
+    r"""Split ``NAME[:key=value,...]``; values may hold ``:`` and ``=``, and a comma written as ``\,``.
 
-    Raises UsageError if there is no name, a setting has no ``=``, or a key stands twice.
+    A key without a value turns a switch on: ``reference:float64``. Raises UsageError if there is no name, a setting
+    has no key, or a key stands twice.
     """
     name, _, rest = text.partition(":")
     if not name:
         raise errors.UsageError(f"no engine is named in {text!r}", next_steps=[_FORM])
-    settings: dict[str, str] = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals or not key:
+    settings: dict[str, str | None] = {}
+    for part in filter(None, re.split(r"(?<!\\),", rest)):
+        key, equals, value = part.replace("\\,", ",").partition("=")
+        if not key:
             raise errors.UsageError(f"the setting {part!r} of engine {text!r} is not key=value", next_steps=[_FORM])
         if key in settings:
             raise errors.UsageError(f"engine {text!r} sets {key!r} twice")
-        settings[key] = value
+        settings[key] = value if equals else None
     return EngineSpec(name, settings)
 
 
@@ -100,9 +109,14 @@ def find_class(name: str) -> type[Engine]:
     for entry_point in _plug_ins():
         if entry_point.name == name:
             return _load_plug_in(entry_point)
-    raise errors.EngineMissing(
-        f"there is no engine {name!r}; known here: {', '.join(names())}",
-        next_steps=[*_did_you_mean(name, names()), "biopsy doctor    shows the engines that work here"],
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> errors.EngineMissing:
+    known = names()
+    return errors.EngineMissing(
+        f"there is no engine {name!r}; known here: {', '.join(known)}",
+        next_steps=[*_did_you_mean(name, known), "biopsy doctor    shows the engines that work here"],
     )
 
 
@@ -112,24 +126,30 @@ def names() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def installed() -> list[Installed]:
-    """Every engine, with its version or why it does not work. A broken plug-in is named, not raised."""
-    described = [_describe(name) for name in names()]
-    return described + [Installed(name, problem=message) for name, message in PLANNED.items()]
+def installed(only: str | None = None) -> list[Installed]:
+    """Every engine, or ``only`` one, with its version or why it does not work. A broken plug-in is named, not raised.
+
+    Raises EngineMissing if there is no engine ``only``.
+    """
+    if only is not None:
+        if only not in names() and only not in PLANNED:
+            raise _unknown(only)
+        return [_describe(only)]
+    return [_describe(name) for name in (*names(), *PLANNED)]
 
 
 def _describe(name: str) -> Installed:
     try:
-        engine_class = find_class(name)
+        found = find_class(name)
     except errors.EngineMissing as error:
         return Installed(name, problem=error.message)
-    about = (name, engine_class.summary, engine_class.package)
+    about = Installed(name, found.summary, found.package, engine=found)
     try:
-        return Installed(*about, version=engine_class.version(), devices=tuple(engine_class.devices()))
+        return replace(about, version=found.version(), devices=tuple(found.devices()))
     except errors.EngineMissing as error:
-        return Installed(*about, problem=error.message)
+        return replace(about, problem=error.message)
     except Exception as error:  # whatever a package does wrong while it is imported
-        return Installed(*about, problem=f"{type(error).__name__}: {error}")
+        return replace(about, problem=f"{type(error).__name__}: {error}")
 
 
 def _load_built_in(reference: str) -> type[Engine]:
@@ -145,46 +165,58 @@ def _plug_ins() -> list[EntryPoint]:
 
 
 def _load_plug_in(entry_point: EntryPoint) -> type[Engine]:
-    origin = f"{entry_point.value}{f' of package {entry_point.dist.name}' if entry_point.dist else ''}"
     try:
         loaded = entry_point.load()
-    except Exception as error:  # a plug-in may do anything
-        raise errors.EngineMissing(
-            f"the plug-in of engine {entry_point.name!r} ({origin}) is broken: {type(error).__name__}: {error}"
-        ) from error
+    except (Exception, SystemExit) as error:  # a plug-in may do anything
+        raise _broken(entry_point, f"{type(error).__name__}: {error}") from error
+    fault = _fault_of(loaded)
+    if fault is not None:
+        raise _broken(entry_point, fault)
+    engine_class: type[Engine] = loaded
+    return engine_class
+
+
+def _broken(entry_point: EntryPoint, fault: str) -> errors.EngineMissing:
+    origin = f"{entry_point.value}{f' of package {entry_point.dist.name}' if entry_point.dist else ''}"
+    return errors.EngineMissing(f"the plug-in of engine {entry_point.name!r} ({origin}) is broken: {fault}")
+
+
+def _fault_of(loaded: Any) -> str | None:
+    """What is wrong with the declarations of a plug-in; None if it can be used."""
     if not (isinstance(loaded, type) and issubclass(loaded, Engine)):
-        raise errors.EngineMissing(
-            f"the plug-in of engine {entry_point.name!r} ({origin}) is broken: it is no subclass of Engine"
-        )
-    return loaded
+        return "it is no subclass of Engine"
+    missing = [*sorted(loaded.__abstractmethods__), *(name for name in _NAMED if not hasattr(loaded, name))]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    declared: Any = loaded.options_declared
+    if not isinstance(declared, tuple | list) or not all(isinstance(option, Option) for option in declared):
+        return "options_declared is no tuple of Option"
+    stems = [option.stem for option in declared]
+    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if twice:
+        return f"it declares the option {', '.join(twice)} twice"
+    able: Any = loaded.capabilities
+    return None if isinstance(able, Capabilities) else "capabilities is no Capabilities"
+
+
+_NAMED = ("name", "summary", "package")
 
 
 def _parse_settings(spec: EngineSpec, declared: Sequence[Option]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for option in declared:
-        values[_stem(option)] = {} if _is_family(option) else option.default
+    values: dict[str, Any] = {option.stem: {} if option.is_family else option.default for option in declared}
     for key, text in spec.settings.items():
         option = _find_option(spec, key, declared)
         value = _parse_value(spec, key, option, text)
-        if _is_family(option):
-            values[_stem(option)][key.partition(".")[2]] = value
+        if option.is_family:
+            values[option.stem][key.partition(".")[2]] = value
         else:
             values[key] = value
     return values
 
 
-def _is_family(option: Option) -> bool:
-    """An option declared as ``config.KEY`` stands for any key: ``config.a=1,config.b=2``."""
-    return option.name.endswith(".KEY")
-
-
-def _stem(option: Option) -> str:
-    return option.name.removesuffix(".KEY")
-
-
 def _find_option(spec: EngineSpec, key: str, declared: Sequence[Option]) -> Option:
     for option in declared:
-        if key == option.name or (_is_family(option) and key.startswith(f"{_stem(option)}.")):
+        if key == option.name or (option.is_family and key.startswith(f"{option.stem}.")):
             return option
     known = [option.name for option in declared]
     raise errors.UsageError(
@@ -193,16 +225,14 @@ def _find_option(spec: EngineSpec, key: str, declared: Sequence[Option]) -> Opti
     )
 
 
-def _parse_value(spec: EngineSpec, key: str, option: Option, text: str) -> Any:
-    if option.choices and text not in option.choices:
-        raise errors.UsageError(
-            f"engine {spec.name!r}: {key} is {text!r}, but it can be {', '.join(option.choices)}",
-            next_steps=_did_you_mean(text, option.choices),
-        )
+def _parse_value(spec: EngineSpec, key: str, option: Option, text: str | None) -> Any:
     try:
-        return option.parse(text)
+        return option.value_of(text)
     except ValueError as error:
-        raise errors.UsageError(f"engine {spec.name!r}: {key}={text}: {error}") from error
+        written = key if text is None else f"{key}={text}"
+        raise errors.UsageError(
+            f"engine {spec.name!r}: {written}: {error}", next_steps=_did_you_mean(text or "", option.choices)
+        ) from error
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> list[str]:
