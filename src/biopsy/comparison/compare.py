@@ -9,19 +9,19 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import metrics
-from biopsy.comparison.metrics import ErrorStatistics, Index, Scalar, Statistics
-from biopsy.comparison.tolerance import DEFAULT_QUANTILE, Stat, Stats, Tolerance, Tolerances
-from biopsy.tensors.results import Array, Feed, RunnerResult
-
-
-@dataclass(frozen=True)
-class Element:
-    """One element of two tensors: its index, both values, and the error between them."""
-
-    index: Index
-    actual: Scalar
-    expected: Scalar
-    error: float
+from biopsy.comparison.limits import Figures, Judged, figures, judge
+from biopsy.comparison.metrics import Element, ErrorStatistics, Index, Scalar, Statistics
+from biopsy.comparison.tolerance import (
+    DEFAULT_QUANTILE,
+    Asked,
+    Limits,
+    Stat,
+    Stats,
+    Tolerance,
+    Tolerances,
+    asked_of,
+)
+from biopsy.tensors.results import Array, Feed, RunnerResult, release
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Measured:
 class OutputComparison:
     """The verdict on one output. ``reason`` says in a few words why it fails; None where it passes.
 
-    ``measured`` is None where shapes differ or only one side holds strings. Statistics are None for strings.
+    ``measured`` is None where shapes differ or only one side holds strings. Statistics are None for strings. ``judged``
+    are the figures that have a limit; ``tolerances_decide`` is False where they alone decide. ``figures`` are there
+    only if they were asked for.
     """
 
     name: str
@@ -70,6 +72,9 @@ class OutputComparison:
     actual_statistics: Statistics | None
     expected_statistics: Statistics | None
     measured: Measured | None
+    judged: tuple[Judged, ...] = ()
+    tolerances_decide: bool = True
+    figures: Figures | None = None
 
 
 def compare_tensors(
@@ -86,8 +91,18 @@ def compare_tensors(
     strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN or
     infinity on one side only fails whatever the statistic. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
     """
-    tolerance = tolerance or Tolerance()
-    measured = None
+    return compare_output(name, actual, expected, Asked(tolerance or Tolerance(), stat, quantile))
+
+
+def compare_output(
+    name: str, actual: Array, expected: Array, asked: Asked, every_figure: bool = False
+) -> OutputComparison:
+    """As ``compare_tensors``, with all that can be asked of an output. ``every_figure``: give them all, for a report.
+
+    Raises DoesNotFit if the output lacks an axis along which ranks are asked for.
+    """
+    measured = shown = None
+    judged: tuple[Judged, ...] = ()
     if actual.shape != expected.shape:
         reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
     elif metrics.is_text(actual) != metrics.is_text(expected):
@@ -96,12 +111,14 @@ def compare_tensors(
         measured = _measured_text(actual, expected)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
     else:
-        measured = _measured(actual, expected, tolerance, stat, quantile)
-        reason = _reason(measured, tolerance, stat)
+        measured = _measured(actual, expected, asked.tolerance, asked.stat, asked.quantile)
+        judged = tuple(judge(name, actual, expected, limit) for limit in asked.limits)
+        shown = figures(actual, expected) if every_figure else None
+        reason = _reason(measured, asked, judged)
     return OutputComparison(
-        name, reason is None, reason, stat, quantile, tolerance,
+        name, reason is None, reason, asked.stat, asked.quantile, asked.tolerance,
         actual.shape, expected.shape, _dtype(actual), _dtype(expected),
-        metrics.statistics(actual), metrics.statistics(expected), measured,
+        metrics.statistics(actual), metrics.statistics(expected), measured, judged, asked.tolerances_decide, shown,
     )  # fmt: skip
 
 
@@ -127,8 +144,8 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
         found.broken,
         absolute,
         relative,
-        _worst(actual, expected, found.absolute),
-        _worst(actual, expected, found.relative),
+        metrics.worst(actual, expected, found.absolute),
+        metrics.worst(actual, expected, found.relative),
         passing_atol,
         passing_rtol,
     )
@@ -144,20 +161,15 @@ def _of(statistics: ErrorStatistics, stat: Stat) -> float:
     return by_name[stat]
 
 
-def _worst(actual: Array, expected: Array, values: metrics.Floats) -> Element | None:
-    if values.size == 0:
-        return None
-    position = int(values.argmax())
-    error = float(values[position])
-    if error == 0:
-        return None
-    index = metrics.at(actual, position)
-    return Element(index, metrics.element(actual, index), metrics.element(expected, index), error)
-
-
-def _reason(measured: Measured, tolerance: Tolerance, stat: Stat) -> str | None:
+def _reason(measured: Measured, asked: Asked, judged: Sequence[Judged]) -> str | None:
     if measured.broken:
         return f"{_elements(measured.broken, measured.elements)} NaN or infinite on one side only"
+    reasons = [_beyond_tolerance(measured, asked.tolerance, asked.stat)] if asked.tolerances_decide else []
+    reasons += [_beyond_limit(one) for one in judged]
+    return "; ".join(filter(None, reasons)) or None
+
+
+def _beyond_tolerance(measured: Measured, tolerance: Tolerance, stat: Stat) -> str | None:
     if stat == "elemwise":
         if measured.mismatching == 0:
             return None
@@ -168,6 +180,15 @@ def _reason(measured: Measured, tolerance: Tolerance, stat: Stat) -> str | None:
     return f"{stat} errors are outside the tolerances: absolute {absolute:.3g}, relative {relative:.3g}"
 
 
+def _beyond_limit(one: Judged) -> str | None:
+    if one.passed:
+        return None
+    if one.limit.metric == "indices":
+        what = "indices" if one.limit.top is None else f"indices of the top {one.limit.top.k}"
+        return f"{one.value:.0f} of {one.ranks} {what} are out of place"
+    return f"{one.limit.metric} is outside its limit"
+
+
 def _elements(some: int, everything: int) -> str:
     return f"{some} of {everything} elements {'is' if some == 1 else 'are'}"
 
@@ -176,7 +197,7 @@ def _measured_text(actual: Array, expected: Array) -> Measured:
     left, right = actual.astype(np.str_).reshape(-1), expected.astype(np.str_).reshape(-1)
     differ = (left != right).astype(np.float64)
     counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
-    worst = _worst(actual, expected, differ)
+    worst = metrics.worst(actual, expected, differ)
     return Measured(differ.size, int(differ.sum()), 0, counts, counts, worst, worst, None, None)
 
 
@@ -230,13 +251,16 @@ def compare_runs(
     tolerances: Tolerances | None = None,
     stats: Stats | None = None,
     fail_fast: bool = False,
+    limits: Limits | None = None,
+    every_figure: bool = False,
 ) -> RunComparison:
     """Compare the outputs of two runners, iteration by iteration, by name.
 
     Outputs that only one side has are listed, and decide nothing. ``fail_fast`` stops after the first output that
-    fails. Raises CannotCompare if no output, or no iteration, is common to both.
+    fails. What is read from a memory map is in memory for one output at a time. ``every_figure``: see
+    ``compare_output``. Raises CannotCompare if no output, or no iteration, is common to both.
     """
-    tolerances, stats = tolerances or Tolerances(), stats or Stats()
+    tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or Limits()
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
         raise _nothing_in_common(actual, expected)
@@ -246,9 +270,9 @@ def compare_runs(
         common = [name for name in left.outputs if name in right.outputs]
         outputs = []
         for name in common:
-            one = compare_tensors(
-                name, left.outputs[name], right.outputs[name], tolerances.for_output(name), *stats.for_output(name)
-            )
+            sides = left.outputs[name], right.outputs[name]
+            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), every_figure)
+            release(*sides)
             outputs.append(one)
             if fail_fast and not one.passed:
                 complete = False
@@ -336,3 +360,4 @@ def _not_finite(result: RunnerResult) -> Iterator[NotFinite]:
                 first = metrics.at(values, int(odd.reshape(-1).argmax()))
                 inf = int(odd.sum()) - nan
                 yield NotFinite(number, name, values.size, nan, inf, first, metrics.element(array, first))
+            release(array)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import shlex
 
-from biopsy.comparison.compare import Element, Measured, OutputComparison
-from biopsy.comparison.metrics import Scalar, Statistics
+from biopsy.comparison.compare import Measured, OutputComparison
+from biopsy.comparison.limits import Judged
+from biopsy.comparison.metrics import Element, Scalar, Statistics
+from biopsy.comparison.tolerance import AT_LEAST
 from biopsy.model.weight_text import printable
 
 
@@ -14,11 +16,14 @@ def report_lines(output: OutputComparison) -> list[str]:
     """The lines that tell of one output: one where it passes; the verdict, then indented details where it fails."""
     what = f"{printable(output.name)}  {_dtypes(output)}{list(output.actual_shape)}"
     if output.passed:
-        return [f"{what}  passes: {_passing(output)}"]
+        limits = "".join(f", {_limit_text(one)}" for one in output.judged)
+        return [f"{what}  passes: {_passing(output)}{limits}"]
     lines = [f"{what}  FAILS: {output.reason}"]
     if output.measured is not None:
         lines += _worst_lines(output.measured)
-        lines += _tolerance_lines(output, output.measured)
+        lines += _limit_lines(output)
+        if output.tolerances_decide:
+            lines += _tolerance_lines(output, output.measured)
     lines += _statistics_lines(output)
     return lines
 
@@ -93,6 +98,25 @@ def _worst_lines(measured: Measured) -> list[str]:
 
 def _element(worst: Element) -> str:
     return f"at {index(worst.index)}: {number(worst.actual)}, expected {number(worst.expected)}"
+
+
+def _limit_text(one: Judged) -> str:
+    limit = one.limit
+    if limit.metric == "indices":
+        what = "indices" if limit.top is None else f"top {limit.top.k}"
+        return f"{what}: {one.value:.0f} of {one.ranks} moved by more than {limit.value:g}"
+    unit = " dB" if limit.metric in ("psnr", "snr") else ""
+    bound = "at least" if limit.metric in AT_LEAST else "at most"
+    return f"{limit.metric} {one.value:.7g}{unit} ({bound} {limit.value:g})"
+
+
+def _limit_lines(output: OutputComparison) -> list[str]:
+    lines = []
+    for one in output.judged:
+        lines.append(f"  {'limit' if one.passed else 'LIMIT':<9} {_limit_text(one)}")
+        if not one.passed and one.worst is not None:
+            lines[-1] += f", {'first' if one.limit.metric == 'indices' else 'worst'} {_element(one.worst)}"
+    return lines
 
 
 def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:

@@ -51,6 +51,16 @@ class ErrorStatistics:
     quantile: float
 
 
+@dataclass(frozen=True)
+class Element:
+    """One element of two tensors: its index, both values, and the error between them."""
+
+    index: Index
+    actual: Scalar
+    expected: Scalar
+    error: float
+
+
 def is_text(array: Array) -> bool:
     """Whether a tensor holds strings."""
     return array.dtype.kind in "USO"
@@ -74,6 +84,18 @@ def element(array: Array, index: Index) -> Scalar:
     if is_extended(array.dtype):
         value = widened(np.asarray(value))[()]
     return value.item() if isinstance(value, np.generic) else value  # type: ignore[no-any-return]
+
+
+def worst(actual: Array, expected: Array, values: Floats) -> Element | None:
+    """The element with the greatest of the flat error ``values``; None if there is none above 0."""
+    if values.size == 0:
+        return None
+    position = int(values.argmax())
+    error = float(values[position])
+    if error == 0:
+        return None
+    index = at(actual, position)
+    return Element(index, element(actual, index), element(expected, index), error)
 
 
 def statistics(array: Array) -> Statistics | None:

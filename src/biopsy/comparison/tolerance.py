@@ -1,4 +1,4 @@
-"""How far two outputs may lie apart: tolerances and the statistic that is held against them, per output."""
+"""What is asked of two outputs: tolerances and the statistic held against them, limits of other figures, per output."""
 
 from __future__ import annotations
 
@@ -15,6 +15,23 @@ relative errors <= rtol.
 """
 
 STATS: tuple[Stat, ...] = get_args(Stat)
+
+Metric: TypeAlias = Literal["l2", "cosine", "psnr", "snr", "ulp", "indices"]
+"""A figure with a limit of its own (see similarity.py).
+
+At most the limit must be ``l2``, ``ulp`` (the greatest distance of any element), and how many places ``indices`` are
+moved; at least the limit ``cosine``, and ``psnr`` and ``snr`` in dB.
+"""
+
+METRICS: tuple[Metric, ...] = get_args(Metric)
+
+AT_LEAST: frozenset[Metric] = frozenset({"cosine", "psnr", "snr"})
+"""Metrics that must not be below their limit; the others must not be above it."""
+
+DEFAULT_LIMITS: Mapping[Metric, float] = {
+    "l2": 1e-5, "cosine": 0.997, "psnr": 30.0, "snr": 20.0, "ulp": 4.0, "indices": 0.0,
+}  # fmt: skip
+"""Where a metric is asked for and no limit is given: Polygraphy's, and 4 ULP, since it has no such metric."""
 
 DEFAULT_TOLERANCE = 1e-5
 DEFAULT_QUANTILE = 0.99
@@ -56,3 +73,81 @@ class Stats:
             self.stat.get(name, self.stat.get("", "elemwise")),
             self.quantile.get(name, self.quantile.get("", DEFAULT_QUANTILE)),
         )
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The ``k`` greatest elements along ``axis``, as of scores of classes. ``k`` is at most the length of the axis."""
+
+    k: int
+    axis: int = -1
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The limit of one metric for one output.
+
+    ``top``: compare the indices of so many greatest elements; None: the elements are indices themselves.
+    """
+
+    metric: Metric
+    value: float
+    top: TopK | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of metrics by output name, "" as in Tolerances; ``tops``: how many ranks of an output are compared.
+
+    ``chosen``: the metrics that hold for every output, and whether the tolerances do ("simple"), whatever was given for
+    which output; None where nobody has chosen: then the most special word counts (see ``asked_of``).
+    """
+
+    values: Mapping[Metric, Mapping[str, float]] = field(default_factory=dict)
+    tops: Mapping[str, TopK] = field(default_factory=dict)
+    chosen: frozenset[str] | None = None
+
+    def limit(self, metric: Metric, name: str) -> Limit:
+        """The limit of a metric for an output, given or by default."""
+        given = self.values.get(metric, {})
+        value = given.get(name, given.get("", DEFAULT_LIMITS[metric]))
+        top = self.tops.get(name, self.tops.get("")) if metric == "indices" else None
+        return Limit(metric, value, top)
+
+    def named(self, name: str) -> list[Metric]:
+        """The metrics of which ``name`` is spoken ("": of every output)."""
+        ranked = {"indices"} if name in self.tops else set()
+        return [metric for metric in METRICS if metric in ranked or name in self.values.get(metric, {})]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that is asked of one output. ``tolerances_decide``: whether the tolerances do, beside the ``limits``."""
+
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    stat: Stat = "elemwise"
+    quantile: float = DEFAULT_QUANTILE
+    limits: tuple[Limit, ...] = ()
+    tolerances_decide: bool = True
+
+
+def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: Limits) -> Asked:
+    """What is asked of an output.
+
+    The most special word counts. If any tolerance, statistic or limit is given for this output by name, what was given
+    for it must hold and nothing else; else what was given for all outputs; else the default tolerances.
+    """
+    settings = (tolerances.for_output(name), *stats.for_output(name))
+    if limits.chosen is not None:
+        metrics: list[Metric] = [metric for metric in METRICS if metric in limits.chosen]
+        decide = "simple" in limits.chosen
+    else:
+        metrics, decide = limits.named(name), _speaks_of(name, tolerances, stats)
+        if not metrics and not decide:
+            metrics = limits.named("")
+            decide = not metrics or _speaks_of("", tolerances, stats)
+    return Asked(*settings, tuple(limits.limit(metric, name) for metric in metrics), decide)
+
+
+def _speaks_of(name: str, tolerances: Tolerances, stats: Stats) -> bool:
+    return any(name in words for words in (tolerances.atol, tolerances.rtol, stats.stat))

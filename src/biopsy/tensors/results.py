@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -40,3 +41,25 @@ def same_values(left: Array, right: Array) -> bool:
     if left.dtype.kind == "V":  # bfloat16 and its like: NaN is equal to itself by its bytes
         return left.tobytes() == right.tobytes()
     return bool(np.array_equal(left, right))
+
+
+def release(*arrays: Array) -> None:
+    """Give back the memory of arrays that are views of a mapped file; they are read from it again when needed.
+
+    Does nothing to other arrays, nor where the system has no such call.
+    """
+    for array in arrays:
+        mapped = _mapped_file(array)
+        if mapped is None or not array.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
+            continue
+        begin = array.__array_interface__["data"][0] - np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+        first = begin - begin % mmap.PAGESIZE
+        if array.nbytes:
+            mapped.madvise(mmap.MADV_DONTNEED, first, begin + array.nbytes - first)
+
+
+def _mapped_file(array: Array) -> mmap.mmap | None:
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base if isinstance(base, mmap.mmap) else None
