@@ -1,8 +1,23 @@
-"""What can be said of a rate from a number of runs: how sure it is, and how many runs would be enough."""
+"""A check that is run again and again: what can be said of its rate, how sure that is, and how many runs are enough."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Callable, Generator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count, islice
+from pathlib import Path
+
+from biopsy.checks.judge import Rules, judge
+from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
+from biopsy.checks.process import Stop
+from biopsy.checks.signature import Match, Signature, same_failure, signature_of
+
+NO_CANDIDATE = Path("{}")
+"""Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
 
 _Z_OF_95_PERCENT = 1.96
 _ROUNDING = 1e-12  # relative; far below one run, far above the error of two logarithms
@@ -63,3 +78,110 @@ def _percent(rate: float) -> str:
         return f"{percent:.0f}"
     decimals = min(6, 1 - math.floor(math.log10(distance)))
     return f"{percent:.{decimals}f}".rstrip("0").removesuffix(".")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the command: its number, from 0 in the order in which they were begun, and what it said."""
+
+    number: int
+    judged: Judged
+
+
+def repeated(
+    check: Check, rules: Rules, times: int | None, jobs: int, before: Callable[[int], None]
+) -> Generator[Run, None, None]:
+    """Run a check ``times`` times, or for ever if None, up to ``jobs`` at once; yields each run when it has ended.
+
+    ``before`` is called with the number of a run just before it begins. With one job the next run does not begin before
+    the one that was yielded has been dealt with, so its files may be moved. Closing the generator ends what still runs,
+    and so does any exception. Raises CheckError if the check cannot be started.
+    """
+    numbers = count() if times is None else iter(range(times))
+    running: dict[Future[Evidence], int] = {}
+    with closing(Stop()) as stop, ThreadPoolExecutor(jobs) as pool:
+        try:
+            while True:
+                for number in islice(numbers, jobs - len(running)):
+                    before(number)
+                    running[pool.submit(check.run, NO_CANDIDATE, stop)] = number
+                if not running:
+                    return
+                ended, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in sorted(ended, key=running.__getitem__):
+                    yield Run(running.pop(future), _judged(future.result(), rules))
+        finally:
+            stop.set()
+
+
+def _judged(evidence: Evidence, rules: Rules) -> Judged:
+    """Any failure counts, since there is no first one to be like. A run without an answer is no failure: who knows."""
+    judged = judge(evidence, rules, None)
+    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
+        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
+    return judged
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of failure: how its first run was judged, the number of that run, and how often it was met."""
+
+    reason: str
+    signature: Signature
+    first: int
+    times: int = 1
+
+
+class Tally:
+    """What many runs add up to. What they printed is not kept. ``match`` says which failures are of one kind."""
+
+    def __init__(self, match: Match) -> None:
+        self._match = match
+        self.outcomes: Counter[Outcome] = Counter()
+        self.kinds: list[Kind] = []
+
+    def add(self, run: Run) -> bool:
+        """Count one run; returns whether it fails in a way that was not met before."""
+        judged = run.judged
+        self.outcomes[judged.outcome] += 1
+        if judged.outcome not in {Outcome.REPRODUCES, Outcome.OTHER_FAILURE}:
+            return False
+        found = Kind(judged.reason, signature_of(judged.evidence), run.number)
+        for place, known in enumerate(self.kinds):
+            if self._same(known, found):
+                self.kinds[place] = replace(known, times=known.times + 1)
+                return False
+        self.kinds.append(found)
+        return True
+
+    def _same(self, one: Kind, other: Kind) -> bool:
+        """The reason tells more than the signature where regular expressions or codes decide."""
+        if self._match != "any" and one.reason != other.reason:
+            return False
+        return same_failure(one.signature, other.signature, self._match)
+
+    @property
+    def runs(self) -> int:
+        """How many runs were counted."""
+        return self.outcomes.total()
+
+    @property
+    def passed(self) -> int:
+        """How many passed."""
+        return self.outcomes[Outcome.PASSES]
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return self.outcomes[Outcome.REPRODUCES]
+
+    @property
+    def decided(self) -> int:
+        """How many passed or failed: what rates are rates of. The others say nothing about either."""
+        return self.passed + self.failed
+
+    @property
+    def undecided(self) -> dict[Outcome, int]:
+        """How many ended in each other way."""
+        decided = {Outcome.PASSES, Outcome.REPRODUCES}
+        return {outcome: times for outcome, times in self.outcomes.items() if outcome not in decided}

@@ -35,6 +35,7 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command(("run",), "biopsy.cli.run", "run a model in one or more engines and compare the outputs"),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
+    Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command: how often it fails, and in which ways"),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
     Command(("inspect", "model"), "biopsy.cli.inspect.model", "show the nodes, attributes and weights of a model"),

@@ -1,0 +1,136 @@
+"""What the commands that run a check have in common: their options, the rules made of them, and how they end.
+
+Each function adds the options of one purpose to a group; texts that differ from command to command are arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    from biopsy.checks.judge import Rules
+
+REST_OPTIONS = ("--check", "--check-inference")
+"""These take the whole rest of the line, whatever it holds."""
+
+
+def add_command(group: argparse._ArgumentGroup, meaning: str) -> None:
+    """``--check``; ``meaning`` is its help."""
+    group.add_argument(*REST_OPTIONS, nargs="...", metavar="COMMAND ...", help=meaning)
+
+
+def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
+    """What counts as a failure: ``--fail-code`` and its like. ``match`` begins the help of ``--match``."""
+    codes = group.add_mutually_exclusive_group()
+    codes.add_argument(
+        "--fail-code",
+        "--fail-returncode",
+        nargs="+",
+        type=int,
+        action="extend",
+        metavar="STATUS",
+        help="only these exit statuses fail",
+    )
+    codes.add_argument(
+        "--ignore-fail-code",
+        "--ignore-fail-returncode",
+        nargs="+",
+        type=int,
+        action="extend",
+        metavar="STATUS",
+        help="these exit statuses do not fail",
+    )
+    group.add_argument(
+        "--fail-regex",
+        nargs="+",
+        action="extend",
+        metavar="REGEX",
+        help="fails only if one of these is found in its output",
+    )
+    group.add_argument(
+        "--match",
+        choices=("any", "status", "message", "exact"),
+        default="status",
+        help=f"{match} (default: status, and what 'biopsy run' reports)",
+    )
+
+
+def add_timeout(group: argparse._ArgumentGroup, default: str) -> None:
+    """``--check-timeout``; ``default`` says in words what holds without it."""
+    group.add_argument(
+        "--check-timeout", type=float, metavar="SECONDS", help=f"end a check that takes longer (default: {default})"
+    )
+
+
+def add_shown_output(group: argparse._ArgumentGroup, hidden: str) -> None:
+    """``--show-output`` or ``--hide-fail-output``; ``hidden`` is the failure whose output the latter hides too."""
+    shown = group.add_mutually_exclusive_group()
+    shown.add_argument("--show-output", action="store_true", help="show the output of every check")
+    shown.add_argument("--hide-fail-output", action="store_true", help=f"do not even show the output of {hidden}")
+
+
+def add_artifacts(group: argparse._ArgumentGroup) -> None:
+    """``--artifacts`` and ``--art-dir``."""
+    group.add_argument(
+        "--artifacts",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="files to sort into 'good', 'bad' and 'other' after each check",
+    )
+    group.add_argument(
+        "--art-dir",
+        "--artifacts-dir",
+        type=Path,
+        default=Path("polygraphy_artifacts"),
+        metavar="DIR",
+        help="where they are sorted to (default: polygraphy_artifacts)",
+    )
+
+
+def add_iteration_info(group: argparse._ArgumentGroup) -> None:
+    """``--iter-info``."""
+    group.add_argument(
+        "--iter-info", "--iteration-info", type=Path, metavar="FILE", help='write {"iteration": N} before each check'
+    )
+
+
+def add_events(group: argparse._ArgumentGroup) -> None:
+    """``--events``."""
+    group.add_argument("--events", type=Path, metavar="FILE", help="write what happens as JSON lines")
+
+
+def rules_of(args: argparse.Namespace) -> Rules:
+    """The rules that the options of ``add_rules`` say. Raises UsageError for what is no regular expression."""
+    from biopsy.checks.judge import Rules
+
+    patterns = []
+    for text in args.fail_regex or ():
+        try:
+            patterns.append(re.compile(text))
+        except re.error as error:
+            raise errors.UsageError(f"--fail-regex {text}: no regular expression: {error}") from error
+    return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), tuple(patterns), args.match)
+
+
+@contextlib.contextmanager
+def ended_politely() -> Iterator[None]:
+    """SIGTERM ends what stands inside as Ctrl-C does, so that nothing it has found is lost."""
+
+    def stop(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
