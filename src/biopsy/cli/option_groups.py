@@ -36,6 +36,12 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
     flag = {"action": "append_const", "dest": "engines"}
     group.add_argument("--onnxrt", **flag, const=PLAIN_ONNXRT, help="ONNX Runtime")  # type: ignore[arg-type]
     group.add_argument("--reference", **flag, const="reference", help="the reference evaluator of onnx")  # type: ignore[arg-type]
+    group.add_argument(
+        "--reference:float64",
+        **flag,  # type: ignore[arg-type]
+        const="reference:float64",
+        help="the same with everything computed in float64, whatever the model declares",
+    )
     group.add_argument("--openvino", **flag, const="openvino", help="OpenVINO, in float32")  # type: ignore[arg-type]
     group.add_argument("--trt", **flag, const="trt", help="TensorRT (not supported yet: ends with status 4)")  # type: ignore[arg-type]
     group.add_argument(

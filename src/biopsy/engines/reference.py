@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.option import switch
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType
 from biopsy.tensors.results import Array, Feed
+
+if TYPE_CHECKING:
+    import onnx
 
 
 class Reference(Engine):
@@ -21,7 +25,11 @@ class Reference(Engine):
     name = "reference"
     summary = "reference evaluator of onnx"
     package = "onnx"
+    capabilities = Capabilities(precision_used=True)
     forks_warm = True
+    options_declared = (
+        Option("float64", "compute everything in float64, whatever the model declares", False, parse=switch),
+    )
 
     @classmethod
     def version(cls) -> str:
@@ -38,20 +46,63 @@ class Reference(Engine):
         proto = load.parse(model.data, model.path)
         index = index_bytes(model.data, model.folder)
         external.load_into(proto, model.folder)
+        _give_loops_a_condition(proto)
+        wide = self.options["float64"]
         try:
-            from onnx.reference import ReferenceEvaluator
-
-            evaluator = ReferenceEvaluator(proto)
+            evaluator = _evaluator_class(wide)(proto)
         except Exception as error:
             raise _failure(error, "load") from error
-        return ReferenceSession(evaluator, index)
+        return ReferenceSession(evaluator, index, _remarks(proto) if wide else None)
+
+
+def _evaluator_class(wide: bool) -> Any:
+    if wide:
+        from biopsy.engines.wide_evaluator import evaluator_class
+
+        return evaluator_class()
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator
+
+
+def _give_loops_a_condition(proto: onnx.ModelProto) -> None:
+    """Write out the condition of a Loop that has none: that means true, but the evaluator of onnx takes it as false."""
+    from biopsy.model import walk
+
+    places: list[onnx.GraphProto | onnx.FunctionProto] = [*walk.graphs(proto), *proto.functions]
+    for place in places:
+        number = 0
+        while number < len(place.node):
+            node = place.node[number]
+            if node.op_type == "Loop" and not any(node.input[1:2]):
+                name = f"biopsy/always/{node.output[0]}"
+                place.node.insert(number, _true(name))
+                node = place.node[number := number + 1]
+                node.input.extend([""] * (2 - len(node.input)))
+                node.input[1] = name
+            number += 1
+
+
+def _true(name: str) -> onnx.NodeProto:
+    from onnx import TensorProto, helper
+
+    return helper.make_node("Constant", [], [name], value=helper.make_tensor("", TensorProto.BOOL, (), [True]))
+
+
+def _remarks(proto: onnx.ModelProto) -> list[str]:
+    from biopsy.engines.wide_evaluator import single_inside
+    from biopsy.model import walk
+
+    found = single_inside(list(walk.nodes(proto)))
+    return [f"onnx computes {', '.join(found)} in float32 inside, in spite of float64"] if found else []
 
 
 class ReferenceSession(Session):
-    """A model that the reference evaluator has loaded."""
+    """A model that the reference evaluator has loaded; ``wide``: remarks on how, if it computes in float64."""
 
-    def __init__(self, evaluator: Any, index: ModelIndex) -> None:
+    def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
         self._evaluator = evaluator
+        self._wide = wide
         self._inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         self._outputs = tuple(index.names[tensor] for tensor in index.outputs)
 
@@ -65,8 +116,17 @@ class ReferenceSession(Session):
         """Names of the outputs."""
         return self._outputs
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What is not computed in float64 although that was asked for."""
+        return tuple(self._wide or ())
+
     def run(self, feed: Feed) -> dict[str, Array]:
-        """Run once."""
+        """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
+        if self._wide is not None:
+            from biopsy.engines.wide_evaluator import widened
+
+            feed = {name: widened(value) for name, value in feed.items()}
         try:
             with np.errstate(all="ignore"):
                 values = self._evaluator.run(None, dict(feed))
