@@ -1,0 +1,462 @@
+"""The journal, with real files and real processes."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from biopsy import errors
+from biopsy.checks.journal import Journal
+from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.checks.verdict import VerdictFile
+
+IDENTITY = {"model": "0" * 128, "check": "python check.py {}", "onnxruntime": "1.23.2"}
+FAILED = Judged(Outcome.REPRODUCES, "exit status 1", Evidence(1, seconds=0.25))
+PASSED = Judged(Outcome.PASSES, "exit status 0", Evidence(0, seconds=0.5))
+
+ADDS = """
+import sys
+from pathlib import Path
+from biopsy.checks.journal import Journal
+from biopsy.checks.outcome import Evidence, Judged, Outcome
+
+journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
+print("open", flush=True)
+for number in range(int(sys.argv[2])):
+    judged = Judged(Outcome.PASSES, "exit status 0 " * 20, Evidence(0, seconds=0.1))
+    journal.add(number.to_bytes(8, "big"), judged, stage="bisect", doing="the first half", nodes=number)
+    print(number, flush=True)
+sys.stdin.read()
+"""
+
+
+def add(journal: Journal, digest: bytes = b"digest", judged: Judged = FAILED) -> None:
+    journal.add(digest, judged, stage="bisect", doing="the first half", nodes=5)
+
+
+def child(path: Path, adds: int, **options: object) -> "subprocess.Popen[str]":
+    words = [sys.executable, "-c", ADDS, str(path), str(adds)]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "reduced.onnx.journal"
+
+
+def refusal(path: Path, identity: dict[str, str] = IDENTITY) -> errors.UsageError:
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
+    with pytest.raises(errors.UsageError) as caught:
+        Journal.open(path, identity)
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir() if file.is_file()} == before
+    return caught.value
+
+
+# What is kept
+
+
+def test_every_run_of_a_model_is_remembered_in_order_and_found_again(path: Path) -> None:
+    journal = Journal.open(path, IDENTITY)
+    assert (journal.path, journal.found, journal.runs(b"one")) == (path, 0, [])
+    for digest, judged in [(b"one", FAILED), (b"two", PASSED), (b"one", PASSED)]:
+        add(journal, digest, judged)
+    assert journal.runs(b"one") == [FAILED, PASSED]
+    journal.close()
+
+    journal = Journal.open(path, IDENTITY)
+    assert journal.found == 3
+    assert journal.runs(b"one") == [FAILED, PASSED]
+    assert journal.runs(b"two") == [PASSED]
+    assert [(entry.digest, entry.stage, entry.doing, entry.nodes) for entry in journal.entries()] == [
+        (digest, "bisect", "the first half", 5) for digest in (b"one", b"two", b"one")
+    ]
+    journal.close()
+
+
+def test_output_and_verdict_are_not_kept_so_that_a_run_reads_the_same_before_and_after_a_stop(path: Path) -> None:
+    journal = Journal.open(path, IDENTITY)
+    add(journal, b"one", Judged(Outcome.OTHER_FAILURE, "x", Evidence(1, b"much output", VerdictFile("fails"), 0.25)))
+    kept = [Judged(Outcome.OTHER_FAILURE, "x", Evidence(1, seconds=0.25))]
+    assert journal.runs(b"one") == kept
+    journal.close()
+    journal = Journal.open(path, IDENTITY)
+    assert journal.runs(b"one") == kept
+    journal.close()
+
+
+def test_runs_can_be_taken_back(path: Path) -> None:
+    journal = Journal.open(path, IDENTITY)
+    for digest in (b"one", b"two", b"one"):
+        add(journal, digest)
+    journal.forget(b"one")
+    journal.forget(b"unknown")
+    assert (journal.runs(b"one"), journal.runs(b"two")) == ([], [FAILED])
+    journal.close()
+    journal = Journal.open(path, IDENTITY)
+    assert (journal.found, journal.runs(b"one"), journal.runs(b"two")) == (1, [], [FAILED])
+    journal.close()
+
+
+def test_notes_are_kept_and_the_newest_counts(path: Path) -> None:
+    journal = Journal.open(path, IDENTITY)
+    assert journal.noted("signature") is None
+    journal.note("signature", "{}")
+    journal.note("signature", '{"status": 1}')
+    assert journal.noted("signature") == '{"status": 1}'
+    journal.close()
+    journal = Journal.open(path, IDENTITY)
+    assert journal.notes() == {"signature": '{"status": 1}'}
+    journal.close()
+
+
+evidences = st.builds(
+    Evidence,
+    status=st.integers(-(1 << 31), 1 << 32),
+    seconds=st.floats(allow_nan=False, allow_infinity=False),
+    timed_out=st.booleans(),
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+runs = st.tuples(
+    st.binary(min_size=1, max_size=3),
+    st.builds(Judged, st.sampled_from(Outcome), texts, evidences),
+    texts,
+    texts,
+    st.integers(0, 1 << 40),
+)
+
+
+@settings(deadline=None)  # files are written
+@given(st.lists(runs, max_size=8), st.dictionaries(texts, texts, max_size=3), st.dictionaries(texts, texts, max_size=3))
+def test_whatever_is_added_is_found_again(
+    added: list[tuple[bytes, Judged, str, str, int]], notes: dict[str, str], identity: dict[str, str]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal.open(Path(folder, "j"), identity)
+        for digest, judged, stage, doing, nodes in added:
+            journal.add(digest, judged, stage=stage, doing=doing, nodes=nodes)
+        for key, value in notes.items():
+            journal.note(key, value)
+        before = journal.runs(added[0][0]) if added else []
+        journal.close()
+        journal = Journal.open(Path(folder, "j"), identity)
+        found = [(entry.digest, entry.judged, entry.stage, entry.doing, entry.nodes) for entry in journal.entries()]
+        assert (found, journal.notes(), journal.found) == (added, notes, len(added))
+        assert not added or journal.runs(added[0][0]) == before
+        journal.close()
+
+
+def test_text_that_is_no_unicode_and_a_time_that_is_no_number_break_nothing(path: Path) -> None:
+    identity = {"check": "python \udcff.py"}
+    journal = Journal.open(path, identity)
+    add(journal, b"one", Judged(Outcome.INVALID, "bad \ud800", Evidence(125, seconds=float("nan"))))
+    journal.note("\udcff", "\udcff")
+    journal.close()
+    journal = Journal.open(path, identity)
+    assert journal.runs(b"one") == [Judged(Outcome.INVALID, "bad \\ud800", Evidence(125))]
+    assert journal.noted("\udcff") == "\\udcff"
+    journal.close()
+    assert "then" in refusal(path, {"check": "python \udcfe.py"}).message
+
+
+def test_a_journal_that_is_removed_leaves_nothing_behind(path: Path) -> None:
+    journal = Journal.open(path, IDENTITY)
+    add(journal)
+    journal.remove()
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a?b#c %41.journal", ":memory:", "\udcff.journal"])
+def test_a_journal_may_have_any_name(tmp_path: Path, name: str) -> None:
+    for found in range(2):
+        journal = Journal.open(tmp_path / name, IDENTITY)
+        assert journal.found == found
+        add(journal)
+        journal.close()
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+# Processes that end, and processes that meet
+
+
+@pytest.mark.parametrize("adds_before", [0, 1, 700, 2500])
+def test_what_was_added_survives_sigkill(path: Path, adds_before: int) -> None:
+    process = child(path, 1_000_000)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == (str(adds_before - 1) if adds_before else "open"):
+            break
+    process.kill()
+    told = adds_before + sum(line.endswith("\n") for line in process.stdout)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+
+    journal = Journal.open(path, {"model": "m"})
+    assert told <= journal.found <= told + 1
+    assert [entry.nodes for entry in journal.entries()] == list(range(journal.found))
+    add(journal)
+    journal.close()
+
+
+OPENS = """
+import sys
+from pathlib import Path
+from biopsy.checks.journal import Journal
+
+print("ready", flush=True)
+while True:
+    Journal.open(Path(sys.argv[1]), {"model": "m"}, fresh=True).close()
+"""
+
+
+@pytest.mark.parametrize("milliseconds", range(0, 20, 4))
+def test_a_process_that_is_killed_while_it_makes_a_journal_leaves_none_or_a_whole_one(
+    path: Path, milliseconds: int
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", OPENS, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(milliseconds / 1000)
+    process.kill()
+    process.communicate()
+    journal = Journal.open(path, {"model": "m"})
+    add(journal)
+    journal.close()
+
+
+def test_an_empty_file_becomes_a_journal(path: Path) -> None:
+    path.touch()
+    journal = Journal.open(path, IDENTITY)
+    assert journal.found == 0
+    journal.close()
+
+
+def test_a_process_that_is_killed_while_its_log_goes_into_the_file_leaves_a_journal(path: Path) -> None:
+    journal = Journal.open(path, IDENTITY)
+    for _ in range(100):
+        add(journal)
+    pages = path.with_name(path.name + "-wal").read_bytes()
+    whole = path.read_bytes()
+    journal.close()
+    first_page = path.read_bytes()[:4096]
+    assert first_page != whole[:4096]
+    path.write_bytes(first_page + whole[4096:])  # as if only one page had been written when the process was killed
+    path.with_name(path.name + "-wal").write_bytes(pages)
+    journal = Journal.open(path, IDENTITY)
+    assert journal.found == 100
+    journal.close()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_second_process_is_told_which_one_has_the_journal(path: Path, fresh: bool) -> None:
+    process = child(path, 3)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "2\n":
+            break
+    with pytest.raises(errors.UsageError, match=rf"is in use by another biopsy \(process {process.pid}\)"):
+        Journal.open(path, {"model": "m"}, fresh=fresh)
+    process.kill()
+    process.communicate()
+    journal = Journal.open(path, {"model": "m"})
+    assert journal.found == 3
+    journal.close()
+
+
+def test_a_journal_can_be_open_once_in_one_process_too_and_stays_locked_after_a_refusal(path: Path) -> None:
+    journal = Journal.open(path, {"model": "m"})
+    with pytest.raises(errors.UsageError, match=rf"in use by another biopsy \(process {os.getpid()}\)"):
+        Journal.open(path, {"model": "m"})
+    process = child(path, 0, stderr=subprocess.PIPE)
+    _, told = process.communicate()
+    assert process.returncode == 1
+    assert "in use by another biopsy" in told
+    journal.close()
+
+
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from biopsy import errors
+from biopsy.checks.journal import Journal
+from biopsy.checks.outcome import Evidence, Judged, Outcome
+
+journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+added = 0
+try:
+    while added < 5000:
+        judged = Judged(Outcome.PASSES, "x" * 1000, Evidence(0))
+        journal.add(b"d", judged, stage="bisect", doing="", nodes=1)
+        added += 1
+except errors.CheckError as error:
+    held = len(journal.runs(b"d"))
+    journal.close()
+    print(json.dumps([added, held, error.message, error.kept, error.next_steps, error.status]))
+"""
+
+
+def test_a_disk_that_is_full_ends_with_words_and_loses_nothing_that_was_added(path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    added, held, message, kept, next_steps, status = json.loads(ended.stdout)
+    assert message.startswith(f"the journal {path} cannot be written: ")
+    assert (held, kept, status) == (added, f"the {added} outcomes that stand in it", 4)
+    assert next_steps
+    journal = Journal.open(path, {"model": "m"})
+    assert journal.found == added > 10
+    journal.close()
+
+
+# Journals of another reduction, and files that are no journals
+
+
+def test_a_journal_of_another_reduction_is_refused_by_what_differs(path: Path) -> None:
+    Journal.open(path, {**IDENTITY, "--match": "any"}).close()
+    other = {**IDENTITY, "check": "python other.py {}", "model": "0" * 127 + "1", "engine": "openvino"}
+    error = refusal(path, other)
+    assert error.message.splitlines() == [
+        f"the journal {path} belongs to another reduction; what differs is:",
+        f"  model: ...'{'0' * 21}' then, ...'{'0' * 20}1' now",
+        "  check: 'python check.py {}' then, 'python other.py {}' now",
+        "  engine: not given then, 'openvino' now",
+        "  --match: 'any' then, not given now",
+    ]
+    assert error.kept == "the journal, as it is"
+    assert error.next_steps == ("--fresh    starts over, and keeps the old journal aside",)
+
+
+def test_only_a_few_differences_are_named(path: Path) -> None:
+    Journal.open(path, {str(number): "x" for number in range(9)}).close()
+    assert refusal(path, {}).message.splitlines()[-1] == "  and 5 more"
+
+
+def test_fresh_starts_over_and_keeps_every_old_journal(path: Path) -> None:
+    for number in range(3):
+        journal = Journal.open(path, {"model": str(number)}, fresh=True)
+        assert journal.found == 0
+        for _ in range(number + 1):
+            add(journal)
+        journal.close()
+    names = sorted(file.name for file in path.parent.iterdir())
+    assert names == [path.name, f"{path.name}.1", f"{path.name}.2"]
+    for number, name in enumerate([f"{path.name}.1", f"{path.name}.2", path.name]):
+        journal = Journal.open(path.with_name(name), {"model": str(number)})
+        assert journal.found == number + 1
+        journal.close()
+
+
+def test_fresh_keeps_what_a_killed_process_had_only_in_its_log(path: Path) -> None:
+    process = child(path, 3)
+    assert process.stdout is not None
+    while process.stdout.readline() != "2\n":
+        pass
+    process.kill()
+    process.communicate()
+    Journal.open(path, IDENTITY, fresh=True).close()
+    journal = Journal.open(path.with_name(f"{path.name}.1"), {"model": "m"})
+    assert journal.found == 3
+    journal.close()
+
+
+def test_fresh_without_an_old_journal_is_just_a_new_one(path: Path) -> None:
+    Journal.open(path, IDENTITY, fresh=True).close()
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def no_journal(path: Path) -> None:
+    path.write_bytes(b"these are my notes\n" * 500)
+
+
+def cut_in_half(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def pages_overwritten(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xa5" * (len(data) - 4096))
+
+
+@pytest.mark.parametrize("damage", [no_journal, cut_in_half, pages_overwritten])
+def test_a_file_that_is_damaged_or_no_journal_is_refused_and_can_be_put_aside(
+    path: Path, damage: Callable[[Path], None]
+) -> None:
+    journal = Journal.open(path, IDENTITY)
+    for _ in range(200):
+        add(journal)
+    journal.close()
+    damage(path)
+    error = refusal(path)
+    assert error.message.startswith(f"{path} cannot be used as a journal: ")
+    assert error.kept == "that file, as it is"
+    assert error.next_steps == ("--fresh    starts over, and keeps the old journal aside",)
+    data = path.read_bytes()
+    Journal.open(path, IDENTITY, fresh=True).close()
+    assert path.with_name(f"{path.name}.1").read_bytes()[100:] == data[100:]  # before stands how SQLite writes to it
+
+
+def execute(path: Path, statement: str) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(statement)
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("UPDATE runs SET outcome = 'wonderful'", "unknown outcome 'wonderful'"),
+        ("UPDATE runs SET outcome = x'ff'", "'outcome' of a wrong type"),
+        ("UPDATE runs SET reason = CAST(x'ff' AS TEXT)", "decode"),
+        ("UPDATE runs SET status = 'much'", "'status' of a wrong type"),
+        ("UPDATE runs SET seconds = 9e999", "'seconds' that is no number"),
+        ("UPDATE runs SET timed_out = 2", "neither 0 nor 1"),
+        ("UPDATE runs SET timed_out = 1.5", "neither 0 nor 1"),
+        ("UPDATE runs SET digest = 'text'", "'digest' of a wrong type"),
+        ("UPDATE notes SET value = x'00'", "value of a wrong type"),
+        ("UPDATE identity SET value = x'00'", "value of a wrong type"),
+        ("DROP TABLE notes", "its tables"),
+        ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", "its tables"),
+        ("PRAGMA user_version = 2", "of version 2, and this biopsy writes version 1"),
+    ],
+)
+def test_values_that_no_biopsy_would_write_are_refused(path: Path, statement: str, said: str) -> None:
+    journal = Journal.open(path, IDENTITY)
+    add(journal)
+    journal.note("a", "b")
+    journal.close()
+    execute(path, statement)
+    error = refusal(path)
+    assert said in error.message
+    assert str(path) in error.message
+    Journal.open(path, IDENTITY, fresh=True).close()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
+def test_an_sqlite_file_of_another_program_is_never_touched(path: Path, mode: str, fresh: bool) -> None:
+    connection = sqlite3.connect(path)
+    connection.executescript(f"PRAGMA journal_mode = {mode}; CREATE TABLE mine (value)")
+    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    with pytest.raises(errors.UsageError, match="an SQLite file of another program") as caught:
+        Journal.open(path, IDENTITY, fresh=fresh)
+    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
+    assert caught.value.next_steps
+    connection.close()
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match="there is no folder"):
+        Journal.open(tmp_path / "missing" / "j", IDENTITY)
+    with pytest.raises(errors.UsageError, match="is a directory"):
+        Journal.open(tmp_path, IDENTITY)
+    with pytest.raises(errors.UsageError, match="it is no file"):
+        Journal.open(Path("/dev/null"), IDENTITY)
