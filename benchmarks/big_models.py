@@ -89,7 +89,7 @@ def _write(path: Path, start: Path) -> float:
         return milliseconds([lambda nodes=nodes: write(nodes) for nodes in kept], 3)  # type: ignore[misc]
     finally:
         place.candidate.unlink(missing_ok=True)
-        place.remove_copies()
+        place.leave()
 
 
 def table(found: Sequence[Measured]) -> str:

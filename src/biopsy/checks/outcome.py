@@ -54,12 +54,15 @@ class Check(Protocol):
 
     ``automatic``: it costs nobody's attention, so the program may check more than the search needs.
     ``names_candidate``: it is told where the candidate stands; if not, it knows the usual place by itself.
+    ``stoppable``: a run of it takes note of ``stop``, so that it may run in another thread than who waits for it.
     """
 
     @property
     def automatic(self) -> bool: ...  # noqa: D102 -- see the class
     @property
     def names_candidate(self) -> bool: ...  # noqa: D102 -- see the class
+    @property
+    def stoppable(self) -> bool: ...  # noqa: D102 -- see the class
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Look at the model at ``candidate``, unless ``stop`` says that nobody wants to know any more.

@@ -7,6 +7,7 @@ and shows an example. A name comes before the last colon that can be one, so nam
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -52,6 +53,29 @@ def _dim(option: str, word: str, text: str) -> Dim:
     if not text.isidentifier():
         raise _wrong(option, word, f"'{text}' is no dimension", "x:[1,3,224,224] y:[2]")
     return text
+
+
+def byte_size(text: str) -> int:
+    """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text)
+    if found is None or float(found[1]) == 0:
+        raise errors.UsageError(f"{text!r} is no size: write 500MB, 2GB or 1.5GiB")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
+
+
+def duration(text: str) -> float:
+    """``90``, ``90s``, ``10m`` or ``1.5h`` -> seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
+    if found is None or float(found[1]) == 0:
+        raise errors.UsageError(f"{text!r} is no time: write 90s, 10m or 1.5h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def positive(text: str) -> int:
+    """A whole number, 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise errors.UsageError(f"{text!r} is no whole number above 0")
+    return int(text)
 
 
 def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:

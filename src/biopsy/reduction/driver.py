@@ -1,110 +1,87 @@
-"""The driver: checks what passes propose, remembers every outcome, keeps the smallest candidate that reproduces."""
+"""The driver: has what passes propose checked, and keeps the smallest candidate that reproduces."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import time
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from biopsy import errors, events
-from biopsy.checks.artifacts import Artifacts, write_iteration
+from biopsy import events
 from biopsy.checks.interactive import UndoError
-from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
-from biopsy.checks.signature import Signature
-from biopsy.model.index import index_file, label
+from biopsy.checks.outcome import Check, Judged, Outcome
+from biopsy.model.index import label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
-from biopsy.model.write import write_whole
 from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
 from biopsy.reduction.change import Change, NamedModelPass
+from biopsy.reduction.course import course
 from biopsy.reduction.problem import Problem
+from biopsy.reduction.trials import Trial, Trials
 from biopsy.reduction.workspace import Workspace
-from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:
     import onnx
 
-
-_PROBES = frozenset({"identity", "values", "final"})
-"""Stages whose models are no candidates: they are no iterations, and no artifacts of theirs are sorted."""
+    from biopsy.checks.signature import Signature
 
 
 class RestartError(Exception):
     """An answer was taken back: the search must be run again, with every other answer remembered."""
 
 
-@dataclass(frozen=True)
-class IterationFiles:
-    """Files that each check may read or leave: see the options of the same names."""
-
-    artifacts: Artifacts = field(default_factory=Artifacts)
-    info: Path | None = None
-    inputs: Path | None = None
-    keep_last: bool = False
-
-
-@dataclass
-class Tally:
-    """What a search has cost and met: outcomes counted, other failures by their reason."""
-
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    other_failures: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def checks(self) -> int:
-        """Checks that were run."""
-        return sum(self.outcomes.values())
-
-
 class Driver:
-    """Runs checks on candidates of one problem, one after the other."""
+    """Runs passes on one problem, and has trials made of what they propose."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        check: Check,
-        rules: Rules,
-        workspace: Workspace,
-        listener: events.Listener,
-        files: IterationFiles = IterationFiles(),
-    ) -> None:
+    def __init__(self, problem: Problem, trials: Trials, workspace: Workspace, listener: events.Listener) -> None:
         self.problem = problem
-        self.check = check
+        self.trials = trials
         self.workspace = workspace
         self.listener = listener
-        self.tally = Tally()
-        self.best: Candidate | None = None
         self.refined: onnx.ModelProto | None = None
-        self.passing: list[Candidate] = []
-        self.reference: Signature | None = None
-        self._rules = rules
-        self._files = files
-        self._memory: dict[Candidate | bytes, Judged] = {}  # bytes: the digest of a model that is no candidate
-        self._iteration = 0
+        self.best: Candidate | None = None
+        self._passing: dict[Candidate, None] = {}
+        self._known: dict[Candidate, tuple[Judged, bytes]] = {}
+        self._last_reproduced = False
+        trials.left = len(problem.index.nodes)
+
+    @property
+    def check(self) -> Check:
+        """The check as it is asked now."""
+        return self.trials.check
+
+    @property
+    def reference(self) -> Signature | None:
+        """The signature of the original's failure; None while it is not known."""
+        return self.trials.reference
+
+    @property
+    def passing(self) -> list[Candidate]:
+        """Candidates that passed, in the order in which they were asked about."""
+        return list(self._passing)
 
     def search(self, named: NamedPass, target: Candidate) -> Candidate:
         """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
-        started, checks = time.monotonic(), self.tally.checks
+        started, checks = time.monotonic(), self.trials.tally.checks
         self.listener(events.StageStarted(named.name, target.size))
-        before = target.size
+        before = target
         search = named.search(self.problem, target)
+        answers: list[Candidate | None] = []
         answer: Candidate | None = None
+        ahead = _Ahead(self, named, before, answers)
         while True:
             try:
                 proposals = search.send(answer)
             except StopIteration:
                 break
-            answer = self._first_that_reproduces(proposals, target, named.name)
+            answer = self._first_that_reproduces(proposals, target, named.name, ahead)
+            answers.append(answer)
             target = answer or target
-        self.listener(
-            events.StageDone(named.name, before, target.size, self.tally.checks - checks, time.monotonic() - started)
-        )
+        self.trials.abandon_all()
+        taken = self.trials.tally.checks - checks
+        self.listener(events.StageDone(named.name, before.size, target.size, taken, time.monotonic() - started))
         return target
 
     def refine(self, named: NamedModelPass) -> None:
@@ -112,7 +89,7 @@ class Driver:
 
         Whether values may change is asked, which can cost checks, only if the pass has something to propose.
         """
-        started, checks, before = time.monotonic(), self.tally.checks, self.left
+        started, checks, before = time.monotonic(), self.trials.tally.checks, self.left
         search = named.search(self.best_model())
         changes = next(search, None)
         if changes is None or not (named.keeps_values or self.problem.may_change_values):
@@ -123,26 +100,29 @@ class Driver:
                 changes = search.send(self._first_change_that_reproduces(changes, named.name))
             except StopIteration:
                 changes = None
-        taken = self.tally.checks - checks
+        taken = self.trials.tally.checks - checks
         if taken:
             self.listener(events.StageDone(named.name, before, self.left, taken, time.monotonic() - started))
 
     def _first_change_that_reproduces(self, changes: Iterable[Change], stage: str) -> onnx.ModelProto | None:
-        current = _digest(b"".join(self.best_parts()))
-        for change in changes:
-            data = change.model.SerializeToString(deterministic=True)
-            digest = _digest(data)
-            if digest == current:
+        current = self.best_trial("", "").digest
+        waiting = iter(changes)
+        window: list[tuple[Change, Trial]] = []
+        while True:
+            for change in islice(waiting, self.trials.jobs - len(window)):
+                parts = [change.model.SerializeToString(deterministic=True)]
+                window.append((change, Trial(parts, len(change.model.graph.node), stage, change.doing)))
+            if not window:
+                return None
+            change, trial = window.pop(0)
+            if trial.digest == current:
                 return change.model
-            judged = self._memory.get(digest)
-            if judged is None:
-                judged = self.check_bytes([data], len(change.model.graph.node), stage, change.doing)
-                self._memory[digest] = replace(judged, evidence=replace(judged.evidence, output=b""))
-                self._note_other_failure(judged)
-            if judged.outcome is Outcome.REPRODUCES:
+            if self.trials.jobs > 1:
+                self.trials.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
+            if self._judge(trial).outcome is Outcome.REPRODUCES:
                 self.refined = change.model
+                self.trials.abandon_all()
                 return change.model
-        return None
 
     @property
     def left(self) -> int:
@@ -162,6 +142,10 @@ class Driver:
         assert self.best is not None
         return self.parts(self.best)
 
+    def best_trial(self, stage: str, doing: str) -> Trial:
+        """The best model so far, to be checked once more."""
+        return Trial(self.best_parts(), self.left, stage, doing)
+
     def best_model(self) -> onnx.ModelProto:
         """The best model so far as a protobuf object, external weights not loaded."""
         return self.refined if self.refined is not None else parse(b"".join(self.best_parts()), None)
@@ -173,130 +157,133 @@ class Driver:
         assert self.best is not None
         return tuple(self.problem.index.nodes[number].label for number in self.best.nodes)
 
-    def _first_that_reproduces(self, proposals: Round, target: Candidate, stage: str) -> Candidate | None:
+    def _first_that_reproduces(
+        self, proposals: Round, target: Candidate, stage: str, ahead: _Ahead
+    ) -> Candidate | None:
         for proposal in proposals:
-            candidate = self.problem.closed(proposal.candidate)
-            if candidate == target:
+            found = self.eligible(proposal, target)
+            if found == [target]:
                 return target  # nothing can be left out of what was proposed: the answer is known
-            if candidate is None or candidate.size >= target.size:
-                continue
-            for sampled in self.problem.samples_of(candidate):
-                judged = self.judge_candidate(replace(proposal, candidate=sampled), stage)
-                if judged.outcome is Outcome.REPRODUCES:
-                    self.best = sampled
-                    return sampled
+            for candidate in found:
+                judged = self.judge_candidate(Proposal(candidate, proposal.doing), stage, ahead)
+                self._last_reproduced = judged.outcome is Outcome.REPRODUCES
+                if self._last_reproduced:
+                    self.best = candidate
+                    return candidate
         return None
 
-    def judge_candidate(self, proposal: Proposal, stage: str) -> Judged:
+    def eligible(self, proposal: Proposal, target: Candidate) -> list[Candidate]:
+        """What of a proposal is worth a check: closed, once for each sample; ``target`` alone if it comes to that."""
+        candidate = self.problem.closed(proposal.candidate)
+        if candidate == target:
+            return [target]
+        if candidate is None or candidate.size >= target.size:
+            return []
+        return self.problem.samples_of(candidate)
+
+    def trial(self, proposal: Proposal, stage: str) -> Trial:
+        """A closed candidate as a model to be checked."""
+        return Trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.doing)
+
+    def known(self, candidate: Candidate) -> bool | None:
+        """Whether a candidate reproduces, if that is known already."""
+        found = self._known.get(candidate)
+        return None if found is None else found[0].outcome is Outcome.REPRODUCES
+
+    def guess(self, candidate: Candidate) -> bool:
+        """Whether a candidate will probably reproduce: as is known, else as the one before it did."""
+        known = self.known(candidate)
+        return self._last_reproduced if known is None else known
+
+    def judge_candidate(self, proposal: Proposal, stage: str, ahead: _Ahead | None = None) -> Judged:
         """The outcome of a candidate that is closed, from memory if it was checked before."""
         candidate = proposal.candidate
-        known = self._memory.get(candidate)
+        known = self._known.get(candidate)
         if known is not None:
-            return known
-        judged = self.check_once(candidate, self.boundary(candidate), stage, proposal.doing)
-        self._memory[candidate] = replace(judged, evidence=replace(judged.evidence, output=b""))
+            return known[0]
+        trial = self.trial(proposal, stage)
+        if ahead is not None and self.trials.jobs > 1 and not self.trials.is_known(trial):
+            ahead.begin(candidate, trial)
+        judged = self._judge(trial)
+        self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
-            self.passing.append(candidate)
-        self._note_other_failure(judged)
+            self._passing[candidate] = None
         return judged
-
-    def _note_other_failure(self, judged: Judged) -> None:
-        if judged.outcome is Outcome.OTHER_FAILURE:
-            self.tally.other_failures[judged.reason] += 1
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """The border of a candidate, its weights referred to from where candidates stand."""
         return replace(self.problem.boundary(candidate), places=self.workspace.places)
 
-    def check_once(self, candidate: Candidate, boundary: Boundary, stage: str, doing: str) -> Judged:
-        """Write a candidate, run the check on it, sort artifacts. Raises CheckError if the check could not be run."""
-        parts = candidate_parts(self.problem.subset(candidate), boundary)
-        write_whole(self.workspace.candidate, parts)
-        return self.check_file(self.workspace.candidate, candidate.size, stage, doing)
+    def original(self, stage: str, doing: str, boundary: Boundary | None = None) -> Trial:
+        """The original as a model to be checked, with another border if one is given."""
+        whole = self.problem.whole
+        parts = candidate_parts(self.problem.subset(whole), boundary or self.boundary(whole))
+        return Trial(parts, whole.size, stage, doing)
 
-    def check_bytes(self, parts: Sequence[bytes], size: int, stage: str, doing: str) -> Judged:
-        """Check a model that is no candidate of the search over nodes, such as a probe."""
-        write_whole(self.workspace.candidate, parts)
-        return self.check_file(self.workspace.candidate, size, stage, doing)
+    def doubt(self) -> None:
+        """Believe no answer any more but those that reproduced: the failure is flaky, and that was not known."""
+        self._known = {
+            candidate: (judged, digest)
+            for candidate, (judged, digest) in self._known.items()
+            if judged.outcome is Outcome.REPRODUCES
+        }
+        self._passing.clear()
 
-    def check_file(self, path: Path, size: int, stage: str, doing: str) -> Judged:
-        """Run the check on a model that stands on disk; counts as one iteration unless it is a probe of ours."""
-        number = self.tally.checks
-        if stage not in _PROBES and self._files.info is not None:
-            write_iteration(self._files.info, self._iteration)
-        self.listener(events.Checking(number, stage, doing, size, self.left, self.check.line(path)))
+    def _judge(self, trial: Trial) -> Judged:
+        """The outcome of a model. Raises RestartError if the person asked takes the answer before this one back."""
         try:
-            judged = self._judge(path)
-        except UndoError:
-            self._take_back()
-        seconds = judged.evidence.seconds
-        self.tally.outcomes[judged.outcome] += 1
-        left = size if judged.outcome is Outcome.REPRODUCES else self.left
-        self.listener(
-            events.Checked(
-                number, stage, judged.outcome.value, judged.reason, size, left, seconds, judged.evidence.output
-            )
+            return self.trials.judge(trial)
+        except UndoError as undo:
+            digest = self.trials.take_back()
+            if digest is None:
+                self.listener(events.Remark("there is no answer to take back"))
+            for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
+                del self._known[candidate]
+                self._passing.pop(candidate, None)
+            raise RestartError from undo
+
+
+class _Ahead:
+    """Keeps the checks going that a pass will probably ask for next."""
+
+    def __init__(self, driver: Driver, named: NamedPass, start: Candidate, answers: Sequence[Candidate | None]) -> None:
+        self._driver = driver
+        self._named = named
+        self._start = start
+        self._answers = answers
+        self._expected: Iterator[Proposal] = iter(())
+        self._foreseen: deque[Candidate] = deque()
+        self._guessed: dict[Candidate, bool] = {}
+
+    def begin(self, asked: Candidate, trial: Trial) -> None:
+        """Begin the check of what is asked about, and of what comes after it, as many as may run at once."""
+        trials = self._driver.trials
+        if self._came_true(asked):
+            trials.ahead(self._trials(asked, trial))
+            return
+        self._foreseen.clear()
+        self._expected = course(
+            self._driver.problem, self._named.search, self._start, self._answers, self._guess, self._driver.eligible
         )
-        if judged.outcome is Outcome.INFRASTRUCTURE:
-            raise errors.CheckError(
-                f"the check could not be run: {judged.reason}",
-                kept="nothing was concluded from it",
-                next_steps=[f"run it by hand: {self.check.line(path)}"],
-            )
-        if stage not in _PROBES:
-            for missing in self._files.artifacts.sort(judged.outcome, self._iteration, stage):
-                self.listener(events.Remark(f"the artifact {missing} was not there after iteration {self._iteration}"))
-            self._iteration += 1
-        return judged
+        soon = list(islice(self._trials(asked, trial), trials.jobs))
+        trials.abandon_all(but=soon)
+        trials.ahead(iter(soon))
 
-    def _judge(self, path: Path) -> Judged:
-        if self._files.inputs is not None:
-            try:
-                self._write_inputs(path, self._files.inputs)
-            except errors.CannotCompare as error:
-                if self.reference is None:
-                    raise  # not even the original has values
-                return Judged(Outcome.INVALID, error.message, Evidence(0))
-        return judge(self.check.run(path), self._rules, self.reference)
+    def _came_true(self, asked: Candidate) -> bool:
+        """Whether this was foreseen, and every guess before it was right."""
+        while self._foreseen and self._foreseen[0] != asked:
+            candidate = self._foreseen.popleft()
+            if self._driver.known(candidate) is not self._guessed.get(candidate):
+                return False
+        return bool(self._foreseen)
 
-    def tidy(self) -> None:
-        """Leave no candidate and no copied weights behind."""
-        if not self._files.keep_last:
-            with contextlib.suppress(OSError):  # what went wrong before is told, not this
-                self.workspace.candidate.unlink(missing_ok=True)
-        self.workspace.remove_copies()
-        self.check.close()
+    def _guess(self, candidate: Candidate) -> bool:
+        self._guessed[candidate] = guessed = self._driver.guess(candidate)
+        return guessed
 
-    def _take_back(self) -> None:
-        """Forget the newest answer and have the search run again up to it."""
-        if self._memory:
-            newest = next(reversed(self._memory))
-            judged = self._memory.pop(newest)
-            self.tally.outcomes[judged.outcome] -= 1
-            self._iteration -= 1
-            self.passing = [candidate for candidate in self.passing if candidate != newest]
-        else:
-            self.listener(events.Remark("there is no answer to take back"))
-        raise RestartError
-
-    def _write_inputs(self, model: Path, path: Path) -> None:
-        """Write the recorded values of what a model must be fed; names that nothing was recorded for are left out."""
-        from biopsy.tensors.files import write_feeds
-
-        index, recording = self.problem.index, self.problem.recording
-        found = index_file(model)
-        feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
-        for name in (found.names[tensor] for tensor in found.fed_inputs()):
-            values = recording.values(index.ids[name]) if name in index.ids else None
-            for feed, value in zip(feeds, values or (), strict=False):
-                feed[name] = value
-        if not any(feeds) and found.fed_inputs():
-            raise errors.CannotCompare(
-                f"no values are recorded for the inputs of {model}, so they cannot be written to {path}",
-                next_steps=["give inputs that the model runs with by --load-inputs", "or leave --iter-inputs out"],
-            )
-        write_feeds(path, feeds)
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data).digest()
+    def _trials(self, asked: Candidate, trial: Trial) -> Iterator[Trial]:
+        for proposal in self._expected:
+            candidate = proposal.candidate
+            if self._driver.known(candidate) is None:
+                self._foreseen.append(candidate)
+                yield trial if candidate == asked else self._driver.trial(proposal, self._named.name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
@@ -13,17 +15,25 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import Shape
-from biopsy.reduction.driver import Driver, IterationFiles
+from biopsy.model.write import cannot_write, require_writable
+from biopsy.reduction.driver import Driver
+from biopsy.reduction.iteration import IterationFiles, write_inputs
 from biopsy.reduction.problem import Cut, Problem
 from biopsy.reduction.recording import ENGINES, Recording
 from biopsy.reduction.reduce import reduce_problem
-from biopsy.reduction.result import Reduction, Target
+from biopsy.reduction.remembering import Remembering, open_journal
+from biopsy.reduction.result import Reduction, Target, write_result
 from biopsy.reduction.samples import made_samples
-from biopsy.reduction.schedule import Mode, Selection, schedule_of
+from biopsy.reduction.schedule import Mode, Schedule, Selection, schedule_of
+from biopsy.reduction.steadiness import Repeating, Steadiness
+from biopsy.reduction.trials import Budget, Crew, Trial, Trials
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.reduction.values import Values, may_change_values
-from biopsy.reduction.workspace import workspace
+from biopsy.reduction.workspace import Workspace, workspace
 from biopsy.tensors.results import Feed
+
+if TYPE_CHECKING:
+    from biopsy.checks.journal import Journal
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class Job:
 
     ``samples`` are inputs to record values with; None makes some. ``record_with`` are engines to record with, the
     first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run.
-    ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``.
+    ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``. ``keep_other`` is a
+    folder for one model of each other failure met.
     """
 
     target: Target
@@ -52,10 +63,18 @@ class Job:
     keep_outputs: bool = False
     mark_intermediate: bool = False
     selection: Selection = field(default_factory=Selection)
+    crew: Crew = field(default_factory=Crew)
+    budget: Budget = field(default_factory=Budget)
+    repeating: Repeating = field(default_factory=Repeating)
+    remembering: Remembering = field(default_factory=Remembering)
+    keep_other: Path | None = None
 
 
 def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
     """Reduce an indexed model. Raises what ``reduce_problem`` raises, and UsageError for a job that cannot be done."""
+    for path in (job.target.output, job.target.min_good):
+        if path is not None:
+            require_writable(path)
     require_distinct(job.files.artifacts.files, job.target.output)
     if job.selection.anonymize and job.target.min_good is not None:
         raise errors.UsageError(
@@ -75,28 +94,77 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
         )
     )
     place = workspace(index, job.candidate, may_move=check.names_candidate and not job.files.artifacts.files)
-    with tempfile.TemporaryDirectory(prefix="biopsy-") as folder:
-        samples = job.samples if job.samples is not None else made_samples(index)
-        every = job.files.inputs is not None or job.cut == "constant" or job.types_by_running
-        recording = Recording(
-            index,
-            samples,
-            Path(folder),
-            listener,
-            every_tensor=every,
-            made_up=job.samples is None,
-            engines=job.record_with,
-        )
-        types = CutTypes(index, recording.tensor_type, infer=job.infer_types, recorded_first=job.types_by_running)
-        problem = Problem(
-            index,
-            types,
-            recording,
-            cut=job.cut,
-            keep_inputs=job.keep_inputs,
-            keep_outputs=job.keep_outputs,
-            mark_intermediate=job.mark_intermediate,
-            may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
-        )
-        driver = Driver(problem, check, job.rules, place, listener, job.files)
-        return reduce_problem(driver, schedule, job.target)
+    with contextlib.ExitStack() as stack:
+        stack.callback(place.leave)
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="biopsy-", ignore_cleanup_errors=True))
+        driver = _driver(index, check, job, listener, place, Path(folder))
+        journal = open_journal(index, check, job)
+        if journal is None:
+            return _reduce(driver, schedule, job)
+        stack.callback(journal.close)
+        return _remembered(driver, schedule, job, journal)
+
+
+def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) -> Reduction:
+    """Reduce with a journal. It stays if there is something to go on from.
+
+    Not after the end: the same line typed again is a new question, for the engine may have been mended meanwhile.
+    """
+    driver.trials.journal = journal
+    if journal.found:
+        driver.listener(events.Resumed(str(journal.path), journal.found))
+    finished = False
+    try:
+        found = _reduce(driver, schedule, job)
+        finished = found.stopped is None
+        return found
+    finally:
+        job.remembering.export(journal)
+        if finished or not (journal.found or driver.passing or driver.best not in (None, driver.problem.whole)):
+            journal.remove()
+
+
+def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:
+    return reduce_problem(driver, schedule, job.target, Steadiness(driver.trials, job.repeating))
+
+
+def _driver(
+    index: ModelIndex, check: Check, job: Job, listener: events.Listener, place: Workspace, folder: Path
+) -> Driver:
+    """The driver of a job; what is recorded goes into ``folder``."""
+    recording = Recording(
+        index,
+        job.samples if job.samples is not None else made_samples(index),
+        folder,
+        listener,
+        every_tensor=job.files.inputs is not None or job.cut == "constant" or job.types_by_running,
+        made_up=job.samples is None,
+        engines=job.record_with,
+    )
+    types = CutTypes(index, recording.tensor_type, infer=job.infer_types, recorded_first=job.types_by_running)
+    problem = Problem(
+        index,
+        types,
+        recording,
+        cut=job.cut,
+        keep_inputs=job.keep_inputs,
+        keep_outputs=job.keep_outputs,
+        mark_intermediate=job.mark_intermediate,
+        may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
+    )
+
+    def keep_other(trial: Trial, number: int) -> Path | None:
+        if job.keep_other is None:
+            return None
+        path = job.keep_other / f"other_failure_{number}.onnx"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        write_result(trial.parts, path, place.candidate.parent, None, index.has_external_data)
+        return path
+
+    files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
+    trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
+    driver = Driver(problem, trials, place, listener)
+    return driver

@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 from biopsy import errors, events
+from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_of
-from biopsy.reduction.driver import Driver, RestartError
+from biopsy.reduction.driver import Driver
+from biopsy.reduction.steadiness import Steadiness
+from biopsy.reduction.trials import Trial
 
 
-def preflight(driver: Driver) -> None:
+def preflight(driver: Driver, steadiness: Steadiness) -> None:
     """Check the original, which must fail, and a one-node Identity model, which should not.
 
     Raises OriginalPasses if the original passes, CheckError if the check cannot say.
     """
-    judged = _check_original(driver)
+    trials = driver.trials
+    trials.reference = _remembered_signature(driver)
+    trial = driver.original("original", "the original model")
+    judged, tries = _checked_original(steadiness, trial)
     if judged.outcome is not Outcome.REPRODUCES:
-        raise _original_passes(driver, judged)
-    driver.reference = signature_of(judged.evidence)
+        raise _original_passes(driver, judged, tries)
+    if trials.reference is None:
+        trials.reference = signature_of(judged.evidence)
+        if trials.journal is not None:
+            trials.journal.note("signature", json.dumps(asdict(trials.reference)))
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
-    driver.listener(events.OriginalFails(_described(driver.reference, judged), judged.reason, judged.evidence.seconds))
+    driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
     if driver.check.automatic:
+        steadiness.begin(trial, tries)
         _try_identity(driver)
 
 
-def _check_original(driver: Driver) -> Judged:
-    whole = driver.problem.whole
+def _checked_original(steadiness: Steadiness, trial: Trial) -> tuple[Judged, int]:
     while True:
         try:
-            return driver.check_once(whole, driver.boundary(whole), "original", "the original model")
-        except RestartError:
+            return steadiness.failure(lambda: trial)
+        except UndoError:
             continue  # there is no answer before the first one: ask again
+
+
+def _remembered_signature(driver: Driver) -> Signature | None:
+    """The signature that an interrupted reduction was after: it must stay the same one."""
+    journal = driver.trials.journal
+    noted = journal.noted("signature") if journal is not None else None
+    if noted is None:
+        return None
+    found = json.loads(noted)
+    return Signature(**{**found, "outputs": tuple(found["outputs"])})
 
 
 def _described(signature: Signature, judged: Judged) -> str:
     return judged.reason if "matches" in judged.reason else str(signature)
 
 
-def _original_passes(driver: Driver, judged: Judged) -> errors.BiopsyError:
+def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.BiopsyError:
     path = driver.workspace.candidate
     line = driver.check.line(driver.problem.index.path or path)
     if judged.outcome is Outcome.INVALID:
@@ -48,8 +68,9 @@ def _original_passes(driver: Driver, judged: Judged) -> errors.BiopsyError:
             f"the check cannot say whether the original model fails: {judged.reason}", next_steps=[line]
         )
     tried = "" if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: "
+    often = f" in {tries} runs" if tries > 1 else ""
     message = (
-        f"the original model does not fail this check ({tried}{judged.reason}), so there is nothing to reduce.\n"
+        f"the original model does not fail this check ({tried}{judged.reason}{often}), so there is nothing to reduce.\n"
         f"  tried   {line}"
     )
     if driver.problem.may_cut_outputs:
@@ -63,7 +84,7 @@ def _original_passes(driver: Driver, judged: Judged) -> errors.BiopsyError:
 def _masked(driver: Driver) -> str:
     """Whether the failure shows once every tensor is an output: a wrong tensor can be masked by what follows it."""
     boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
-    judged = driver.check_once(driver.problem.whole, boundary, "marked", "the original, every tensor an output")
+    judged = driver.trials.again(driver.original("marked", "the original, every tensor an output", boundary))
     if judged.outcome is Outcome.REPRODUCES:
         return (
             "but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.\n"
@@ -74,7 +95,8 @@ def _masked(driver: Driver) -> str:
 
 def _try_identity(driver: Driver) -> None:
     try:
-        judged = driver.check_bytes([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
+        trial = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
+        judged = driver.trials.again(trial)
     except errors.CheckError:
         return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
     if judged.outcome is Outcome.REPRODUCES:

@@ -6,69 +6,108 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.model.write import cannot_write, require_writable
-from biopsy.reduction.candidate import Candidate
+from biopsy.model.write import cannot_write
+from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver, RestartError
 from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, write_result
 from biopsy.reduction.schedule import Schedule
+from biopsy.reduction.steadiness import Steadiness
+from biopsy.reduction.trials import BudgetSpentError, Trial
 
 
-def reduce_problem(driver: Driver, schedule: Schedule, target: Target) -> Reduction:
+def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> Reduction:
     """Reduce the driver's problem and write the result.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or the result written
     does not fail when it is checked again, Interrupted if it is stopped; what was found by then is written.
     """
     started = time.monotonic()
-    for path in (target.output, target.min_good):
-        if path is not None:
-            require_writable(path)
     try:
-        preflight(driver)
-        _search(driver, schedule, target)
+        preflight(driver, steadiness)
+        stopped = _search(driver, schedule, target, steadiness)
         _write(driver, target)
-        _check_written(driver, target.output)
+        if _flaky_after_all(driver, target, steadiness):
+            stopped = _search(driver, schedule, target, steadiness)
+            _write(driver, target)
+            _flaky_after_all(driver, target, steadiness)
     except (KeyboardInterrupt, errors.Interrupted) as stop:
         raise errors.Interrupted(_left(driver), kept=_rescue(driver, target)) from stop
     finally:
-        driver.tidy()
-    return _reduction(driver, target, time.monotonic() - started)
+        driver.trials.close()
+    return _reduction(driver, target, time.monotonic() - started, stopped)
 
 
-def _search(driver: Driver, schedule: Schedule, target: Target) -> None:
-    """Run the passes from the whole model; when a check cannot be run any more, the best so far is written."""
-    while True:
-        try:
-            left = _run_schedule(driver, schedule)
-        except RestartError:
-            driver.best, driver.refined = driver.problem.whole, None
-            continue
-        except errors.CheckError as error:
-            kept = _rescue(driver, target) or error.kept
-            raise errors.CheckError(error.message, kept=kept, next_steps=error.next_steps) from error
-        driver.best = left
-        return
+def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> str | None:
+    """Run the passes from the best so far, and return what stopped them before their end, if anything did.
+
+    When a check cannot be run any more, the best so far is written.
+    """
+    driver.trials.limited = True
+    try:
+        while not _searched(driver, schedule, target, steadiness):
+            pass
+    except BudgetSpentError as spent:
+        driver.listener(events.Stopped(str(spent)))
+        return str(spent)
+    except (errors.CheckError, errors.UsageError, OSError) as error:
+        kept = _rescue(driver, target) or getattr(error, "kept", None)
+        if isinstance(error, errors.BiopsyError):
+            raise type(error)(error.message, kept=kept, next_steps=error.next_steps) from error
+        raise errors.CheckError(str(error), kept=kept) from error
+    finally:
+        driver.trials.limited = False
+    return None
 
 
-def _run_schedule(driver: Driver, schedule: Schedule) -> Candidate:
-    left = driver.problem.whole
+def _searched(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> bool:
+    """Run all passes once; False if that must be done again, knowing more."""
+    assert driver.best is not None
+    try:
+        driver.best = _run_schedule(driver, schedule, target, driver.best)
+        if not steadiness.holds(driver.best_trial("confirm", "the smallest so far once more")):
+            driver.doubt()
+            return False
+        _refine(driver, schedule.afterwards)
+    except RestartError:
+        driver.best, driver.refined = driver.problem.whole, None
+        return False
+    return True
+
+
+def _run_schedule(driver: Driver, schedule: Schedule, target: Target, left: Candidate) -> Candidate:
     for named in schedule.once:
-        left = driver.search(named, left)
+        left = _run_pass(driver, named, target, left)
     before = None
     while schedule.repeated and left != before and left.size > 1:
         before = left
         for named in schedule.repeated:
-            left = driver.search(named, left)
-    driver.best = left
-    _refine(driver, schedule.afterwards)
+            left = _run_pass(driver, named, target, left)
     return left
+
+
+def _run_pass(driver: Driver, named: NamedPass, target: Target, left: Candidate) -> Candidate:
+    found = driver.search(named, left)
+    if found is not left:
+        _save(driver, target)
+    return found
+
+
+def _save(driver: Driver, target: Target) -> None:
+    """Have the best so far on disk, in case that there is no room later; not where that costs copying weights."""
+    index = driver.problem.index
+    in_place = index.path is not None and target.output.resolve() == index.path.resolve()
+    if index.has_external_data or in_place:
+        return
+    with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
+        _write_model(driver, driver.best_parts(), target.output, target.external)
 
 
 def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
@@ -105,37 +144,53 @@ def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | No
     return min(reversed(passing), key=lambda candidate: abs(candidate.size - best.size), default=None)
 
 
-def _check_written(driver: Driver, output: Path) -> None:
-    """The last word: the file as it was written must fail in the same way."""
+def _flaky_after_all(driver: Driver, target: Target, steadiness: Steadiness) -> bool:
+    """The last word: the file as it was written must fail in the same way. True if the search must be run again."""
     assert driver.best is not None
     if not driver.check.automatic:
-        return
-    driver.check.close()
-    driver.check = driver.check.cold()
-    judged = _judge_copy(driver, output)
+        return False
+    driver.trials.use(driver.check.cold())
+    with _copies(driver, target.output) as fresh:
+        judged, tries = steadiness.failure(fresh)
     if judged.outcome is not Outcome.REPRODUCES:
-        raise errors.CheckError(
-            f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}):"
-            " the check does not always say the same",
-            kept=f"{output}, which failed once",
-            next_steps=[driver.check.line(output)],
-        )
-    driver.listener(events.Verified(str(output)))
+        raise _not_verified(driver, target.output, judged, tries)
+    driver.listener(events.Verified(str(target.output), 1, tries))
+    if driver.left == 1 or not steadiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
+        return False  # a single node needs no proof that all of it is needed
+    driver.doubt()
+    return True
 
 
-def _judge_copy(driver: Driver, output: Path) -> Judged:
-    """Check a copy of the file, beside it so that it finds its weights: a check may change or delete what it is given.
+def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> errors.CheckError:
+    return errors.CheckError(
+        f"the result does not fail when it is checked again ({judged.outcome.value}: {judged.reason}"
+        f"{f', in {tries} runs' if tries > 1 else ''}): the check does not always say the same",
+        kept=f"{output}, which failed once",
+        next_steps=[driver.check.line(output)],
+    )
+
+
+@contextlib.contextmanager
+def _copies(driver: Driver, output: Path) -> Iterator[Callable[[], Trial]]:
+    """Trials of copies of the file, beside it so that they find its weights: a check may change what it is given.
 
     A check that knows by itself where candidates stand is given the same model there.
     """
+    doing = f"the result {output}"
     if not driver.check.names_candidate or not output.is_file():
-        return driver.check_bytes(driver.best_parts(), driver.left, "final", f"the result {output}")
+        yield lambda: driver.best_trial("final", doing)
+        return
     copy = output.with_name(f".{output.stem}.{os.getpid()}{output.suffix}")
+
+    def fresh() -> Trial:
+        try:
+            shutil.copyfile(output, copy)
+        except OSError as error:
+            raise cannot_write(copy, error) from error
+        return replace(driver.best_trial("final", doing), place=copy)
+
     try:
-        shutil.copyfile(output, copy)
-        return driver.check_file(copy, driver.left, "final", f"the result {output}")
-    except OSError as error:
-        raise cannot_write(copy, error) from error
+        yield fresh
     finally:
         with contextlib.suppress(OSError):
             copy.unlink(missing_ok=True)
@@ -151,13 +206,16 @@ def _rescue(driver: Driver, target: Target) -> str | None:
     """Write the best candidate so far; returns what to tell of it."""
     if driver.best is None or driver.best == driver.problem.whole:
         return None
-    _write_model(driver, driver.best_parts(), target.output, target.external)
+    try:
+        _write_model(driver, driver.best_parts(), target.output, target.external)
+    except (errors.BiopsyError, OSError):
+        return f"{target.output}, an earlier result that fails in the same way" if target.output.exists() else None
     return f"{target.output}, which fails in the same way"
 
 
-def _reduction(driver: Driver, target: Target, seconds: float) -> Reduction:
+def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | None) -> Reduction:
     assert driver.best is not None
-    index = driver.problem.index
+    index, tally = driver.problem.index, driver.trials.tally
     passing = target.min_good if target.min_good is not None and driver.passing else None
     return Reduction(
         target.output,
@@ -165,8 +223,11 @@ def _reduction(driver: Driver, target: Target, seconds: float) -> Reduction:
         driver.labels(),
         driver.best.nodes,
         str(driver.reference),
-        {outcome.value: count for outcome, count in driver.tally.outcomes.items() if count},
-        dict(driver.tally.other_failures),
+        {outcome.value: count for outcome, count in tally.outcomes.items() if count},
+        {reason: found.times for reason, found in tally.other_failures.items()},
         seconds,
         passing,
+        {reason: found.model for reason, found in tally.other_failures.items() if found.model is not None},
+        tally.remembered,
+        stopped,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy.model.inlined import inlined_parts
@@ -27,7 +27,9 @@ class Reduction:
     ``nodes`` are the nodes of the result in order, by operator and name; ``kept`` the numbers of those nodes of the
     original that the search kept. ``outcomes`` counts checks by what they said; ``other_failures`` the other failures
     met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
-    none was met. ``seconds`` is wall time of the whole.
+    none was met. ``seconds`` is wall time of the whole. ``other_models`` are files that show one of the other failures
+    each. ``remembered`` counts runs of the check that an interrupted reduction had done. ``stopped`` names the limit
+    that ended the search before its end, so that smaller results may exist; None if none did.
     """
 
     output: Path
@@ -39,6 +41,9 @@ class Reduction:
     other_failures: Mapping[str, int]
     seconds: float
     min_good: Path | None = None
+    other_models: Mapping[str, Path] = field(default_factory=dict)
+    remembered: int = 0
+    stopped: str | None = None
 
     @property
     def checks(self) -> int:

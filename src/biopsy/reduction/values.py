@@ -15,6 +15,7 @@ from biopsy import events
 from biopsy.checks.outcome import Outcome
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.order import neighbourhood_order
+from biopsy.reduction.trials import Trial
 
 if TYPE_CHECKING:
     import onnx
@@ -60,7 +61,7 @@ def _probe(driver: Driver) -> bool:
             or driver.judge_candidate(Proposal(candidate, doing), "values").outcome is not Outcome.PASSES
         ):
             continue
-        judged = driver.check_bytes([changed], candidate.size, "values", "the same with its outputs changed")
+        judged = driver.trials.judge(Trial([changed], candidate.size, "values", "the same with its outputs changed"))
         if judged.outcome is not Outcome.PASSES:
             reason = f"a passing candidate with its outputs changed {judged.outcome.value}"
             driver.listener(events.Remark(f"values     kept: {reason}"))

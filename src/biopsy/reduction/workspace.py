@@ -2,33 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
+from biopsy.model.write import cannot_write
 
 
 @dataclass(frozen=True)
 class Workspace:
     """``candidate`` is the path that every candidate is written to; ``places`` are weights referred to from there.
 
-    ``copied`` is a folder of copied weights to be removed at the end, None if none had to be copied.
+    ``copied`` is a folder of copied weights to be removed at the end, None if none had to be copied. ``claim`` keeps
+    others from using the same path.
     """
 
     candidate: Path
     places: dict[int, bytes]
     copied: Path | None = None
+    claim: Claim | None = None
 
-    def remove_copies(self) -> None:
-        """Remove the copied weights."""
+    def leave(self) -> None:
+        """Remove the copied weights, and let others use the path."""
         if self.copied is not None:
             shutil.rmtree(self.copied, ignore_errors=True)
+        if self.claim is not None:
+            self.claim.release()
+
+
+class Claim:
+    """The right to write candidates to a path, held by one process at a time. It ends with the process, however."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises BlockingIOError if another process has it, OSError if the folder cannot be written."""
+        self._lock = path.with_name(f".{path.name}.lock")
+        self._descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(self._descriptor)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def release(self) -> None:
+        """Give the path free."""
+        with contextlib.suppress(OSError):
+            self._lock.unlink()
+        os.close(self._descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        import fcntl
+    except ImportError:  # not on this platform: two reductions in one folder are not told apart
+        return
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
@@ -36,8 +70,34 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 
     ONNX allows external data only in the model's folder or below it. So a candidate stands at ``wanted`` if that is in
     the folder of the weights or in a parent of it; else, if it ``may_move``, in the folder of the weights; else the
-    weights are copied, once, to a folder beside it. Raises ModelError if weights are missing.
+    weights are copied, once, to a folder beside it. If another reduction writes its candidates to the same path, this
+    one writes them beside it, if they may move. Raises ModelError if weights are missing, UsageError if it cannot
+    write there.
     """
+    claim, wanted = _claimed(wanted, may_move=may_move)
+    try:
+        return replace(_found(index, wanted, may_move=may_move), claim=claim)
+    except BaseException:
+        claim.release()
+        raise
+
+
+def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
+    try:
+        return Claim(wanted), wanted
+    except BlockingIOError:
+        if may_move:
+            other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
+            return Claim(other), other
+    except OSError as error:
+        raise cannot_write(wanted, error) from error
+    raise errors.UsageError(
+        f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
+        next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],
+    )
+
+
+def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
     external = {tensor: weight.external for tensor, weight in index.weights.items() if weight.external}
     if not external:
         return Workspace(wanted, {})
@@ -51,7 +111,7 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
         return Workspace(wanted, _referred(index, external, prefix))
     if may_move and os.access(index.folder, os.W_OK):
         return Workspace(index.folder / f".{wanted.stem}.{os.getpid()}{wanted.suffix}", {})
-    copied = here / f".{wanted.stem}.{os.getpid()}.weights"
+    copied = here / f".{wanted.stem}.weights"  # the same when it is resumed: it stands in the candidates' bytes
     _copy(index, {place.location for place in external.values()}, copied)
     return Workspace(wanted, _referred(index, external, PurePosixPath(copied.name)), copied)
 

@@ -5,6 +5,7 @@ Checks are real processes.
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -361,7 +362,7 @@ def test_a_signal_ends_with_the_best_so_far_written(here: Path, number: int) -> 
         here,
         "import time\nif 1 < len(names) < 8: open('waiting', 'w').close(); time.sleep(60)\nsys.exit('n0' in names)",
     )
-    words = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", "--check", *check]
+    words = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", "--jobs", "1", "--check", *check]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     while not (here / "waiting").exists():
         assert process.poll() is None
@@ -371,7 +372,7 @@ def test_a_signal_ends_with_the_best_so_far_written(here: Path, number: int) -> 
     assert process.returncode == 5
     assert len(onnx.load("r.onnx").graph.node) == 8
     assert "kept  r.onnx" in told
-    assert "biopsy debug reduce r.onnx" in told
+    assert f"next  biopsy {shlex.join(words[1:])}    goes on from there" in told
 
 
 def told(capsys) -> str:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import re
 import shlex
-import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli import option_groups, options
+from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
-    from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
+    from biopsy.reduction.iteration import IterationFiles
     from biopsy.reduction.job import Job
     from biopsy.tensors.results import Feed
 
-REST_OPTIONS = ("--check", "--check-inference")
-"""These take the whole rest of the line, whatever it holds."""
+REST_OPTIONS = check_options.REST_OPTIONS
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
 
@@ -66,6 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bisect: one piece, by halves, O(log N) checks; linear: node by node, O(N) checks",
     )
     _add_check_options(parser)
+    _add_trust_options(parser)
+    _add_work_options(parser)
     _add_iteration_options(parser)
     _add_model_options(parser)
     _add_boundary_options(parser)
@@ -74,82 +73,90 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    group.add_argument(
-        *REST_OPTIONS,
-        nargs="...",
-        metavar="COMMAND ...",
-        help="the command that tells whether a candidate fails: the whole rest of the line. In it, {} or the name of "
+    check_options.add_command(
+        group,
+        "the command that tells whether a candidate fails: the whole rest of the line. In it, {} or the name of "
         f"--iter-artifact ({DEFAULT_CANDIDATE}) stands for the candidate. Without --check you are asked. 'biopsy run' "
         "without --load-outputs, which computes its reference anew for each candidate, allows the most",
     )
-    codes = group.add_mutually_exclusive_group()
-    codes.add_argument(
-        "--fail-code",
-        "--fail-returncode",
-        nargs="+",
-        type=int,
-        action="extend",
-        metavar="STATUS",
-        help="only these exit statuses fail",
-    )
-    codes.add_argument(
-        "--ignore-fail-code",
-        "--ignore-fail-returncode",
-        nargs="+",
-        type=int,
-        action="extend",
-        metavar="STATUS",
-        help="these exit statuses do not fail",
-    )
+    check_options.add_rules(group, "how alike two failures must be to count as the same")
+    check_options.add_timeout(group, "20 times as long as the original's, at least 60")
     group.add_argument(
-        "--fail-regex",
-        nargs="+",
-        action="extend",
-        metavar="REGEX",
-        help="fails only if one of these is found in its output",
-    )
-    group.add_argument(
-        "--match",
-        choices=("any", "status", "message", "exact"),
-        default="status",
-        help="how alike two failures must be to count as the same (default: status, and what 'biopsy run' reports)",
-    )
-    group.add_argument(
-        "--check-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="end a check that takes longer (default: 20 times as long as the original's, at least 60)",
+        "--check-memory",
+        type=options.byte_size,
+        metavar="SIZE",
+        help="end a check whose processes together need more, such as 4GB; it is another failure, unless the original "
+        "needs more too (default: no limit)",
     )
     group.add_argument(
         "--cold-checks",
         action="store_true",
         help="start a process for every check, also where the check is 'biopsy run' and could be a fork of a warm one",
     )
-    shown = group.add_mutually_exclusive_group()
-    shown.add_argument("--show-output", action="store_true", help="show the output of every check")
-    shown.add_argument(
-        "--hide-fail-output", action="store_true", help="do not even show the output of the original's failure"
+    check_options.add_shown_output(group, "the original's failure")
+
+
+def _add_trust_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("flaky failures")
+    group.add_argument(
+        "--repeat",
+        type=options.positive,
+        metavar="N",
+        help="a candidate passes only if it passes N times (default: once; as often as --confidence needs if the "
+        "failure turns out to be flaky)",
+    )
+    group.add_argument(
+        "--confidence",
+        type=float,
+        default=0.99,
+        metavar="P",
+        help="how sure to be that a candidate passes if the failure is flaky (default: 0.99)",
+    )
+
+
+def _add_work_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("time, and going on later")
+    group.add_argument(
+        "--jobs",
+        type=options.positive,
+        metavar="N",
+        help="checks that run at once; the result is the same for any N (default: as many as there are processors, "
+        "one where checks would share files)",
+    )
+    group.add_argument(
+        "--max-checks", type=options.positive, metavar="N", help="stop after so many checks, with the best result"
+    )
+    group.add_argument(
+        "--max-time", type=options.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
+    )
+    group.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start over, also where an interrupted reduction could be resumed; its journal (OUTPUT.journal) is kept "
+        "aside",
+    )
+    group.add_argument(
+        "--load-debug-replay", type=Path, metavar="FILE", help="outcomes to begin with, saved by --save-debug-replay"
+    )
+    group.add_argument(
+        "--save-debug-replay",
+        type=Path,
+        nargs="?",
+        const=Path("polygraphy_debug_replay.json"),
+        metavar="FILE",
+        help="save every outcome as JSON (default FILE: polygraphy_debug_replay.json)",
+    )
+    group.add_argument(
+        "--replay-form",
+        choices=("biopsy", "polygraphy"),
+        default="biopsy",
+        help="the form of --save-debug-replay; only that of biopsy can be loaded (default: biopsy)",
     )
 
 
 def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each iteration")
-    group.add_argument(
-        "--artifacts",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FILE",
-        help="files to sort into 'good', 'bad' and 'other' after each check",
-    )
-    group.add_argument(
-        "--art-dir",
-        "--artifacts-dir",
-        type=Path,
-        default=Path("polygraphy_artifacts"),
-        metavar="DIR",
-        help="where they are sorted to (default: polygraphy_artifacts)",
-    )
+    check_options.add_artifacts(group)
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
@@ -159,16 +166,17 @@ def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
         help=f"where each candidate is written (default: {DEFAULT_CANDIDATE})",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last candidate there")
-    group.add_argument(
-        "--iter-info", "--iteration-info", type=Path, metavar="FILE", help='write {"iteration": N} before each check'
-    )
+    check_options.add_iteration_info(group)
     group.add_argument(
         "--iter-inputs",
         type=Path,
         metavar="FILE",
         help="write the recorded values of each candidate's inputs (.json, .npz, .safetensors)",
     )
-    group.add_argument("--events", type=Path, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument(
+        "--keep-other", type=Path, metavar="DIR", help="keep one model of each other failure that is met on the way"
+    )
+    check_options.add_events(group)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -272,52 +280,75 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Reduce the model; returns 0, or raises what ends with another status."""
+    """Reduce the model; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug.reduction_report import Report, say_result
     from biopsy.model.index import index_file
     from biopsy.reduction.job import run_job
 
-    job = _job(args)
-    check = _check(args)
-    index = index_file(args.model, args.external_data_dir)
-    if isinstance(check, CommandCheck) and not check.names_candidate:
-        console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
-    with _ended_politely(), Report(console, args.events, _shown(args)) as report:
-        try:
-            result = run_job(index, check, job, report)
-        except errors.Interrupted as stop:
-            again = shlex.join(["debug", "reduce", str(job.target.output), *_after_model(args)])
-            steps = [f"biopsy {again}    goes on from there"] if stop.kept else []
-            raise errors.Interrupted(stop.message, kept=stop.kept, next_steps=steps) from stop
-    say_result(console, result)
-    return 0
-
-
-def _after_model(args: argparse.Namespace) -> list[str]:
-    """The rest of the command line, to repeat it on another model."""
-    words = list(sys.argv[1:])
+    jobs = _jobs(args, console)
+    check = _check(args, jobs)
     try:
-        words.remove("debug")
-        words.remove("reduce")
-        words.remove(str(args.model))
-    except ValueError:
-        return ["..."]
-    return words
+        job = _job(args, jobs)
+        index = index_file(args.model, args.external_data_dir)
+        if isinstance(check, CommandCheck) and not check.names_candidate:
+            console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
+        with check_options.ended_politely(), Report(console, args.events, _shown(args)) as report:
+            result = run_job(index, check, job, report)
+    except errors.Interrupted as stop:
+        steps = [f"{_same_line()}    goes on from there"] if stop.kept else []
+        raise errors.Interrupted(stop.message, kept=stop.kept, next_steps=steps) from stop
+    finally:
+        check.close()
+    say_result(console, result, _same_line())
+    return errors.Interrupted.status if result.stopped else 0
+
+
+def _same_line() -> str:
+    return shlex.join(["biopsy", *sys.argv[1:]])
 
 
 def _shown(args: argparse.Namespace) -> str:
     return "all" if args.show_output else "none" if args.hide_fail_output else "original"
 
 
-def _job(args: argparse.Namespace) -> Job:
+def _jobs(args: argparse.Namespace, console: Console) -> int:
+    """How many checks run at once; one where they would look at, or write, the same files."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.reduction.trials import usual_jobs
+
+    if args.check is None:
+        return 1
+    reason = _files(args).shared
+    if reason is not None:
+        reason = f"{reason} names a file that every check has"
+    elif not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
+        reason = "the check does not name the candidate, so all would look at the same file"
+    jobs: int = args.jobs or usual_jobs()
+    if reason is None or jobs == 1:
+        return jobs
+    (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
+    return 1
+
+
+def _files(args: argparse.Namespace) -> IterationFiles:
     from biopsy.checks.artifacts import Artifacts
+    from biopsy.reduction.iteration import IterationFiles
+
+    return IterationFiles(
+        Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, args.iter_inputs, args.no_remove_intermediate
+    )
+
+
+def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.cli.debug import safeguards
-    from biopsy.reduction.driver import IterationFiles
     from biopsy.reduction.job import Job
     from biopsy.reduction.recording import ENGINES
+    from biopsy.reduction.remembering import Remembering
     from biopsy.reduction.result import Target
     from biopsy.reduction.schedule import Selection
+    from biopsy.reduction.steadiness import Repeating
+    from biopsy.reduction.trials import Budget, Crew
 
     own_run = _own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")
@@ -327,14 +358,9 @@ def _job(args: argparse.Namespace) -> Job:
     return Job(
         Target(output, args.min_good, option_groups.weights_file(args, output)),
         args.mode,
-        _rules(args),
+        check_options.rules_of(args),
         args.iter_artifact,
-        IterationFiles(
-            Artifacts(tuple(args.artifacts), args.art_dir),
-            args.iter_info,
-            args.iter_inputs,
-            args.no_remove_intermediate,
-        ),
+        _files(args),
         _samples(args, own_run),
         (args.record_with,) if args.record_with else ENGINES,
         dict(options.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
@@ -347,22 +373,22 @@ def _job(args: argparse.Namespace) -> Job:
         keep_outputs=args.no_reduce_outputs,
         mark_intermediate=args.mark_intermediate,
         selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
+        crew=Crew(jobs),
+        budget=Budget(args.max_checks, args.max_time),
+        repeating=Repeating(args.repeat, args.confidence),
+        remembering=Remembering(
+            output.parent / f"{output.name}.journal",
+            args.fresh,
+            args.load_debug_replay,
+            args.save_debug_replay,
+            polygraphy_form=args.replay_form == "polygraphy",
+        ),
+        keep_other=args.keep_other,
     )
 
 
-def _rules(args: argparse.Namespace) -> Rules:
-    from biopsy.checks.judge import Rules
-
-    patterns = []
-    for text in args.fail_regex or ():
-        try:
-            patterns.append(re.compile(text))
-        except re.error as error:
-            raise errors.UsageError(f"--fail-regex {text}: no regular expression: {error}") from error
-    return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), tuple(patterns), args.match)
-
-
-def _check(args: argparse.Namespace) -> Check:
+def _check(args: argparse.Namespace, jobs: int) -> Check:
+    """The check; what must warm up for it begins to."""
     from biopsy.checks.command import CommandCheck, own_words
     from biopsy.checks.interactive import InteractiveCheck
     from biopsy.checks.warm import WarmCheck
@@ -370,8 +396,12 @@ def _check(args: argparse.Namespace) -> Check:
     if args.check is None:
         return InteractiveCheck(_ask)
     own = own_words(args.check)
-    warm = own is not None and own[:1] == ("run",) and not args.cold_checks
-    return (WarmCheck if warm else CommandCheck)(args.check, str(args.iter_artifact), args.check_timeout)
+    name = str(args.iter_artifact)
+    if own is None or own[:1] != ("run",) or args.cold_checks:
+        return CommandCheck(args.check, name, args.check_timeout, args.check_memory)
+    warm = WarmCheck(args.check, name, args.check_timeout, args.check_memory, jobs)
+    warm.start()
+    return warm
 
 
 def _ask(question: str) -> str:
@@ -421,17 +451,3 @@ def _own_run(args: argparse.Namespace) -> argparse.Namespace | None:
         return parser.parse_known_args(list(words[1:]))[0]
     except errors.UsageError:
         return None  # the check itself will tell what is wrong with it
-
-
-@contextlib.contextmanager
-def _ended_politely() -> Iterator[None]:
-    """SIGTERM ends a reduction as Ctrl-C does: with the best result saved."""
-
-    def stop(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -104,8 +104,24 @@ class Report:
         change = f"{event.before} -> {count(event.after, 'node')}"
         self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
+    def _on_Resumed(self, event: events.Resumed) -> None:  # noqa: N802
+        self._line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
+
+    def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
+        from biopsy.checks.repetition import rate_text
+
+        self._stop_live()
+        self._line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+        needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"
+        self._line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
+
+    def _on_Stopped(self, event: events.Stopped) -> None:  # noqa: N802
+        self._stop_live()
+        self._line("stopped", f"by {event.reason}, before the end: smaller results may exist")
+
     def _on_Verified(self, event: events.Verified) -> None:  # noqa: N802
-        self._line("verified", f"{event.path} fails in the same way")
+        often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
+        self._line("verified", f"{event.path} fails in the same way{often}")
 
     def _say_output(self, output: bytes) -> None:
         lines = output.decode("utf-8", "backslashreplace").rstrip().splitlines()
@@ -148,19 +164,29 @@ def _plain(event: events.Event) -> dict[str, object]:
     }
 
 
-def say_result(console: Console, result: Reduction) -> None:
-    """The end of a reduction: what is left, what it cost, what else was met, what to do next."""
+def say_result(console: Console, result: Reduction, line: str) -> None:
+    """The end of a reduction: what is left, what it cost, what else was met, what to do next.
+
+    ``line`` goes on with it where a limit has ended it.
+    """
     console.note("")
     labels = result.nodes
     shown = labels[:_MOST_NODES_SHOWN] if console.verbosity < 1 else labels
     more = f" and {len(labels) - len(shown)} more (-v shows all)" if len(shown) < len(labels) else ""
     console.say(f"{len(labels)} of {result.nodes_before} nodes   {' -> '.join(shown)}{more}")
-    console.say(f"{count(result.checks, 'check')}   {' · '.join(f'{n} {what}' for what, n in result.outcomes.items())}")
+    told = [f"{n} {what}" for what, n in result.outcomes.items()]
+    told += [f"{result.remembered} remembered"] if result.remembered else []
+    console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
     console.say(f"{result.seconds:.1f} s   {result.output}, {size(result.output.stat().st_size)}")
     if result.min_good is not None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():
-        console.say(f"also met {times} x {reason}")
+        kept = result.other_models.get(reason)
+        console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
+    if result.stopped is not None:
+        console.note(
+            f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}    without that option"
+        )
     console.note(f"\nNext     biopsy inspect model {shlex.quote(str(result.output))} --mode=full")
 
 

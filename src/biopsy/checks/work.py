@@ -1,0 +1,53 @@
+"""One run of a check as a piece of work that can be handed to an executor, here or on another machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.process import Stop
+from biopsy.model.write import write_whole
+
+
+@dataclass(frozen=True)
+class Work:
+    """A check, and the model it is to look at: ``parts`` are its bytes, written to ``candidate`` before.
+
+    None for what stands there already. It can be pickled if the check can, and then run anywhere where the folder of
+    ``candidate`` can be written.
+    """
+
+    check: Check
+    candidate: Path
+    parts: Sequence[bytes] | None
+
+
+def run_check(work: Work, stop: Stop | None = None) -> Evidence:
+    """Do a piece of work. Time and memory are bounded here, by the check, and not by who runs it.
+
+    Raises CheckError if the candidate cannot be written or the check cannot be run.
+    """
+    if work.parts is not None:
+        try:
+            write_whole(work.candidate, work.parts)
+        except errors.UsageError as error:
+            raise errors.CheckError(error.message, next_steps=error.next_steps) from error
+    return work.check.run(work.candidate, stop)
+
+
+class Inline(Executor):
+    """Runs what it is given at once, in the thread of who asks: for a person, and for functions of a caller."""
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``function``; what it returns or raises is in the future. Ctrl-C is not: it ends whoever asks."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future

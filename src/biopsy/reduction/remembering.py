@@ -1,0 +1,140 @@
+"""What a reduction remembers on disk, and of what its answers are: another question must not be answered from it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Check
+from biopsy.model.external import resolve
+from biopsy.model.index import ModelIndex
+
+if TYPE_CHECKING:
+    from biopsy.checks.journal import Journal
+    from biopsy.reduction.job import Job
+
+_PACKAGES = ("biopsy", "numpy", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx-cu13")
+"""Distributions whose version decides what a check says."""
+
+_MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
+
+
+@dataclass(frozen=True)
+class Remembering:
+    """``journal`` is the file to resume from, None for none; ``fresh`` sets an old one aside.
+
+    ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
+    """
+
+    journal: Path | None = None
+    fresh: bool = False
+    load: Path | None = None
+    save: Path | None = None
+    polygraphy_form: bool = False
+
+    def export(self, journal: Journal) -> None:
+        """Write the replay that was asked for, if one was."""
+        if self.save is None:
+            return
+        from biopsy.checks.replay import save_polygraphy_replay, save_replay
+
+        (save_polygraphy_replay if self.polygraphy_form else save_replay)(self.save, journal)
+
+
+def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
+    """The journal of a job, with what a replay adds to it; None if none is wanted.
+
+    Raises UsageError if it, or the replay, is of another model, check, option or version, or in use.
+    """
+    wanted = job.remembering
+    if wanted.journal is None:
+        return None
+    from biopsy.checks.journal import Journal
+
+    identity = dict(_identity(index, check, job))
+    journal = Journal.open(wanted.journal, identity, fresh=wanted.fresh)
+    try:
+        if wanted.load is not None:
+            from biopsy.checks.replay import load_replay
+
+            journal.found += load_replay(wanted.load, journal)
+    except BaseException:
+        journal.close()
+        raise
+    return journal
+
+
+def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, str]]:
+    """Names and values of all that outcomes, and so the search, depend on."""
+    yield "model", hashlib.blake2b(index.buffer, digest_size=16).hexdigest()
+    for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
+        yield f"weights {location}", _state(resolve(index.folder, location))
+    yield from _of_check(check)
+    options = {
+        "--mode": job.mode,
+        "--match": job.rules.match,
+        "--fail-code": sorted(job.rules.fail_codes),
+        "--ignore-fail-code": sorted(job.rules.ignored_codes),
+        "--fail-regex": [regex.pattern for regex in job.rules.fail_regexes],
+        "--cut": job.cut,
+        "--values": job.values,
+        "--record-with": list(job.record_with),
+        "--model-input-shapes": {name: list(shape) for name, shape in sorted(job.input_shapes.items())},
+        "--mark-intermediate": job.mark_intermediate,
+        "--no-reduce-inputs": job.keep_inputs,
+        "--no-reduce-outputs": job.keep_outputs,
+        "--no-shape-inference": not job.infer_types,
+        "--force-fallback-shape-inference": job.types_by_running,
+        "--simplify": job.selection.simplify,
+        "--anonymize": job.selection.anonymize,
+        "--skip-pass": list(job.selection.skip),
+        "--only-pass": list(job.selection.only),
+    }
+    yield from ((f"option {name}", str(value)) for name, value in options.items())
+    if job.samples is not None:
+        yield "inputs", _of_samples(job)
+    yield from _versions()
+
+
+def _of_check(check: Check) -> Iterator[tuple[str, str]]:
+    yield "check", check.line(Path("{}"))
+    if isinstance(check, CommandCheck):
+        yield "option --check-timeout", str(check.limit_given)
+        yield "option --check-memory", str(check.memory)
+        for word in sorted(set(check.words)):
+            path = Path(word)
+            if word != check.default_name and path.is_file():
+                yield f"file {word}", _state(path)
+
+
+def _of_samples(job: Job) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for feed in job.samples or ():
+        for name, value in feed.items():
+            found.update(f"{name} {value.dtype} {value.shape}".encode())
+            found.update(value.tobytes())
+    return found.hexdigest()
+
+
+def _state(path: Path) -> str:
+    """What tells whether a file has changed."""
+    status = path.stat()
+    if status.st_size > _MOST_HASHED:
+        return f"{status.st_size} bytes of {status.st_mtime_ns}"
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    yield "Python", ".".join(map(str, sys.version_info[:3]))
+    for name in _PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue

@@ -1,0 +1,129 @@
+"""Whether a failure shows every time, and how often a model must pass to be believed if it does not.
+
+A flaky failure makes a candidate pass by luck, and the search keeps nodes that do not matter. It is noticed in three
+places: the original is checked more than once, a result of several nodes is checked again before it is believed (one of
+a single node needs no proof), and the file written has the last word. Once it is noticed, its rate is measured, and a
+candidate passes only after so many runs that all of them passing is luck in less than 1 - confidence of all cases.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from biopsy import events
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.repetition import interval, runs_needed
+from biopsy.reduction.trials import Trial, Trials
+
+MOST_TRIES = 16
+"""Runs of which none fails before a failure counts as gone: one that shows in every third run is missed in 0.2 %."""
+
+_PATIENCE = 30.0  # seconds after which a slow check is not tried for the failure any more
+_MORE_OF_THE_ORIGINAL = 2
+_MORE_OF_THE_RESULT = 8
+_ENOUGH_FAILURES = 10
+_ENOUGH_RUNS = 40
+_Z = 1.0  # the rate is taken at the lower end of an 84 % one-sided interval: too many runs cost less than luck
+
+
+@dataclass(frozen=True)
+class Repeating:
+    """What a person said: ``repeat`` runs for every passing candidate, or, if None, as many as ``confidence`` needs."""
+
+    repeat: int | None = None
+    confidence: float = 0.99
+
+
+class Steadiness:
+    """What is known of how reliably a failure shows."""
+
+    def __init__(self, trials: Trials, repeating: Repeating = Repeating()) -> None:
+        self._trials = trials
+        self._repeating = repeating
+        self.wavers = False
+        if repeating.repeat is not None:
+            trials.repetitions = repeating.repeat
+
+    def failure(self, trial: Callable[[], Trial]) -> tuple[Judged, int]:
+        """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
+
+        ``trial`` makes it anew for each run. A check that is a person is asked once.
+        """
+        started, tries = time.monotonic(), 0
+        while True:
+            judged = self._trials.again(trial())
+            tries += 1
+            if judged.outcome is not Outcome.PASSES or not self._worth_another(tries, time.monotonic() - started):
+                return judged, tries
+
+    def _worth_another(self, tries: int, seconds: float) -> bool:
+        if not self._trials.check.automatic:
+            return False
+        if tries < self._trials.repetitions:
+            return True
+        given = self._repeating.repeat is not None
+        return not given and tries < MOST_TRIES and seconds < _PATIENCE
+
+    def begin(self, trial: Trial, tries: int) -> None:
+        """Look closer at the original, which has failed once in ``tries`` runs."""
+        if self._repeating.repeat is not None or not self._trials.check.automatic or self._remembered():
+            return
+        if tries > 1:
+            self._measure(trial, 1, tries)
+        elif self._shows_again(trial, _MORE_OF_THE_ORIGINAL):
+            self._note({"failed": 1 + _MORE_OF_THE_ORIGINAL, "runs": 1 + _MORE_OF_THE_ORIGINAL, "needed": 1})
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether the result of a search shows its failure again and again.
+
+        False if that was not known before: what passed on the way to it may have been luck.
+        """
+        if self._repeating.repeat is not None or self.wavers or not self._trials.check.automatic or trial.size == 1:
+            return True
+        return self._shows_again(trial, _MORE_OF_THE_RESULT)
+
+    def noticed_late(self, trial: Trial, tries: int) -> bool:
+        """Whether the last check has shown what nobody knew; the search must then be run again."""
+        if tries == 1 or self.wavers or self._repeating.repeat is not None:
+            return False
+        self._measure(trial, 1, tries)
+        return True
+
+    def _shows_again(self, trial: Trial, times: int) -> bool:
+        for done in range(times):
+            if self._trials.again(trial, times - done).outcome is not Outcome.REPRODUCES:
+                self._measure(trial, done + 1, done + 2)
+                return False
+        return True
+
+    def _measure(self, trial: Trial, failed: int, runs: int) -> None:
+        """Run until the failure has shown so often that its rate is known, and set the repetitions."""
+        while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
+            failed += self._trials.again(trial, _ENOUGH_FAILURES - failed).outcome is Outcome.REPRODUCES
+            runs += 1
+        self._trials.abandon_all()
+        lower = interval(failed, runs, _Z)[0]
+        self._set(failed, runs, runs_needed(lower, self._repeating.confidence))
+        self._note({"failed": failed, "runs": runs, "needed": self._trials.repetitions})
+
+    def _set(self, failed: int, runs: int, needed: int) -> None:
+        self.wavers = True
+        self._trials.repetitions = needed
+        self._trials.listener(events.Wavers(failed, runs, needed, self._repeating.confidence))
+
+    def _remembered(self) -> bool:
+        """Take what an interrupted reduction found out, if there was one."""
+        noted = self._trials.journal.noted("steadiness") if self._trials.journal is not None else None
+        if noted is None:
+            return False
+        found = json.loads(noted)
+        if found["needed"] > 1:
+            self._set(found["failed"], found["runs"], found["needed"])
+        return True
+
+    def _note(self, found: dict[str, int]) -> None:
+        if self._trials.journal is not None:
+            self._trials.journal.note("steadiness", json.dumps(found))
