@@ -8,11 +8,12 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+from benchmarks.models import inception, transformer
 from biopsy import errors
 from biopsy.engines import onnxrt
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
-from support.models import chain, info, model
+from support.models import chain, info, model, weight
 
 
 def build(spec: str, data: bytes | None = None) -> onnxrt.OnnxRuntimeSession:
@@ -28,9 +29,9 @@ def test_every_optimization_level_is_handed_on(level: str):
 
 
 def test_threads_execution_mode_and_config_entries_are_handed_on():
-    spec = "onnxrt:threads=2,execution=parallel,config.session.disable_prepacking=1"
+    spec = "onnxrt:threads=2,inter_threads=3,execution=parallel,config.session.disable_prepacking=1"
     options = build(spec)._session.get_session_options()
-    assert options.intra_op_num_threads == 2
+    assert (options.intra_op_num_threads, options.inter_op_num_threads) == (2, 3)
     assert options.execution_mode == ort.ExecutionMode.ORT_PARALLEL
     assert options.get_session_config_entry("session.disable_prepacking") == "1"
 
@@ -40,13 +41,7 @@ def test_a_disabled_optimizer_does_not_run(tmp_path: Path):
         path = tmp_path / f"{len(settings)}.onnx"
         nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
         made = model(nodes, [info("x")], [info("y")])
-        engine = create(f"onnxrt:optimization=basic{settings}")
-        assert isinstance(engine, onnxrt.OnnxRuntime)
-        options = engine._session_options(ort, ModelInput(b"", tmp_path))
-        options.optimized_model_filepath = str(path)
-        ort.InferenceSession(
-            made.SerializeToString(), options, disabled_optimizers=list(engine.options["disabled_optimizers"])
-        )
+        build(f"onnxrt:optimization=basic{settings}", made.SerializeToString()).save(path)
         return len(onnx.load(path).graph.node)
 
     assert nodes_left("") == 1
@@ -73,6 +68,173 @@ def test_a_provider_that_does_not_start_is_missing_and_never_replaced(monkeypatc
     monkeypatch.setattr(ort.InferenceSession, "get_providers", lambda self: ["OtherExecutionProvider"])
     with pytest.raises(errors.EngineMissing, match="would have used OtherExecutionProvider instead"):
         build("onnxrt")
+
+
+def test_a_provider_that_runs_no_node_is_told():
+    told = build("onnxrt:providers=azure").remarks
+    assert told == ("AzureExecutionProvider runs none of the 3 nodes: CPUExecutionProvider runs 3",)
+
+
+def test_the_cpu_needs_no_remark():
+    assert build("onnxrt").remarks == ()
+
+
+def test_options_of_a_provider_are_handed_on_and_told_where_they_are_not_confirmed():
+    told = build("onnxrt:provider.cpu.speed=11").remarks
+    assert told == ("CPUExecutionProvider does not say whether it has an option 'speed': it may have ignored it",)
+
+
+@pytest.mark.parametrize("setting", ["provider.cuda.device_id=1", "provider.cpu=1"])
+def test_options_of_a_provider_that_is_not_in_use_are_refused(setting: str):
+    with pytest.raises(errors.UsageError, match=r"provider\.NAME\.OPTION=VALUE; in use: CPUExecutionProvider"):
+        build(f"onnxrt:{setting}")
+
+
+# Precision
+
+
+def in_halves(*, declared: bool) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=10, name="down"),
+        helper.make_node("Tanh", ["h"], ["t"], name="tanh"),
+        helper.make_node("Cast", ["t"], ["y"], to=1, name="up"),
+    ]
+    return model(nodes, [info("x")], [info("y")], value_info=[info("t", elem=10)] if declared else [])
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_halves_are_computed_in_float32_on_the_cpu_and_that_is_told(declared: bool):
+    told = build("onnxrt", in_halves(declared=declared).SerializeToString()).remarks
+    assert told == (
+        "ONNX Runtime computes most float16 nodes in float32 on the CPU, without the roundings between them",
+    )
+
+
+def test_bytes_that_only_look_like_halves_need_no_remark():
+    made = model([helper.make_node("Neg", ["x"], ["y"])], [info("x")], [info("y")], opset=16)
+    made.ir_version = 10
+    assert build("onnxrt", made.SerializeToString()).remarks == ()
+
+
+def test_the_layers_show_the_precision_that_is_used():
+    layers = {layer.name: layer for layer in build("onnxrt", in_halves(declared=True).SerializeToString()).layers()}
+    assert layers["tanh"].precision == "float32"
+    assert layers["tanh"].device == "CPU"
+
+
+# Layers
+
+
+def test_a_layer_names_the_nodes_that_were_fused_into_it():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="matmul"),
+        helper.make_node("Add", ["a", "b"], ["c"], name="bias"),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    weights = [weight("w", *range(4), shape=(2, 2)), weight("b", 1, 2)]
+    layers = build("onnxrt", model(nodes, [info("x")], [info("y")], weights).SerializeToString()).layers()
+    assert [(layer.kind, layer.nodes) for layer in layers] in (
+        [("Gemm", ("matmul", "bias")), ("Relu", ("Relu #2",))],
+        [("FusedGemm", ("matmul", "bias", "Relu #2"))],
+    )
+    assert {layer.precision for layer in layers} == {"float32"}
+    assert {layer.time_us for layer in layers} == {None}
+
+
+def test_every_node_of_a_transformer_is_in_one_layer_or_was_folded_into_one():
+    made = transformer(96)
+    layers = build("onnxrt", made.SerializeToString()).layers()
+    found = [name for layer in layers for name in layer.nodes]
+    assert len(layers) < 96
+    assert sorted(set(found)) == sorted(node.name for node in made.graph.node)
+    normalizations = [layer for layer in layers if layer.kind == "LayerNormalization"]
+    assert {len(layer.nodes) for layer in normalizations} == {9}
+
+
+def test_a_layout_of_its_own_is_named():
+    layers = build("onnxrt", inception(34).SerializeToString()).layers()
+    convolutions = [layer for layer in layers if layer.kind == "Conv"]
+    if not any(layer.layout for layer in convolutions):
+        pytest.skip("this processor gets no NCHWc convolutions")
+    assert {layer.layout for layer in convolutions} <= {"NCHWc", ""}
+    assert all(len(layer.nodes) == 2 for layer in convolutions)  # the convolution and its Relu
+    assert all(layer.nodes == () for layer in layers if layer.kind.startswith("Reorder"))
+
+
+def test_without_optimization_every_node_is_a_layer():
+    layers = build("onnxrt:optimization=none", chain(3).SerializeToString()).layers()
+    assert [(layer.name, layer.nodes) for layer in layers] == [("n0", ("n0",)), ("n1", ("n1",)), ("n2", ("n2",))]
+
+
+def test_times_are_measured_when_a_profile_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    session = build("onnxrt:profile", chain(3).SerializeToString())
+    for _ in range(3):
+        session.run({"t0": np.zeros((2, 2), np.float32)})
+    assert all(layer.time_us is not None and layer.time_us >= 0 for layer in session.layers())
+    assert session.layers() == session.layers()
+    assert list(tmp_path.iterdir()) == []
+
+
+# Saving
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".ort"])
+def test_what_was_built_is_saved_and_loaded(tmp_path: Path, ending: str):
+    path = tmp_path / f"m{ending}"
+    made = transformer(48)
+    feed = {"x": np.random.default_rng(1).normal(0, 1, (16, 16)).astype(np.float32)}
+    built = build("onnxrt", made.SerializeToString())
+    built.save(path)
+    loaded = create("onnxrt").load(path)
+    assert dict(loaded.inputs) == dict(built.inputs)
+    for name, value in built.run(feed).items():
+        np.testing.assert_array_equal(loaded.run(feed)[name], value)
+
+
+def test_what_is_loaded_is_not_optimized_again(tmp_path: Path):
+    weights = [weight("w", *range(4), shape=(2, 2)), weight("b", 1, 2)]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Add", ["a", "b"], ["y"])]
+    made = model(nodes, [info("x")], [info("y")], weights)
+    build("onnxrt:optimization=none", made.SerializeToString()).save(tmp_path / "m.onnx")
+    assert [layer.kind for layer in create("onnxrt").load(tmp_path / "m.onnx").layers()] == ["MatMul", "Add"]
+
+
+@pytest.mark.parametrize("ending", [".onnx", ".ort"])
+@pytest.mark.parametrize("size", [4, 4096])
+def test_weights_in_other_files_are_saved_too(tmp_path: Path, size: int, ending: str):
+    (tmp_path / "w.bin").write_bytes(np.arange(size, dtype=np.float32).tobytes())
+    absent = TensorProto(name="w", data_type=1, dims=[size], data_location=TensorProto.EXTERNAL)
+    absent.external_data.add(key="location", value="w.bin")
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])], [info("x", (size,))], [info("y", (size,))], [absent])
+    create("onnxrt").build(ModelInput(made.SerializeToString(), tmp_path)).save(tmp_path / f"m{ending}")
+    (tmp_path / "w.bin").unlink()
+    found = create("onnxrt").load(tmp_path / f"m{ending}").run({"x": np.zeros(size, np.float32)})
+    assert found["y"].tolist() == list(range(size))
+
+
+@pytest.mark.parametrize("data", [b"", b"nothing of the kind" * 9])
+def test_a_damaged_file_does_not_load(tmp_path: Path, data: bytes):
+    path = tmp_path / "m.ort"
+    path.write_bytes(data)
+    with pytest.raises((errors.EngineFailure, errors.ModelError), match=r"m\.ort|ORT model"):
+        create("onnxrt").load(path)
+
+
+def test_another_ending_is_a_usage_error(tmp_path: Path):
+    with pytest.raises(errors.UsageError, match=r"onnxrt saves and loads \.onnx and \.ort files"):
+        build("onnxrt").save(tmp_path / "m.engine")
+    with pytest.raises(errors.UsageError, match=r"onnxrt saves and loads \.onnx and \.ort files"):
+        create("onnxrt").load(tmp_path / "m.engine")
+
+
+def test_an_ort_file_has_no_layers_to_tell(tmp_path: Path):
+    build("onnxrt").save(tmp_path / "m.ort")
+    with pytest.raises(errors.UsageError, match=r"m\.ort cannot be told in layers"):
+        create("onnxrt").load(tmp_path / "m.ort").layers()
+
+
+# What it cannot take
 
 
 def test_types_that_cannot_be_fed_from_python_say_so():

@@ -86,10 +86,13 @@ def test_a_malformed_spec_is_a_usage_error(text: str):
 def test_options_get_their_defaults():
     assert create("onnxrt").options == {
         "providers": ("cpu",),
+        "provider": {},
         "optimization": "all",
-        "threads": 0,
         "disabled_optimizers": (),
+        "threads": 0,
+        "inter_threads": 0,
         "execution": "sequential",
+        "profile": False,
         "config": {},
     }
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
-from biopsy.engines.option import count, words
+from biopsy.engines.onnxrt_facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
+from biopsy.engines.option import count, switch, words
+from biopsy.model import load
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -44,14 +48,19 @@ class OnnxRuntime(Engine):
     name = "onnxrt"
     summary = "ONNX Runtime"
     package = "onnxruntime"
-    capabilities = Capabilities(chooses_device=True)
+    capabilities = Capabilities(
+        layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(".onnx", ".ort")
+    )
     forks_warm = True
     options_declared = (
         Option("providers", "execution providers, joined by '+', such as cuda+cpu", ("cpu",), parse=words),
+        Option("provider.KEY", "an option of a provider, such as provider.cuda.device_id=1"),
         Option("optimization", "how far the graph is optimized", "all", tuple(LEVELS)),
-        Option("threads", "threads within an operator; 0: as many as the engine likes", 0, parse=count),
         Option("disabled_optimizers", "optimizers to switch off, joined by '+'", (), parse=words),
+        Option("threads", "threads within an operator; 0: as many as the engine likes", 0, parse=count),
+        Option("inter_threads", "nodes that run at once with execution=parallel; 0: its own choice", 0, parse=count),
         Option("execution", "whether independent nodes may run at once", "sequential", ("sequential", "parallel")),
+        Option("profile", "measure the time of each layer", False, parse=switch),
         Option("config.KEY", "any session config entry, such as config.session.disable_prepacking=1"),
     )
 
@@ -66,9 +75,51 @@ class OnnxRuntime(Engine):
         return tuple(_import().get_available_providers())
 
     def build(self, model: ModelInput) -> Session:
-        """Load and optimize the model on exactly the providers asked for, never on others instead."""
+        """Load and optimize the model on exactly the providers asked for, never on others instead.
+
+        A provider that starts but leaves nodes to others is told in the remarks.
+        """
         ort = _import()
-        providers = [_find_provider(ort, word) for word in self.options["providers"]]
+        providers = _Providers(ort, self.options)
+        options = self.session_options(ort, model.folder)
+        if providers.others_than_cpu:
+            options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+        session = self._session(ort, model, options, providers)
+        remarks = provider_remarks(session, providers.names, providers.options)
+        remarks += precision_remarks(model, session.get_providers())
+        return OnnxRuntimeSession(ort, session, self, model, remarks)
+
+    def load(self, path: Path) -> Session:
+        """A model that ``save`` has written, run as it is: nothing is optimized again."""
+        require_ending(self, path)
+        ort = _import()
+        as_it_is = OnnxRuntime({**self.options, "optimization": "none"}, self.label)
+        model = ModelInput(load.read_bytes(path), path.parent, path)
+        options = as_it_is.session_options(ort, path.parent)
+        if path.suffix == ".ort":
+            options.add_session_config_entry("session.load_model_format", "ORT")
+        try:
+            session = as_it_is._session(ort, model, options, _Providers(ort, self.options))
+        except errors.EngineFailure as failure:
+            failure.stage = "load"
+            raise
+        return OnnxRuntimeSession(ort, session, as_it_is, model, ())
+
+    def write_optimized(self, model: ModelInput, path: Path) -> None:
+        """Write the graph as it is after optimization, in the format that the path's ending says."""
+        ort = _import()
+        options = self.session_options(ort, model.folder)
+        options.enable_profiling = False
+        options.optimized_model_filepath = str(path)
+        if path.suffix == ".ort":
+            options.add_session_config_entry("session.save_model_format", "ORT")
+        elif _needs_a_file_for_weights(model):
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", f"{path.name}.data"
+            )
+        self._session(ort, model, options, _Providers(ort, self.options))
+
+    def _session(self, ort: Any, model: ModelInput, options: Any, providers: _Providers) -> Any:
         ort.set_default_logger_severity(_SILENT)
         source: bytes | str = model.data
         if len(model.data) > _LARGEST_MESSAGE and model.path is not None:
@@ -76,27 +127,31 @@ class OnnxRuntime(Engine):
         try:
             session = ort.InferenceSession(
                 source,
-                self._session_options(ort, model),
-                providers=providers,
+                options,
+                providers=providers.asked,
                 disabled_optimizers=list(self.options["disabled_optimizers"]) or None,
                 enable_fallback=0,
             )
         except Exception as error:
-            raise_if_model_is_broken(model)
+            if model.path is None or model.path.suffix != ".ort":
+                raise_if_model_is_broken(model)
             raise self._failure(error, _stage(error)) from error
-        _require_active(session.get_providers(), providers)
-        return OnnxRuntimeSession(ort, session, self, model)
+        _require_active(session.get_providers(), providers.names)
+        return session
 
-    def _session_options(self, ort: Any, model: ModelInput) -> Any:
+    def session_options(self, ort: Any, folder: Path) -> Any:
+        """The session options that this engine's options stand for; external weights are found in ``folder``."""
         options = ort.SessionOptions()
         options.log_severity_level = _SILENT
         options.graph_optimization_level = _level(ort, self.options["optimization"])
         options.intra_op_num_threads = self.options["threads"]
+        options.inter_op_num_threads = self.options["inter_threads"]
         if self.options["execution"] == "parallel":
             options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
-            options.inter_op_num_threads = self.options["threads"]
-        folder = str(model.folder.resolve())
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
+        if self.options["profile"]:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(_folder_for_profiles() / "profile")
         for key, value in self.options["config"].items():
             options.add_session_config_entry(key, value)
         return options
@@ -105,14 +160,27 @@ class OnnxRuntime(Engine):
         return errors.EngineFailure(str(error).strip(), engine=self.name, stage=stage, kind=type(error).__name__)
 
 
+def require_ending(engine: Engine, path: Path) -> None:
+    """Raise UsageError unless a file's name ends as those do that the engine saves."""
+    if path.suffix not in engine.capabilities.saves:
+        raise errors.UsageError(
+            f"{path}: {engine.name} saves and loads {' and '.join(engine.capabilities.saves)} files"
+        )
+
+
 class OnnxRuntimeSession(Session):
     """A model that ONNX Runtime has loaded."""
 
-    def __init__(self, ort: Any, session: Any, engine: OnnxRuntime, model: ModelInput) -> None:
+    def __init__(self, ort: Any, session: Any, engine: OnnxRuntime, model: ModelInput, remarks: Sequence[str]) -> None:
         self._ort = ort
         self._session = session
         self._engine = engine
-        self._inputs = _with_true_ranks({node.name: _tensor_type(node) for node in session.get_inputs()}, model)
+        self._model = model
+        self._remarks = tuple(remarks)
+        self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
+        self._inputs = {node.name: _tensor_type(node) for node in session.get_inputs()}
+        if not self._is_ort_file:
+            self._inputs = _with_true_ranks(self._inputs, model)
         self._outputs = {node.name: _tensor_type(node) for node in session.get_outputs()}
         types = [*self._inputs.values(), *self._outputs.values()]
         self._all_plain = all(type_ is None or type_.elem in _PLAIN for type_ in types)
@@ -128,6 +196,43 @@ class OnnxRuntimeSession(Session):
     def outputs(self) -> Sequence[str]:
         """Names of the outputs; sequences, maps and missing optional values are left out of what ``run`` returns."""
         return tuple(self._outputs)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What was asked for and not used: providers, their options, types that the CPU computes in float32."""
+        return self._remarks
+
+    def save(self, path: Path) -> None:
+        """Write the optimized model, as ``.onnx`` or ``.ort``; the latter leaves out optimizations of the layout."""
+        require_ending(self._engine, path)
+        self._require_model("saved again")
+        self._engine.write_optimized(self._model, path)
+
+    def layers(self) -> Sequence[LayerRecord]:
+        """The nodes of the optimized graph, with their times if ``profile`` was asked for; ends the profile.
+
+        They come from a second build with the same options, since only a file can be had of the graph.
+        """
+        import tempfile
+
+        from biopsy.engines.onnxrt_facts import layer_records
+        from biopsy.model.index import index_bytes
+
+        self._require_model("told in layers")
+        with tempfile.TemporaryDirectory(prefix="biopsy-layers-") as scratch:
+            path = Path(scratch) / "optimized.onnx"
+            self._engine.write_optimized(self._model, path)
+            optimized = load.parse(path.read_bytes(), path)
+        index = index_bytes(self._model.data, self._model.folder)
+        return layer_records(index, optimized, self._profile, self._session.get_providers())
+
+    @cached_property
+    def _profile(self) -> Sequence[Mapping[str, Any]]:
+        return read_profile(Path(self._session.end_profiling())) if self._engine.options["profile"] else ()
+
+    def _require_model(self, wanted: str) -> None:
+        if self._is_ort_file:
+            raise errors.UsageError(f"{self._model.path} cannot be {wanted}: an .ort file is no ONNX model")
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
@@ -191,6 +296,33 @@ def _level(ort: Any, word: str) -> Any:
     return found
 
 
+class _Providers:
+    """The execution providers that options ask for, with options of their own."""
+
+    def __init__(self, ort: Any, options: Mapping[str, Any]) -> None:
+        self.names = list(dict.fromkeys(_find_provider(ort, word) for word in options["providers"]))
+        self.options: dict[str, dict[str, str]] = {}
+        for key, value in options["provider"].items():
+            word, _, own_key = key.partition(".")
+            name = _best_match(word, self.names)
+            if name is None or not own_key:
+                raise errors.UsageError(
+                    f"engine 'onnxrt': provider.{key}: the options of a provider in use are written "
+                    f"provider.NAME.OPTION=VALUE; in use: {', '.join(self.names)}"
+                )
+            self.options.setdefault(name, {})[own_key] = value
+
+    @property
+    def asked(self) -> list[str | tuple[str, dict[str, str]]]:
+        """What a session is told: names, those with options together with them."""
+        return [(name, self.options[name]) if name in self.options else name for name in self.names]
+
+    @property
+    def others_than_cpu(self) -> bool:
+        """Whether any is not the CPU's, which takes every node."""
+        return any(name != CPU for name in self.names)
+
+
 def _find_provider(ort: Any, word: str) -> str:
     """The full name of a provider that is in this package: by its exact name, its beginning, or a part of it."""
     available = ort.get_available_providers()
@@ -231,6 +363,25 @@ def _stage(error: Exception) -> errors.Stage:
     if type(error).__name__ in {"InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile"}:
         return "load"
     return "load" if any(phrase in text for phrase in in_model) else "build"
+
+
+def _needs_a_file_for_weights(model: ModelInput) -> bool:
+    """Whether saved weights must stand beside the model: there they are now, or they might not fit into it."""
+    from biopsy.model.index import index_bytes
+
+    index = index_bytes(model.data, model.folder)
+    return index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2
+
+
+def _folder_for_profiles() -> Path:
+    """A folder that lasts as long as this process: a session may write its profile when it ends."""
+    import atexit
+    import shutil
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="biopsy-profile-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
 
 
 def _tensor_type(node: Any) -> TensorType | None:
