@@ -19,7 +19,7 @@ from support.models import FLOAT, INT64, info, model
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino is not installed: pip install 'biopsy[openvino]'"
 )
-ENGINES = ["onnxrt", "onnxrt:optimization=none", "reference", pytest.param("openvino", marks=needs_openvino)]
+ENGINES = ["onnxrt", "onnxrt:optimization=none", "reference", "fake", pytest.param("openvino", marks=needs_openvino)]
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 

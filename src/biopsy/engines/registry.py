@@ -26,6 +26,7 @@ BUILT_IN: dict[str, str] = {
     "onnxrt": "biopsy.engines.onnxrt:OnnxRuntime",
     "reference": "biopsy.engines.reference:Reference",
     "openvino": "biopsy.engines.openvino:OpenVino",
+    "fake": "biopsy.engines.fake:Fake",
 }
 """Engine name -> the class, as the entry points in pyproject.toml declare it too."""
 

@@ -1,0 +1,299 @@
+"""An engine that fails on request: to try biopsy on any model, and to test it.
+
+It computes in ONNX Runtime with its optimizer off, so that all is right but for the faults asked for. A wrong layer is
+made by nodes put behind it: whoever reads it, marks it as an output, or comes after it gets the wrong value.
+
+Layers are named by the KEY of a setting: a node's name, one of its outputs, its operator, or a regular expression for
+its name; ``A~B`` is a B that reads what an A gives.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.engines.base import Engine, ModelInput, Option, Session
+from biopsy.engines.option import count, number, words
+from biopsy.model.tensor_type import FLOATS, TensorType
+from biopsy.tensors.results import Array, Feed
+
+if TYPE_CHECKING:
+    import onnx
+
+_INSIDE = "onnxrt:optimization=none,threads=1"
+"""What computes. One thread, so that a process may be forked after its first session."""
+
+_SIGNALS = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGKILL", "SIGTERM")
+
+
+def _share(text: str) -> float:
+    value = number(text)
+    if not 0 <= value <= 1:
+        raise ValueError("a number from 0 to 1 is wanted")
+    return value
+
+
+def _deviation(text: str) -> float:
+    value = number(text)
+    if not value > 0:
+        raise ValueError("a number above 0 is wanted")  # ONNX Runtime ends the process on 0
+    return value
+
+
+@dataclass(frozen=True)
+class _Faults:
+    """What is to fail in one model: stage -> label of the node; and the settings that find no node in it."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    crashing: Mapping[str, str] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+class Fake(Engine):
+    """ONNX Runtime without optimizations, and the faults that options ask for."""
+
+    name = "fake"
+    summary = "fails as its options say, to try biopsy and to test it"
+    package = "onnxruntime"
+    forks_warm = True
+    options_declared = (
+        Option(
+            "scale.KEY", "multiply what layers give; KEY is their name, output, operator or a pattern", parse=number
+        ),
+        Option("offset.KEY", "add to what layers give, as in offset.Softmax=0.5", parse=number),
+        Option(
+            "noise.KEY", "relative noise on what layers give: its standard deviation", parse=_deviation, takes="number"
+        ),
+        Option("nan.KEY", "the share of elements that become NaN", parse=_share, takes="0 to 1"),
+        Option("refuse.KEY", "layers that fail, and in which stage", choices=("load", "build", "run")),
+        Option(
+            "crash.KEY",
+            "layers that end the process, as in crash.MatMul~PRelu=run, and in which stage",
+            choices=("build", "run"),
+        ),
+        Option("signal", "how crash ends the process", "SIGSEGV", _SIGNALS),
+        Option("unless_marked", "tensors, joined by '+': no fault if one of them is an output", (), parse=words),
+        Option("flaky", "in which share of the builds there are faults", 1.0, parse=_share, takes="0 to 1"),
+        Option("seed", "of noise; of flaky too: then the same model always fails or never", parse=count),
+        Option("sleep_ms", "milliseconds that every run takes longer", 0.0, parse=number),
+    )
+
+    @classmethod
+    def version(cls) -> str:
+        """The version of biopsy. Raises EngineMissing without ONNX Runtime, which computes."""
+        from importlib.metadata import version
+
+        from biopsy.engines.onnxrt import OnnxRuntime
+
+        OnnxRuntime.version()
+        return version("biopsy")
+
+    def build(self, model: ModelInput) -> Session:
+        """Build the model with its wrong layers; refuse it, or crash, if it has the layers for that."""
+        from biopsy.engines.registry import create
+        from biopsy.model import load
+
+        faulty, faults = model, _Faults()
+        if self._is_on_today(model):
+            proto = load.parse(model.data, model.path)
+            if not any(output.name in self.options["unless_marked"] for output in proto.graph.output):
+                faults = self._faults(proto)
+                faulty = self._with_wrong_layers(model, proto)
+        self.fail("load", faults)
+        self.fail("build", faults)
+        with _in_its_name():
+            return FakeSession(create(_INSIDE).build(faulty), self, faults)
+
+    def _is_on_today(self, model: ModelInput) -> bool:
+        """Whether there are faults in this build: by lot, or by the seed and the model."""
+        import random
+
+        rate, seed = self.options["flaky"], self.options["seed"]
+        lot = random.Random(f"{seed} {zlib.crc32(model.data)}" if seed is not None else None)  # noqa: S311
+        return bool(lot.random() < rate)
+
+    def _faults(self, proto: onnx.ModelProto) -> _Faults:
+        """Which settings find their layers in the model, wherever those stand."""
+        refused: dict[str, str] = {}
+        crashing: dict[str, str] = {}
+        unknown = []
+        places = list(_places(proto))
+        for fault in (*_WRONG, "refuse", "crash"):
+            for pattern, value in self.options[fault].items():
+                labels = [_label(node) for place in places for node in selected(place.node, pattern)]
+                if not labels:
+                    unknown.append(f"{fault}.{pattern}")
+                elif fault in ("refuse", "crash"):
+                    (refused if fault == "refuse" else crashing).setdefault(value, labels[0])
+        return _Faults(refused, crashing, tuple(unknown))
+
+    def fail(self, stage: errors.Stage, faults: _Faults) -> None:
+        """End the process, or raise EngineFailure, if that is to happen in this stage."""
+        if stage in faults.crashing:
+            import signal
+
+            signal.raise_signal(signal.Signals[self.options["signal"]])
+        if stage in faults.refused:
+            raise errors.EngineFailure(
+                f"{faults.refused[stage]} is refused", engine=self.name, stage=stage, kind="NotSupported"
+            )
+
+    def _with_wrong_layers(self, model: ModelInput, proto: onnx.ModelProto) -> ModelInput:
+        """The model with nodes behind each layer of its graph that is to be wrong; itself if there is none."""
+        wrong = [
+            (_label(node), output, make, value)
+            for fault, make in _WRONG.items()
+            for pattern, value in self.options[fault].items()
+            for node in selected(proto.graph.node, pattern)
+            for output in filter(None, node.output)
+        ]
+        if not wrong:
+            return model
+        types = _types(proto)
+        for number_, (label, output, make, value) in enumerate(wrong):
+            type_ = types.get(output, TensorType(1, None))
+            if type_.elem in FLOATS:
+                seed = zlib.crc32(f"{self.options['seed'] or 0} {label}".encode()) % 1_000_000
+                _put_behind(proto.graph, output, f"{output}/right{number_}", make, (value, type_.elem, float(seed)))
+        return ModelInput(proto.SerializeToString(), model.folder)
+
+
+class FakeSession(Session):
+    """A session of ONNX Runtime that may fail while it runs."""
+
+    def __init__(self, session: Session, engine: Fake, faults: _Faults) -> None:
+        self._session = session
+        self._engine = engine
+        self._faults = faults
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType | None]:
+        """Inputs that must be fed."""
+        return self._session.inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs."""
+        return self._session.outputs
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Which settings do nothing."""
+        return [f"the model has no layer for {setting}: nothing goes wrong there" for setting in self._faults.unknown]
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """Run once, after the delay, or fail."""
+        time.sleep(self._engine.options["sleep_ms"] / 1000)
+        self._engine.fail("run", self._faults)
+        with _in_its_name():
+            return self._session.run(feed)
+
+
+@contextmanager
+def _in_its_name() -> Iterator[None]:
+    """What fails inside is a failure of this engine: nobody has asked for another."""
+    try:
+        yield
+    except errors.EngineFailure as failure:
+        failure.engine = Fake.name
+        raise
+
+
+def selected(nodes: Sequence[onnx.NodeProto], pattern: str) -> list[onnx.NodeProto]:
+    """The nodes that a pattern speaks of: see the help of the options. Raises UsageError for a wrong expression."""
+    found: list[onnx.NodeProto] = []
+    for number_, part in enumerate(pattern.split("~")):
+        before = {output for node in found for output in node.output if output}
+        found = [node for node in nodes if _matches(node, part) and (number_ == 0 or before.intersection(node.input))]
+    return found
+
+
+def _matches(node: onnx.NodeProto, pattern: str) -> bool:
+    if pattern in (node.name, node.op_type, *node.output):
+        return bool(pattern)
+    try:
+        return bool(node.name) and re.fullmatch(pattern, node.name) is not None
+    except re.error as error:
+        raise errors.UsageError(f"engine 'fake': {pattern!r} is no regular expression: {error}") from error
+
+
+def _places(proto: onnx.ModelProto) -> Iterator[Any]:
+    """Where nodes stand: graphs, their bodies, functions."""
+    from biopsy.model import walk
+
+    yield from walk.graphs(proto)
+    yield from proto.functions
+
+
+def _label(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} {node.name or next(filter(None, node.output), '')!r}"
+
+
+def _types(proto: onnx.ModelProto) -> Mapping[str, TensorType]:
+    from biopsy.model import infer
+
+    return infer.infer_types(proto)
+
+
+# Wrong layers: nodes that read the right value x and give the wrong one, y
+
+
+def _put_behind(graph: onnx.GraphProto, output: str, right: str, make: _Fault, how: tuple[float, int, float]) -> None:
+    """Let what a node computes be called ``right``, and a new node after it give ``output``."""
+    place, node = next((place, node) for place, node in enumerate(graph.node) if output in node.output)
+    node.output[list(node.output).index(output)] = right
+    for offset, made in enumerate(make(right, output, *how)):
+        graph.node.insert(place + 1 + offset, made)
+
+
+def _scaled(x: str, y: str, factor: float, elem: int, seed: float) -> list[onnx.NodeProto]:
+    del seed
+    return [_constant(f"{x}/factor", factor, elem), _node("Mul", [x, f"{x}/factor"], y)]
+
+
+def _offset(x: str, y: str, added: float, elem: int, seed: float) -> list[onnx.NodeProto]:
+    del seed
+    return [_constant(f"{x}/added", added, elem), _node("Add", [x, f"{x}/added"], y)]
+
+
+def _noisy(x: str, y: str, deviation: float, elem: int, seed: float) -> list[onnx.NodeProto]:
+    return [
+        _node("RandomNormalLike", [x], f"{x}/normal", dtype=1, mean=1.0, scale=deviation, seed=seed),
+        _node("Cast", [f"{x}/normal"], f"{x}/noise", to=elem),
+        _node("Mul", [x, f"{x}/noise"], y),
+    ]
+
+
+def _partly_nan(x: str, y: str, share: float, elem: int, seed: float) -> list[onnx.NodeProto]:
+    return [
+        _node("RandomUniformLike", [x], f"{x}/uniform", dtype=1, seed=seed),
+        _constant(f"{x}/share", share, 1),
+        _node("Less", [f"{x}/uniform", f"{x}/share"], f"{x}/is_lost"),
+        _constant(f"{x}/nan", float("nan"), elem),
+        _node("Where", [f"{x}/is_lost", f"{x}/nan", x], y),
+    ]
+
+
+_Fault = Callable[[str, str, float, int, float], "list[onnx.NodeProto]"]
+"""Right tensor, wrong tensor, how much, element type, seed -> the nodes between them."""
+
+_WRONG: Mapping[str, _Fault] = {"scale": _scaled, "offset": _offset, "noise": _noisy, "nan": _partly_nan}
+
+
+def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: Any) -> onnx.NodeProto:
+    from onnx import helper
+
+    name = f"{inputs[0] if inputs else output}/{op_type}"  # the right tensor, or one made from it: no other has it
+    return helper.make_node(op_type, inputs, [output], name=name, **attributes)
+
+
+def _constant(name: str, value: float, elem: int) -> onnx.NodeProto:
+    from onnx import helper
+
+    return _node("Constant", [], name, value=helper.make_tensor("", elem, (), [value]))
