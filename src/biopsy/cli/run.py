@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups
+from biopsy.cli import option_groups, run_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.cli.run_recording import Recorder
     from biopsy.comparison.compare import NotFinite, RunComparison
-    from biopsy.comparison.tolerance import Stats, Tolerances
+    from biopsy.comparison.noise import NoiseReport
+    from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.engines.feeding import Feeds, Inputs
     from biopsy.model.tensor_type import TensorType
@@ -30,6 +32,8 @@ examples:
   biopsy run model.onnx --reference --onnxrt --openvino --atol 1e-3    two engines against a third
   biopsy run model.onnx --onnxrt --save-inputs inputs.json --onnx-outputs mark all --save-outputs golden.json
   biopsy run model.onnx --openvino --load-inputs inputs.json --load-outputs golden.json
+  biopsy run model.onnx --openvino --compare-with noise                a bug, or only rounding?
+  biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --memory-limit 500MB
 
 exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engine fails on the model;
 2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
@@ -42,15 +46,43 @@ def configure(parser: argparse.ArgumentParser) -> None:
     option_groups.add_engines(parser)
     option_groups.add_inputs(parser)
     option_groups.add_comparing(parser)
+    run_options.add(parser)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of one engine: its outputs, or how it failed."""
+    """What became of one engine: its outputs and remarks on them, or how it failed."""
 
     engine: Engine
     result: RunnerResult | None = None
     failure: errors.EngineFailure | None = None
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label."""
+
+    ran: Sequence[Ran]
+    compared: Sequence[RunComparison] = ()
+    noise: Sequence[NoiseReport] = ()
+    odd: Sequence[tuple[str, NotFinite]] = ()
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the model fails, in a few words each; empty if it passes."""
+        found = [f"{one.engine.label} failed to {_stage(one)} the model" for one in self.ran if one.failure is not None]
+        if self.odd:
+            found.append(f"NaN or infinity in {_listed(odd.name for _, odd in self.odd)}")
+        for one in self.compared:
+            if not one.passed:
+                names = _listed(output.name for _, output in one.failures)
+                found.append(f"{names} of {one.actual} differs from {one.expected}")
+        for judged in self.noise:
+            if not judged.passed:
+                names = _listed(output.name for output in judged.failures)
+                found.append(f"{names} of {judged.suspect} is wrong by more than rounding")
+        return found
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -68,47 +100,84 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     model = model_of(args)
     inputs = inputs_of(args)
     feeder = _Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
-    ran = _run_all(engines, model, feeder, args, console)
-    _save_outputs(args.save_outputs, ran, console)
+    limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
+    recorder = _recorder(model, engines, args.save_outputs, args, console)
+    ran = _run_all(engines, model, feeder, recorder, args, console)
+    _save_outputs(args.save_outputs, ran, recorder, console)
     done = [replace(one.result, runner=one.engine.label) for one in ran if one.result is not None]
     odd = _not_finite(done, console) if args.validate else []
-    pairs = _pairs(done, golden, first_worked=ran[0].result is not None)
-    compared = _compare(pairs, (tolerances, stats), args.fail_fast, console)
-    return _conclude(ran, compared, odd, console)
+    pairs = _pairs(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
+    compared = _compare(pairs, (tolerances, stats, limits), args, console)
+    noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
+    findings = Findings(ran, compared, noise, odd)
+    status = _conclude(findings, console)
+    if args.report is not None:
+        from biopsy.cli.run_report import write_report
+
+        write_report(args.report, args.model, findings)
+    return status
 
 
 # Running
 
 
 def _run_all(
-    engines: Sequence[Engine], model: ModelInput, feeder: _Feeder, args: argparse.Namespace, console: Console
+    engines: Sequence[Engine],
+    model: ModelInput,
+    feeder: _Feeder,
+    recorder: Recorder | None,
+    args: argparse.Namespace,
+    console: Console,
 ) -> list[Ran]:
     """Run each engine in turn, freed before the next; all get the inputs that the first one that builds asks for."""
     ran = []
     for number, engine in enumerate(engines):
         try:
-            result = _run_one(engine, number, model, feeder, args.warm_up, console)
+            ran.append(_run_one(engine, number, model, feeder, recorder, args, console))
         except errors.EngineFailure as failure:
             console.failure(_told(failure, engine))
             ran.append(Ran(engine, failure=failure))
             if args.fail_fast:
                 break
-        else:
-            ran.append(Ran(engine, result))
-            console.note(f"{engine.label}  {_timing(result)}")
     return ran
 
 
 def _run_one(
-    engine: Engine, number: int, model: ModelInput, feeder: _Feeder, warm_up: int, console: Console
-) -> RunnerResult:
+    engine: Engine,
+    number: int,
+    model: ModelInput,
+    feeder: _Feeder,
+    recorder: Recorder | None,
+    args: argparse.Namespace,
+    console: Console,
+) -> Ran:
+    """Run one engine, in memory or into the recorder's file. Raises EngineFailure."""
+    if recorder is not None:
+        return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
     from biopsy.engines.runner import run_session, runner_name
 
     session = engine.build(model)
     for remark in session.remarks:
         console.warn(remark)
     feeds = feeder.feeds(session.inputs)
-    return run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=warm_up)
+    result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=args.warm_up)
+    console.note(f"{engine.label}  {_timing(result)}")
+    return Ran(engine, result, remarks=tuple(session.remarks))
+
+
+def _recorder(
+    model: ModelInput, engines: Sequence[Engine], save_to: Path | None, args: argparse.Namespace, console: Console
+) -> Recorder | None:
+    """What keeps outputs out of memory, if that is asked for."""
+    if args.memory_limit is None:
+        return None
+    from biopsy.cli.run_recording import Recorder, parse_size
+    from biopsy.cli.run_settings import own_outputs, tolerances_of
+
+    if args.warm_up:
+        console.warn("--warm-up is ignored: with --memory-limit nothing is timed")
+    limit = parse_size(args.memory_limit)
+    return Recorder(model, own_outputs(args), engines, limit, save_to, tolerances_of(args)[0], console)
 
 
 class _Feeder:
@@ -176,9 +245,15 @@ def _timing(result: RunnerResult) -> str:
     return f"{count} iteration{'s' if count > 1 else ''}, {sum(times) / len(times):.3g} ms each"
 
 
-def _save_outputs(path: Path | None, ran: Sequence[Ran], console: Console) -> None:
+def _save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | None, console: Console) -> None:
     results = [one.result for one in ran if one.result is not None]
+    finished = recorder is not None and recorder.finish()
     if path is None:
+        return
+    if finished:
+        console.note(f"outputs saved to {path}")
+        return
+    if not results and recorder is not None:
         return
     if not results:
         console.warn(f"{path} is not written: no engine gave any outputs")
@@ -202,8 +277,8 @@ def _pairs(
 
 def _compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
-    settings: tuple[Tolerances, Stats],
-    fail_fast: bool,
+    settings: tuple[Tolerances, Stats, Limits],
+    args: argparse.Namespace,
     console: Console,
 ) -> list[RunComparison]:
     compared: list[RunComparison] = []
@@ -212,12 +287,35 @@ def _compare(
     from biopsy.cli.run_report import show_comparison
     from biopsy.comparison.compare import compare_runs
 
+    tolerances, stats, limits = settings
+    every = args.report is not None
     for actual, expected in pairs:
-        compared.append(compare_runs(actual, expected, *settings, fail_fast))
+        compared.append(compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, every_figure=every))
         show_comparison(compared[-1], console)
-        if fail_fast and not compared[-1].passed:
+        if args.fail_fast and not compared[-1].passed:
             break
     return compared
+
+
+def _noise(
+    done: Sequence[RunnerResult],
+    model: ModelInput,
+    feeder: _Feeder,
+    ratios: Mapping[str, float],
+    args: argparse.Namespace,
+    console: Console,
+) -> list[NoiseReport]:
+    from biopsy.cli.run_noise import judge_noise
+
+    def run(engine: Engine) -> RunnerResult:
+        recorder = _recorder(model, [engine], None, args, console)
+        result = _run_one(engine, 0, model, feeder, recorder, args, console).result
+        if recorder is not None:
+            recorder.finish()
+        assert result is not None
+        return result
+
+    return judge_noise(done, run, ratios, console)
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
@@ -232,36 +330,28 @@ def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[st
 # The verdict
 
 
-def _conclude(
-    ran: Sequence[Ran],
-    compared: Sequence[RunComparison],
-    odd: Sequence[tuple[str, NotFinite]],
-    console: Console,
-) -> int:
+def _conclude(found: Findings, console: Console) -> int:
     """The last line, the verdict file and the exit status: an engine's failure first, then NaN, then mismatches."""
     from biopsy.checks import verdict
 
-    failed = [one for one in ran if one.failure is not None]
-    wrong = [one for one in compared if not one.passed]
-    reasons = [f"{one.engine.label} failed to {_stage(one)} the model" for one in failed]
-    if odd:
-        reasons.append(f"NaN or infinity in {_listed(found.name for _, found in odd)}")
-    reasons += [
-        f"{_listed(output.name for _, output in one.failures)} of {one.actual} differs from {one.expected}"
-        for one in wrong
-    ]
-    if failed and failed[0].failure is not None:
-        verdict.report_error(failed[0].failure)
-    elif odd:
-        engine = odd[0][0]
-        verdict.report_mismatch(engine, _names(found.name for label, found in odd if label == engine), "not-finite")
-    elif wrong:
-        verdict.report_mismatch(wrong[0].actual, _names(output.name for _, output in wrong[0].failures))
+    failure = next((one.failure for one in found.ran if one.failure is not None), None)
+    wrong = next((one for one in found.compared if not one.passed), None)
+    noisy = next((one for one in found.noise if not one.passed), None)
+    if failure is not None:
+        verdict.report_error(failure)
+    elif found.odd:
+        engine = found.odd[0][0]
+        names = _names(odd.name for label, odd in found.odd if label == engine)
+        verdict.report_mismatch(engine, names, "not-finite")
+    elif wrong is not None:
+        verdict.report_mismatch(wrong.actual, _names(output.name for _, output in wrong.failures))
+    elif noisy is not None:
+        verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
     else:
         verdict.report_pass()
-        console.say(f"PASSED | {_what_passed(ran, compared)}")
+        console.say(f"PASSED | {_what_passed(found)}")
         return 0
-    console.say(f"FAILED | {'; '.join(reasons)}")
+    console.say(f"FAILED | {'; '.join(found.reasons)}")
     return 1
 
 
@@ -269,11 +359,20 @@ def _stage(one: Ran) -> str:
     return one.failure.stage if one.failure is not None else ""
 
 
-def _what_passed(ran: Sequence[Ran], compared: Sequence[RunComparison]) -> str:
-    if not compared:
-        return f"{', '.join(one.engine.label for one in ran)} ran; there was nothing to compare with"
-    outputs = sum(len(iteration.outputs) for one in compared for iteration in one.iterations)
-    return f"{outputs} output{'s' if outputs > 1 else ''} compared, all within the tolerances"
+def _what_passed(found: Findings) -> str:
+    parts = []
+    outputs = sum(len(iteration.outputs) for one in found.compared for iteration in one.iterations)
+    if outputs:
+        parts.append(f"{_outputs(outputs)} compared, all within the tolerances")
+    if found.noise:
+        judged = sum(len(one.outputs) for one in found.noise)
+        parts.append(f"{_outputs(judged)} judged, no error is more than rounding")
+    ran = ", ".join(one.engine.label for one in found.ran)
+    return "; ".join(parts) or f"{ran} ran; there was nothing to compare with"
+
+
+def _outputs(count: int) -> str:
+    return f"{count} output{'' if count == 1 else 's'}"
 
 
 def _names(names: Iterable[str]) -> list[str]:

@@ -1,12 +1,17 @@
-"""What ``biopsy run`` shows of comparisons: all of what fails, little of what passes."""
+"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; and its report as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from biopsy.cli.console import Console
 from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
 from biopsy.comparison.describe import index, number, report_lines
+
+if TYPE_CHECKING:
+    from biopsy.cli.run import Findings, Ran
 
 _MOST_PASSING = 10
 _MOST_FAILING = 20
@@ -67,3 +72,43 @@ def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) ->
             f"{runner}: {odd.name}  {counts} of {odd.elements} elements, first {number(odd.value)} "
             f"at {index(odd.first)} (iteration {odd.iteration})"
         )
+
+
+def write_report(path: Path, model: Path, found: Findings) -> None:
+    """Write everything found as JSON (docs/reference/file-formats.md). Raises UsageError if it cannot be written."""
+    import hashlib
+    import json
+
+    from biopsy.comparison import json_report
+    from biopsy.model.write import write_whole
+
+    digest = hashlib.sha256()
+    with model.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    reasons = found.reasons
+    tree = {
+        "biopsy_report": json_report.VERSION,
+        "verdict": "fails" if reasons else "passes",
+        "reasons": reasons,
+        "model": {"path": str(model), "sha256": digest.hexdigest()},
+        "engines": [_engine_tree(one) for one in found.ran],
+        "comparisons": [json_report.run_tree(one) for one in found.compared],
+        "noise": [json_report.noise_tree(one) for one in found.noise],
+        "not_finite": [json_report.not_finite_tree(engine, odd) for engine, odd in found.odd],
+    }
+    write_whole(path, [json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"])
+
+
+def _engine_tree(one: Ran) -> dict[str, Any]:
+    failure = one.failure
+    return {
+        "label": one.engine.label,
+        "name": one.engine.name,
+        "version": one.engine.version(),
+        "seconds": [] if one.result is None else [iteration.runtime for iteration in one.result.iterations],
+        "remarks": list(one.remarks),
+        "failure": None
+        if failure is None
+        else {"stage": failure.stage, "kind": failure.kind, "message": failure.message},
+    }

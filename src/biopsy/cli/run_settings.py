@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from biopsy import errors
 from biopsy.cli import options
 from biopsy.cli.option_groups import marked_outputs
 from biopsy.comparison.tolerance import Stats, Tolerances
@@ -28,6 +29,14 @@ def model_of(args: argparse.Namespace) -> ModelInput:
     from biopsy.model.outputs import mark_outputs
 
     return ModelInput(mark_outputs(data, wanted), folder)
+
+
+def own_outputs(args: argparse.Namespace) -> list[str]:
+    """Names of the outputs that the model has in its file."""
+    from biopsy.model.index import index_bytes
+
+    index = index_bytes(read_bytes(args.model))
+    return [index.names[tensor] for tensor in index.outputs]
 
 
 def inputs_of(args: argparse.Namespace) -> Inputs:
@@ -80,10 +89,15 @@ def tolerances_of(args: argparse.Namespace) -> tuple[Tolerances, Stats]:
 
 def require_writable(args: argparse.Namespace) -> None:
     """Raise UsageError now if what is to be saved at the end could not be."""
-    for path in (args.save_inputs, args.save_outputs):
+    if args.memory_limit and args.save_outputs and args.save_outputs.suffix != ".safetensors":
+        raise errors.UsageError(
+            f"--memory-limit saves outputs batch by batch, which only .safetensors can: not {args.save_outputs}",
+            next_steps=[f"--save-outputs {args.save_outputs.with_suffix('.safetensors')}"],
+        )
+    for path in (args.save_inputs, args.save_outputs, args.report):
         if path is None:
             continue
-        if path.suffix:
+        if path.suffix or path == args.report:
             write.require_writable(path)
         else:
             from biopsy.tensors.files import require_new_folder

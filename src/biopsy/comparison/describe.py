@@ -8,6 +8,7 @@ import shlex
 from biopsy.comparison.compare import Measured, OutputComparison
 from biopsy.comparison.limits import Judged
 from biopsy.comparison.metrics import Element, Scalar, Statistics
+from biopsy.comparison.noise import Deviation, NoiseComparison, explained_by
 from biopsy.comparison.tolerance import AT_LEAST
 from biopsy.model.weight_text import printable
 
@@ -26,6 +27,31 @@ def report_lines(output: OutputComparison) -> list[str]:
             lines += _tolerance_lines(output, output.measured)
     lines += _statistics_lines(output)
     return lines
+
+
+def noise_lines(output: NoiseComparison) -> list[str]:
+    """The lines that tell whether rounding explains the error of one output: one where it does."""
+    what = f"{printable(output.name)}  {output.dtype}{list(output.shape)}"
+    if output.suspect is None or output.plain is None:
+        return [f"{what}  BUG: {output.reason}"]
+    if output.passed:
+        text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times the error of plain float32"
+        return [f"{what}  rounding: {text}"]
+    lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
+    lines += [f"  {_deviation_text(title, side)}" for title, side in _sides(output.suspect, output.plain)]
+    narrower = explained_by(output.ratio)
+    if narrower is not None:
+        lines.append(f"  if it computed in {narrower}, rounding would explain it")
+    return lines
+
+
+def _sides(suspect: Deviation, plain: Deviation) -> tuple[tuple[str, Deviation], tuple[str, Deviation]]:
+    return ("error", suspect), ("float32", plain)
+
+
+def _deviation_text(title: str, side: Deviation) -> str:
+    where = "" if side.worst is None else f", {_element(side.worst)}"
+    return f"{title:<9} rms {side.rms:.3g}, greatest {side.maximum:.3g}{where}"
 
 
 def statistics_text(statistics: Statistics | None) -> str:

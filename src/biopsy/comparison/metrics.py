@@ -249,11 +249,12 @@ def _divided(absolute: Floats, magnitude: Floats) -> Floats:
 
 def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
     """Statistics of errors that are 0 or more and may be inf; all 0 for an empty tensor."""
-    if values.size == 0:
+    maximum = float(values.max(initial=0))
+    if maximum == 0:
         return ErrorStatistics(0.0, 0.0, 0.0, 0.0)
     median, at_quantile = quantiles(values, 0.5, quantile)
     with np.errstate(over="ignore"):
-        return ErrorStatistics(float(values.max()), float(values.mean()), median, at_quantile)
+        return ErrorStatistics(maximum, float(values.mean()), median, at_quantile)
 
 
 def quantiles(values: Floats, *wanted: float) -> list[float]:

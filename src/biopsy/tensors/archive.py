@@ -41,16 +41,21 @@ class Form:
 
 @dataclass(frozen=True)
 class Archive:
-    """Arrays under distinct keys, and the index; None where keys and types say everything."""
+    """Arrays under distinct keys, and the index; None where keys and types say everything.
+
+    ``places`` says of each key which tensor it is: numbers of the runner and the iteration, and its name.
+    """
 
     arrays: dict[str, Array]
     index: str | None
+    places: dict[str, tuple[int, int, str]]
 
 
 def pack(saved: Saved, form: Form) -> Archive:
     """Flatten the iterations of ``saved`` into one archive of a format."""
     single = len(saved.runners) == 1 == len(saved.runners[0].iterations)
     arrays: dict[str, Array] = {}
+    places: dict[str, tuple[int, int, str]] = {}
     runners: list[dict[str, Any]] = []
     for runner_number, runner in enumerate(saved.runners):
         iterations = []
@@ -58,10 +63,12 @@ def pack(saved: Saved, form: Form) -> Archive:
             place = f"{number}/" if saved.kind == "feeds" else f"{runner_number}/{number}/"
             tensors = _keyed(iteration, "" if single else place, form)
             arrays.update((key, iteration.outputs[name]) for name, key, _ in tensors)
+            places.update((key, (runner_number, number, name)) for name, key, _ in tensors)
             iterations.append({"runtime": iteration.runtime, "tensors": tensors})
         runners.append({"name": runner.runner, "iterations": iterations})
     plain = single and saved.kind == "feeds" and _says_nothing_new(runners[0]["iterations"][0]["tensors"])
-    return Archive(arrays, None if plain else json.dumps({"biopsy": VERSION, "kind": saved.kind, "runners": runners}))
+    index = None if plain else json.dumps({"biopsy": VERSION, "kind": saved.kind, "runners": runners})
+    return Archive(arrays, index, places)
 
 
 def _keyed(iteration: Iteration, prefix: str, form: Form) -> list[tuple[str, str, str | None]]:
@@ -71,7 +78,7 @@ def _keyed(iteration: Iteration, prefix: str, form: Form) -> list[tuple[str, str
         key = prefix + name
         if name.startswith("#") or not form.holds_key(key):
             key = f"{prefix}#{position}"
-        keyed.append((name, key, None if form.holds_type(array) else _type_name(array)))
+        keyed.append((name, key, None if form.holds_type(array) else type_name(array)))
     return keyed
 
 
@@ -79,7 +86,8 @@ def _says_nothing_new(tensors: Any) -> bool:
     return all(name == key and dtype is None for name, key, dtype in tensors)
 
 
-def _type_name(array: Array) -> str:
+def type_name(array: Array) -> str:
+    """The type of an array as ``dtypes.dtype_named`` reads it."""
     return array.dtype.name if is_extended(array.dtype) else array.dtype.str
 
 
@@ -117,9 +125,13 @@ def _runner(entry: Any, keys: Collection[str], read: Read) -> RunnerResult:
 
 def _arrays(tensors: Any, keys: Collection[str], read: Read) -> dict[str, Array]:
     arrays = {}
-    for name, key, dtype in tensors:
-        with placed(f"tensor '{name}'"):
+    name = ""
+    try:
+        for name, key, dtype in tensors:
             if key not in keys:
                 raise errors.DataError("it is missing")
             arrays[str(name)] = read(key, dtype)
+    except errors.DataError as error:
+        with placed(f"tensor '{name}'"):
+            raise error
     return arrays

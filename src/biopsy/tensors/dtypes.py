@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,25 @@ from biopsy.tensors.results import Array
 KINDS = "biufcUS"
 """Kinds of numpy types that may stand in a file: numbers, bool, text and bytes. Never objects."""
 
+_NUMPYS_OWN = frozenset(
+    {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+    | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+)
+"""Types that are never looked for in ml_dtypes, whose import costs time."""
+
 
 def is_extended(dtype: np.dtype[Any]) -> bool:
     """Whether a type comes from ml_dtypes: numpy's file formats lose its name."""
     return dtype.isbuiltin == 2
 
 
+@lru_cache(maxsize=64)
 def dtype_named(name: str) -> np.dtype[Any]:
     """The type of a name such as "float32", "bfloat16", "int4" or "<U7".
 
     Raises DataError if there is no such type, or if it may not stand in a file (objects, records).
     """
-    if name.isidentifier():
+    if name.isidentifier() and name not in _NUMPYS_OWN:
         import ml_dtypes
 
         extended = getattr(ml_dtypes, name, None)

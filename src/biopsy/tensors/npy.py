@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -58,14 +59,21 @@ def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
     end = start + int.from_bytes(data[8:start], "little")
     if data[6] not in {1, 2, 3} or end - start > LONGEST_HEADER or end > len(data):
         raise errors.DataError("its .npy header is damaged, or cut short")
+    descr, fortran_order, shape = _described(data[start:end].decode("utf-8" if data[6] == 3 else "latin-1").strip())
+    return descr, fortran_order, shape, end
+
+
+@lru_cache
+def _described(text: str) -> tuple[Any, bool, tuple[int, ...]]:
+    """What a header's text says. Files of thousands of tensors have few different ones."""
     try:
-        header = ast.literal_eval(data[start:end].decode("utf-8" if data[6] == 3 else "latin-1").strip())
+        header = ast.literal_eval(text)
         descr, fortran_order, shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
         raise errors.DataError("its .npy header is damaged") from error
     if not isinstance(shape, tuple) or not all(type(dim) is int and dim >= 0 for dim in shape):
         raise errors.DataError(f"its .npy header has no valid shape: {shape!r:.80}")
-    return descr, bool(fortran_order), shape, end
+    return descr, bool(fortran_order), shape
 
 
 def _stored_dtype(descr: Any, named: str | None) -> np.dtype[Any]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import mmap
 
-Array: TypeAlias = npt.NDArray[Any]
+    import numpy.typing as npt
 
-Feed: TypeAlias = Mapping[str, Array]
+Array: TypeAlias = "npt.NDArray[Any]"
+"""A tensor. It is only named here: numpy costs a tenth of a second, and a reduction may need no value at all."""
+
+Feed: TypeAlias = "Mapping[str, Array]"
 """The inputs of one iteration: tensor name -> value."""
 
 
@@ -34,6 +36,8 @@ class RunnerResult:
 
 def same_values(left: Array, right: Array) -> bool:
     """Whether two tensors have the same type, shape and values, NaN being equal to NaN."""
+    import numpy as np
+
     if left.dtype != right.dtype or left.shape != right.shape:
         return False
     if left.dtype.kind in "fc":
@@ -48,6 +52,10 @@ def release(*arrays: Array) -> None:
 
     Does nothing to other arrays, nor where the system has no such call.
     """
+    import mmap
+
+    import numpy as np
+
     for array in arrays:
         mapped = _mapped_file(array)
         if mapped is None or not array.flags.c_contiguous or not hasattr(mmap, "MADV_DONTNEED"):
@@ -59,6 +67,10 @@ def release(*arrays: Array) -> None:
 
 
 def _mapped_file(array: Array) -> mmap.mmap | None:
+    import mmap
+
+    import numpy as np
+
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,10 @@ def parts(saved: Saved) -> Iterator[bytes | memoryview]:
     """
     packed = archive.pack(saved, FORM)
     header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
-    described = {key: _described(array) for key, array in packed.arrays.items()}
-    header.update(described)
     ordered = sorted(packed.arrays, key=lambda key: -_alignment(packed.arrays[key]))
-    at = 0
-    for key in ordered:
-        size = packed.arrays[key].nbytes
-        described[key]["data_offsets"] = [at, at + size]
-        at += size
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
-    text += b" " * (-len(text) % 8)
+    starts = dict(zip(ordered, accumulate((packed.arrays[key].nbytes for key in ordered), initial=0), strict=False))
+    header.update((key, described(array, starts[key])) for key, array in packed.arrays.items())
+    text = header_text(header)
     yield len(text).to_bytes(8, "little") + text
     for key in ordered:
         yield dtypes.as_bytes(packed.arrays[key])
@@ -73,10 +68,20 @@ def _alignment(array: Array) -> int:
     return array.dtype.alignment
 
 
-def _described(array: Array) -> dict[str, Any]:
-    if FORM.holds_type(array):
-        return {"dtype": WRITTEN[array.dtype.name], "shape": list(array.shape)}
-    return {"dtype": "U8", "shape": [*array.shape, array.itemsize]}
+def described(array: Array, start: int) -> dict[str, Any]:
+    """The entry of an array in the header; ``start`` in bytes from the end of the header."""
+    held = FORM.holds_type(array)
+    return {
+        "dtype": WRITTEN[array.dtype.name] if held else "U8",
+        "shape": list(array.shape) if held else [*array.shape, array.itemsize],
+        "data_offsets": [start, start + array.nbytes],
+    }
+
+
+def header_text(entries: Mapping[str, Any]) -> bytes:
+    """The header, of a multiple of 8 bytes, without its length in front of it."""
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    return text + b" " * (-len(text) % 8)
 
 
 def read(path: Path) -> Saved:

@@ -1,0 +1,355 @@
+"""A .safetensors file that grows tensor by tensor, and is not lost when its process is killed.
+
+The format wants a header first that says where every tensor lies. So room is left for it, which may be filled with
+spaces; tensors are appended behind it, and the header is written into its room at the end. Nothing is written twice,
+and the result is one plain .safetensors file that any program can read.
+
+Until then two files stand beside the result: ``.NAME.recording`` with the tensors, and ``.NAME.recording.json`` with a
+line of JSON for what it is a recording of, then one for each finished batch, written when the batch's bytes are on the
+disk. Whoever opens it again goes on after the last whole line. A line is ``{"tensors": [[runner, iteration, name, type,
+shape, start, end], ...]}``, offsets in bytes from the end of the header; a tensor that the engine did not give has null
+from the type on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.model.write import cannot_write, write_whole
+from biopsy.tensors import archive, dtypes, safetensors_file
+from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.saved import Saved
+
+Place: TypeAlias = tuple[int, int, str]
+"""Where a tensor belongs: number of the runner, number of the iteration, name."""
+
+_FORM = 1
+_SHAPE_ROOM = 128
+"""Bytes for the shape of one tensor in the header, which is not known beforehand: twelve dimensions of nine digits."""
+
+_PAGE = 4096
+
+
+class _Span(NamedTuple):
+    """Where the bytes of a tensor lie behind the header, and what they are."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class GrowingFile:
+    """Tensors on their way into ``path``. Use it in a ``with``: what is committed stays for the next one to open it.
+
+    ``identity`` says what is recorded (such as digests of model and inputs), ``places`` all tensors that are to come.
+    Raises UsageError if an unfinished recording of something else stands there, if another process is at it, or if it
+    cannot be written.
+    """
+
+    def __init__(self, path: Path, identity: Mapping[str, str], places: Sequence[Place]) -> None:
+        self._path = path
+        self._data_path = path.with_name(f".{path.name}.recording")
+        self._journal_path = path.with_name(f".{path.name}.recording.json")
+        self._spans: dict[Place, _Span | None] = {}
+        self._pending: dict[Place, _Span | None] = {}
+        self._map: mmap.mmap | None = None
+        self._room = 0
+        try:
+            self._data: BinaryIO = self._data_path.open("a+b")
+        except OSError as error:
+            raise cannot_write(path, error) from error
+        try:
+            _lock(self._data, path)
+            if not self._resume(identity):
+                self._begin(identity, places)
+            self._end = self._committed_end
+            self._data.truncate(self._start + self._end)
+        except OSError as error:
+            self._data.close()
+            raise cannot_write(path, error) from error
+        except errors.BiopsyError:
+            self._data.close()
+            raise
+
+    def __enter__(self) -> GrowingFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def _start(self) -> int:
+        """Where the header ends and the tensors begin."""
+        return 8 + self._room
+
+    @property
+    def _committed_end(self) -> int:
+        return max((span.end for span in self._spans.values() if span), default=0)
+
+    @property
+    def committed(self) -> frozenset[Place]:
+        """The tensors that nothing can lose any more."""
+        return frozenset(self._spans)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all tensors so far."""
+        return self._end
+
+    def append(self, place: Place, array: Array | None) -> None:
+        """Write a tensor behind the others; None for one that the engine does not give.
+
+        Raises DataError if it has a type that cannot be saved, UsageError if the disk is full.
+        """
+        if array is None:
+            self._pending[place] = None
+            return
+        stored = dtypes.storable(place[2], array)
+        gap = -self._end % stored.dtype.alignment
+        try:
+            self._data.write(bytes(gap))
+            self._data.write(dtypes.as_bytes(stored))
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+        begin = self._end + gap
+        self._end = begin + stored.nbytes
+        self._pending[place] = _Span(archive.type_name(stored), stored.shape, begin, self._end)
+
+    def commit(self) -> None:
+        """Keep what has been appended since the last time, whatever happens to this process or machine."""
+        line = {"tensors": [[*place, *(span or [None] * 4)] for place, span in self._pending.items()]}
+        try:
+            self._data.flush()
+            os.fsync(self._data.fileno())
+            self._write_line(line)
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+        self._spans |= self._pending
+        self._pending = {}
+
+    def array(self, place: Place) -> Array | None:
+        """A read-only view of a committed tensor, of the mapped file; None if the engine did not give it."""
+        span = self._spans[place]
+        if span is None:
+            return None
+        if self._map is None or len(self._map) < self._start + span.end:
+            self._map = self._mapped()
+        return np.ndarray(span.shape, dtypes.dtype_named(span.dtype), buffer=self._map, offset=self._start + span.start)
+
+    def outputs(self, runner: int, iteration: int, names: Sequence[str]) -> Mapping[str, Array]:
+        """The committed tensors of one iteration, in the order of ``names``, each read when it is asked for."""
+        present = [name for name in names if self._spans.get((runner, iteration, name)) is not None]
+        return _Views(self, runner, iteration, present)
+
+    def finish(self, results: Mapping[int, RunnerResult]) -> None:
+        """Make the file what it is to be: ``results`` by the number of the runner, their outputs from ``outputs``.
+
+        Tensors of other runners stay in it without a name. The file is closed, and can be read on.
+        """
+        header = self._header(results)
+        try:
+            if len(header) <= self._room:
+                # Appending mode writes only at the end: the header needs a handle of its own.
+                with self._data_path.open("r+b") as stream:
+                    stream.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
+                    stream.flush()
+                    os.fsync(stream.fileno())
+            else:
+                self._copy_behind(header)
+            self._data_path.replace(self._path)
+            self._journal_path.unlink(missing_ok=True)
+        except OSError as error:
+            raise cannot_write(self._path, error) from error
+        self.close()
+
+    def discard(self) -> None:
+        """Remove the files. What was committed can be read on, as long as this process lives."""
+        self.close()
+        self._remove()
+
+    def close(self) -> None:
+        """Let go of the file; what is committed stays and can be read on. If that is nothing, no file stays."""
+        if self._data.closed:
+            return
+        if self._spans:
+            self._map = self._mapped()
+        else:
+            self._remove()
+        with contextlib.suppress(OSError):  # a full disk, told of when it was written to
+            _unlock(self._data)  # the map holds the file open
+            self._data.close()
+
+    def _mapped(self) -> mmap.mmap:
+        """The file up to the last committed tensor."""
+        return mmap.mmap(self._data.fileno(), self._start + self._committed_end, access=mmap.ACCESS_READ)
+
+    def _remove(self) -> None:
+        for path in (self._data_path, self._journal_path):
+            path.unlink(missing_ok=True)
+
+    def _resume(self, identity: Mapping[str, str]) -> bool:
+        """Take over what an earlier process has committed; False if there is nothing."""
+        lines = list(_whole_lines(self._journal_path))
+        there = os.fstat(self._data.fileno()).st_size
+        if not lines or there == 0:
+            return False
+        head = lines.pop(0)
+        if head.get("recording") != _FORM or head.get("identity") != identity:
+            raise self._another(head.get("identity"), identity)
+        self._room = int(head["room"])
+        kept = [head]
+        for line in lines:
+            spans = {tuple(entry[:3]): _span(entry[3:]) for entry in line["tensors"]}
+            if any(span is not None and self._start + span.end > there for span in spans.values()):
+                break
+            self._spans |= spans
+            kept.append(line)
+        # A line that was cut short would spoil the next one.
+        write_whole(self._journal_path, map(_line, kept))
+        return True
+
+    def _another(self, found: Any, wanted: Mapping[str, str]) -> errors.UsageError:
+        known = found if isinstance(found, dict) else {}
+        differ = [key for key in wanted if known.get(key) != wanted[key]]
+        return errors.UsageError(
+            f"an unfinished recording stands at {self._data_path}, and it is not of the same {' and '.join(differ)}",
+            next_steps=[f"rm {self._data_path} {self._journal_path}    to begin anew", "or name another file"],
+        )
+
+    def _begin(self, identity: Mapping[str, str], places: Sequence[Place]) -> None:
+        needed = 1000 + sum(_room(place) for place in places)
+        self._room = needed + (-(8 + needed) % _PAGE)
+        self._data.truncate(0)
+        self._data.write(bytes(self._start))
+        self._data.flush()
+        self._journal_path.unlink(missing_ok=True)
+        self._write_line({"recording": _FORM, "identity": dict(identity), "room": self._room})
+
+    def _write_line(self, line: Mapping[str, Any]) -> None:
+        with self._journal_path.open("ab") as stream:
+            stream.write(_line(line))
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def _header(self, results: Mapping[int, RunnerResult]) -> bytes:
+        numbers = list(results)
+        packed = archive.pack(Saved("results", tuple(results.values())), safetensors_file.FORM)
+        entries: dict[str, Any] = {safetensors_file.METADATA: {safetensors_file.INDEX: packed.index}}
+        used = []
+        for key, (runner, iteration, name) in packed.places.items():
+            span = self._spans[numbers[runner], iteration, name]
+            assert span is not None
+            entries[key] = safetensors_file.described(packed.arrays[key], span.start)
+            used.append(span)
+        # The format allows no gaps: what has no name is described as bytes.
+        for number, (start, end) in enumerate(_gaps(used, self._end)):
+            entries[f"#unused{number}"] = {"dtype": "U8", "shape": [end - start], "data_offsets": [start, end]}
+        return safetensors_file.header_text(entries)
+
+    def _copy_behind(self, header: bytes) -> None:
+        """Write the file anew behind a header for which no room was left: only shapes of a great many dimensions."""
+        copied = self._data_path.with_name(f"{self._data_path.name}.copy")
+        with copied.open("wb") as stream, self._data_path.open("rb") as source:
+            stream.write(len(header).to_bytes(8, "little") + header)
+            source.seek(self._start)
+            shutil.copyfileobj(source, stream, 1 << 20)
+            stream.flush()
+            os.fsync(stream.fileno())
+        copied.replace(self._data_path)
+
+
+class _Views(Mapping[str, Array]):
+    """Tensors of a growing file by name; each is a view made when it is asked for."""
+
+    def __init__(self, file: GrowingFile, runner: int, iteration: int, names: Sequence[str]) -> None:
+        self._file = file
+        self._place = runner, iteration
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        array = self._file.array((*self._place, name))
+        assert array is not None
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def results_of(file: GrowingFile, names: Sequence[str], runner: int, label: str, iterations: int) -> RunnerResult:
+    """What a runner gave, read from the file tensor by tensor as it is asked for."""
+    return RunnerResult(label, tuple(Iteration(file.outputs(runner, number, names)) for number in range(iterations)))
+
+
+def _lock(stream: BinaryIO, path: Path) -> None:
+    """Keep other processes out for as long as the file is open, where the system can."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise errors.UsageError(f"another process is recording into {path}") from error
+
+
+def _unlock(stream: BinaryIO) -> None:
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
+
+
+def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a journal that were written as a whole."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in path.read_bytes().splitlines(keepends=True):
+            try:
+                found = json.loads(line) if line.endswith(b"\n") else None
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                return
+            yield found
+
+
+def _line(tree: Mapping[str, Any]) -> bytes:
+    return json.dumps(tree, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def _span(entry: Sequence[Any]) -> _Span | None:
+    dtype, shape, start, end = entry
+    return None if dtype is None else _Span(str(dtype), tuple(shape), int(start), int(end))
+
+
+def _room(place: Place) -> int:
+    """Bytes that a tensor takes in the header at most, its entry and its place in the index, if its shape is usual."""
+    key = "/".join(map(str, place))
+    entry = json.dumps({key: {"dtype": "F8_E4M3", "data_offsets": [10**15, 10**15]}}, ensure_ascii=False)
+    indexed = json.dumps(json.dumps([place[2], key, "float8_e8m0fnu"]))
+    return len(entry.encode("utf-8", "surrogatepass")) + len(indexed) + _SHAPE_ROOM
+
+
+def _gaps(used: Sequence[_Span], end: int) -> Iterator[tuple[int, int]]:
+    at = 0
+    for span in sorted(used, key=lambda span: span.start):
+        if span.start > at:
+            yield at, span.start
+        at = max(at, span.end)
+    if end > at:
+        yield at, end
