@@ -247,7 +247,7 @@ def test_built_in_engines_are_the_declared_entry_points():
 
 def test_naming_an_engine_imports_neither_its_package_nor_the_metadata_of_others():
     code = (
-        "import sys; from biopsy.engines.registry import create; create('onnxrt'); create('openvino'); "
+        "import sys; from biopsy.engines.registry import create; create('onnxrt'); create('openvino'); create('fake'); "
         "create('reference'); print({'onnxruntime', 'onnx', 'openvino', 'importlib.metadata'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
