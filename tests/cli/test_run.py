@@ -12,8 +12,10 @@ import pytest
 from onnx import helper
 
 from biopsy.cli.app import main
+from biopsy.model.demonstration import demonstration_model
 from biopsy.tensors.files import read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
+from support.bug import skip_without_it
 from support.models import INT64, chain, info, model, save, seeds_example, weight
 
 Captured = pytest.CaptureFixture[str]
@@ -313,6 +315,224 @@ def test_inputs_are_saved_even_if_the_engine_fails_on_them():
     write_feeds("in.json", [{"x": np.zeros(3, np.float32), "s": np.array([2, 2])}])
     assert run("r.onnx", "--onnxrt", "--load-inputs", "in.json", "--save-inputs", "used.json") == 1
     assert sorted(read_feeds("used.json")[0]) == ["s", "x"]
+
+
+# Other figures
+
+
+def test_a_limit_replaces_the_default_tolerances_and_may_be_given_per_output(capsys: Captured):
+    golden()
+    loads = ("--load-inputs", "inputs.json", "--load-outputs", "golden.json")
+    assert run("variant.onnx", "--onnxrt", *loads, "--snr", "60") == 1
+    assert "LIMIT     snr" in capsys.readouterr().out
+    assert run("variant.onnx", "--onnxrt", *loads, "--cosine", "0.5") == 0
+    assert re.search(r"passes: .*, cosine 0\.\d+ \(at least 0\.5\)", capsys.readouterr().out)
+    assert run("variant.onnx", "--onnxrt", *loads, "--cosine", "0.99999", "out:0.5") == 0
+    assert run("variant.onnx", "--onnxrt", *loads, "--cosine", "0.5", "--atol", "out:0") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--compare", "cosine_similarity", "--cosine-similarity-threshold", "0.5"),
+        ("--compare-func", "distance_metrics", "--l2-tolerance", "100", "--cosine-similarity-threshold", "out:0.5"),
+        ("--compare", "quality_metrics", "--psnr-tolerance", "0", "--snr-threshold", "0"),
+        ("--compare", "simple", "--atol", "10"),
+        ("--postprocess", "top-1,axis=0", "--compare", "indices"),
+        ("--postprocess", "out:top-2", "--index-tolerance", "8"),
+        ("--top-k", "3,axis=1", "--index-tolerance", "out:3"),
+        ("--ulp", "1e10"),
+    ],
+    ids=" ".join,
+)
+def test_words_of_polygraphy_choose_what_is_compared(words: tuple[str, ...]):
+    golden()
+    loads = ("--load-inputs", "inputs.json", "--load-outputs", "golden.json")
+    assert run("variant.onnx", "--onnxrt", *loads, *words) == 0
+    assert run("model.onnx", "--onnxrt", *loads, *words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--compare", "perceptual_metrics"), "there is no such comparison; there are simple, l2"),
+        (("--psnr", "loud"), "--psnr loud: 'loud' is no number"),
+        (("--ulp", "-1"), "it must be 0 or more"),
+        (("--cosine", ":0.5"), "there is no name before the colon"),
+        (("--top-k", "none"), "'none' is no number of elements"),
+        (("--noise-ratio", "0.5"), "it must be 1 or more"),
+        (("--top-k", "1,axis=9"), "has no axis 9"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_wrong_limit_is_a_usage_error(words: tuple[str, ...], told: str, capsys: Captured):
+    assert run("model.onnx", "--onnxrt", "--reference", *words) == 2
+    assert told in capsys.readouterr().err
+
+
+# A bug, or only rounding
+
+
+def test_noise_tells_a_bug_from_rounding(capsys: Captured, verdict: Path):
+    skip_without_it()
+    save(demonstration_model(), Path("bug.onnx"))
+    words = ("--compare-with", "noise", "--report", "report.json")
+    assert run("bug.onnx", "--engine", "onnxrt:optimization=basic", "--onnxrt", *words) == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"rounding: [\d.]+ times the error of plain float32", shown)
+    assert re.search(r"BUG: its error is [\d.e+]+ times that of plain float32 \(at most 10 is rounding\)", shown)
+    assert shown.splitlines()[-1] == "FAILED | 'logits' of onnxrt is wrong by more than rounding"
+    assert json.loads(verdict.read_text())["kind"] == "beyond-rounding"
+    good, bad = json.loads(Path("report.json").read_text())["noise"]
+    assert (good["suspect"], good["passed"]) == ("onnxrt:optimization=basic", True)
+    assert (bad["plain"], bad["exact"]) == ("onnxrt:optimization=none", "reference:float64")
+    assert bad["outputs"][0]["ratio"] > 1000
+    assert run("bug.onnx", "--onnxrt", *words, "--noise-ratio", "1e12") == 0
+
+
+def test_noise_needs_an_exact_run(capsys: Captured, verdict: Path):
+    node = helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")
+    made = model([node], [info("x")], [info("y")])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    save(made, Path("gelu.onnx"))
+    assert run("gelu.onnx", "--onnxrt", "--compare-with", "noise") == 4
+    assert "there is nothing to tell noise by: reference:float64 cannot" in capsys.readouterr().err
+    assert json.loads(verdict.read_text())["outcome"] == "invalid"
+
+
+# Report
+
+
+def test_a_report_holds_what_was_shown(capsys: Captured):
+    golden()
+    loads = ("--load-inputs", "inputs.json", "--load-outputs", "golden.json", "--report", "report.json")
+    assert run("variant.onnx", "--onnxrt", *loads, "--psnr", "30", "--validate") == 1
+    shown = capsys.readouterr().out
+    report = json.loads(Path("report.json").read_text())
+    assert (report["biopsy_report"], report["verdict"]) == (1, "fails")
+    assert report["reasons"] == ["'out' of onnxrt differs from golden.json"]
+    assert report["model"]["path"] == "variant.onnx"
+    (engine,) = report["engines"]
+    assert (engine["label"], engine["name"], engine["failure"]) == ("onnxrt", "onnxrt", None)
+    assert engine["version"]
+    assert len(engine["seconds"]) == 1
+    (output,) = report["comparisons"][0]["iterations"][0]["outputs"]
+    worst = output["measured"]["worst_absolute"]
+    assert f"at {worst['index']}: {worst['actual']:.7g}, expected {worst['expected']:.7g}" in shown
+    assert output["limits"][0]["metric"] == "psnr"
+    assert f"psnr {output['limits'][0]['value']:.7g} dB" in shown
+    assert set(output["figures"]) == {"l2", "cosine", "psnr", "snr", "ulp"}
+    assert report["not_finite"] == []
+
+
+def test_a_report_names_what_json_has_no_number_for_and_engines_that_fail():
+    save(model([helper.make_node("Log", ["x"], ["y"])], [info("x", (2,))], [info("y", (2,))]), Path("log.onnx"))
+    write_feeds("in.json", [{"x": np.array([-1, 0], np.float32)}])
+    assert run("log.onnx", "--onnxrt", "--load-inputs", "in.json", "--validate", "--report", "r.json") == 1
+    (odd,) = json.loads(Path("r.json").read_text())["not_finite"]
+    assert (odd["engine"], odd["name"], odd["nan"], odd["value"]) == ("onnxrt", "y", 1, "nan")
+    save(chain(1, ops=["Foo"]), Path("foo.onnx"))
+    assert run("foo.onnx", "--onnxrt", "--report", "r.json") == 1
+    report = json.loads(Path("r.json").read_text())
+    assert report["engines"][0]["failure"]["stage"] == "load"
+    assert run("model.onnx", "--onnxrt", "--report", "r.json") == 0
+    assert json.loads(Path("r.json").read_text())["verdict"] == "passes"
+
+
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(capsys: Captured):
+    assert run("model.onnx", "--onnxrt", "--report", "nowhere/r.json") == 2
+    assert capsys.readouterr().out == ""
+
+
+# More outputs than memory
+
+
+def wide(length: int = 8) -> None:
+    """A chain of tensors of 40,000 bytes, the batch left open."""
+    nodes = [helper.make_node("Tanh", [f"t{number}"], [f"t{number + 1}"]) for number in range(length)]
+    nodes.append(helper.make_node("ReduceMean", [f"t{length}"], ["y"], axes=[1], keepdims=0))
+    save(model(nodes, [info("t0", ("N", 100))], [info("y", ("N",))]), Path("wide.onnx"))
+
+
+LARGE = ("--input-shapes", "t0:[100,100]", "--onnx-outputs", "mark", "all", "--memory-limit", "100KB")
+
+
+def test_outputs_are_recorded_in_batches_and_are_those_of_one_run(capsys: Captured):
+    wide()
+    assert run("wide.onnx", "--onnxrt", *LARGE, "--iters", "2", "--save-outputs", "some.safetensors", "-v") == 0
+    shown = capsys.readouterr().out
+    assert "  batch 4 of 4: 2 tensors, 160 KB" in shown
+    assert "onnxrt  9 tensors recorded; 641 KB in 4 batches" in shown
+    assert sorted(path.name for path in Path().iterdir() if "some" in path.name) == ["some.safetensors"]
+    words = ("--input-shapes", "t0:[100,100]", "--onnx-outputs", "mark", "all", "--iters", "2")
+    assert run("wide.onnx", "--onnxrt", *words, "--save-outputs", "all.safetensors") == 0
+    (some,), (every,) = read_results("some.safetensors"), read_results("all.safetensors")
+    assert re.fullmatch(r"onnxrt-runner-N0-.*", some.runner)
+    for one, other in zip(some.iterations, every.iterations, strict=True):
+        assert list(one.outputs) == list(other.outputs)
+        assert all(np.array_equal(one.outputs[name], other.outputs[name]) for name in other.outputs)
+
+
+def test_what_does_not_fit_into_memory_is_compared_as_well(capsys: Captured):
+    wide()
+    assert run("wide.onnx", "--onnxrt", *LARGE, "--save-outputs", "golden.safetensors") == 0
+    loads = (*LARGE, "--load-outputs", "golden.safetensors", "--validate")
+    assert run("wide.onnx", "--onnxrt", "--reference", *loads) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "PASSED | 27 outputs compared, all within the tolerances"
+    assert run("wide.onnx", "--onnxrt", *LARGE, "--compare-with", "noise") == 0
+    assert not [path for path in Path().iterdir() if path.name.startswith(".")]
+
+
+def test_a_recording_that_was_killed_goes_on(capsys: Captured):
+    wide()
+    words = ["run", "wide.onnx", "--onnxrt", *LARGE, "--save-outputs", "golden.safetensors"]
+    code = (
+        "import os, signal; from biopsy.tensors.growing import GrowingFile; keep = GrowingFile.commit\n"
+        "def commit(self):\n    keep(self)\n    if len(self.committed) > 4: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"GrowingFile.commit = commit\nfrom biopsy.cli.app import main; main({words!r})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == -9
+    assert not Path("golden.safetensors").exists()
+    assert main([*words, "--seed", "2"]) == 2
+    assert "it is not of the same inputs" in capsys.readouterr().err
+    assert main(words) == 0
+    assert "9 tensors recorded, 5 of them by an earlier run" in capsys.readouterr().out
+    assert len(read_results("golden.safetensors")[0].iterations[0].outputs) == 9
+    assert not list(Path().glob(".golden*"))
+
+
+def test_batches_that_do_not_agree_are_told(capsys: Captured):
+    skip_without_it()  # the fusion is wrong unless one of its tensors is marked: in one of the batches
+    save(demonstration_model(), Path("bug.onnx"))
+    words = ("--onnx-outputs", "mark", "all", "--save-outputs", "o.safetensors", "--memory-limit", "500KB")
+    assert run("bug.onnx", "--onnxrt", *words) == 0
+    told = capsys.readouterr()
+    assert "onnxrt: batches do not agree on 'logits', |difference| up to " in told.err
+    assert "the value of the first batch is kept" in told.err
+    assert run("bug.onnx", "--onnxrt", *words, "--atol", "100") == 0
+    told = capsys.readouterr()
+    assert "do not agree on 'logits'" in told.out  # worth no warning
+    assert told.err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--memory-limit", "plenty"), "--memory-limit plenty: this is no size"),
+        (("--memory-limit", "0"), "this is no size"),
+        (("--memory-limit", "1GB", "--save-outputs", "o.json"), "which only .safetensors can: not o.json"),
+    ],
+)
+def test_a_memory_limit_that_cannot_be_kept_is_a_usage_error(words: tuple[str, ...], told: str, capsys: Captured):
+    assert run("model.onnx", "--onnxrt", *words) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_an_engine_that_fails_while_recording_leaves_nothing_behind(capsys: Captured):
+    save(chain(1, ops=["Foo"]), Path("foo.onnx"))
+    assert run("foo.onnx", "--onnxrt", "--memory-limit", "1GB", "--save-outputs", "o.safetensors") == 1
+    assert "onnxrt cannot load the model" in capsys.readouterr().err
+    assert not [path for path in Path().iterdir() if "o.safetensors" in path.name]
 
 
 # Failures

@@ -129,7 +129,7 @@ def judge_noise(
         suspect, plain, exact = _as_numbers(suspect, plain, exact)
     trusted = _finite(plain) & _finite(exact)
     ours, theirs = _deviation(suspect, exact, trusted), _deviation(plain, exact, trusted)
-    ratio = _ratio(ours, theirs, exact, trusted, similarity.unit_roundoff(suspect.dtype))
+    ratio = _ratio(ours, theirs, exact, trusted, similarity.unit_roundoff(plain.dtype))
     reason = _reason(ours, ratio, limit)
     verdict: Verdict = "rounding" if reason is None else "bug"
     return NoiseComparison(name, iteration, verdict, reason, ratio, limit, ours, theirs, *about)
