@@ -172,7 +172,7 @@ def reduce(
             mode,
             Rules(match=match),
             candidate,
-            samples=inputs,
+            samples=None if inputs is None else lambda: inputs,
             input_shapes=dict(input_shapes or {}),
             cut=cut,
             values=values,

@@ -61,10 +61,11 @@ class OriginalFails(Event):
 
 @dataclass(frozen=True)
 class StageStarted(Event):
-    """A pass begins, with so many nodes left."""
+    """A pass begins, with so many nodes left; ``usual`` is how many checks it takes if it finds one needed node."""
 
     stage: str
     nodes: int
+    usual: int
 
 
 @dataclass(frozen=True)

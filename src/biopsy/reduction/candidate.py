@@ -60,10 +60,19 @@ rely on, and what it owes:
 """
 
 
+def by_halves(nodes: int) -> int:
+    """Checks that finding one node among ``nodes`` by halves takes, from both ends."""
+    return 2 * max(1, (nodes - 1).bit_length())
+
+
 @dataclass(frozen=True)
 class NamedPass:
-    """A pass in the table of passes: its name on the command line, and what it does in one line."""
+    """A pass in the table of passes: its name on the command line, what it does in one line, and what it usually costs.
+
+    ``usual`` gives checks for a number of nodes: what a person who waits is told.
+    """
 
     name: str
     summary: str
     search: Pass
+    usual: Callable[[int], int] = by_halves

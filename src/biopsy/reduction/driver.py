@@ -65,7 +65,7 @@ class Driver:
     def search(self, named: NamedPass, target: Candidate) -> Candidate:
         """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
         started, checks = time.monotonic(), self.trials.tally.checks
-        self.listener(events.StageStarted(named.name, target.size))
+        self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
         search = named.search(self.problem, target)
         answers: list[Candidate | None] = []
@@ -94,7 +94,7 @@ class Driver:
         changes = next(search, None)
         if changes is None or not (named.keeps_values or self.problem.may_change_values):
             return
-        self.listener(events.StageStarted(named.name, before))
+        self.listener(events.StageStarted(named.name, before, 0))
         while changes is not None:
             try:
                 changes = search.send(self._first_change_that_reproduces(changes, named.name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 class Job:
     """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
 
-    ``samples`` are inputs to record values with; None makes some. ``record_with`` are engines to record with, the
+    ``samples`` gives inputs to record values with; None makes some. ``record_with`` are engines to record with, the
     first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run.
     ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``. ``keep_other`` is a
     folder for one model of each other failure met.
@@ -51,7 +51,7 @@ class Job:
     rules: Rules = field(default_factory=Rules)
     candidate: Path = Path("polygraphy_debug.onnx")
     files: IterationFiles = field(default_factory=IterationFiles)
-    samples: Sequence[Feed] | None = None
+    samples: Callable[[], Sequence[Feed]] | None = None
     record_with: Sequence[str] = ENGINES
     input_shapes: Mapping[str, Shape] = field(default_factory=dict)
     cut: Cut = "auto"
@@ -134,7 +134,7 @@ def _driver(
     """The driver of a job; what is recorded goes into ``folder``."""
     recording = Recording(
         index,
-        job.samples if job.samples is not None else made_samples(index),
+        (lambda: made_samples(index)) if job.samples is None else job.samples,
         folder,
         listener,
         every_tensor=job.files.inputs is not None or job.cut == "constant" or job.types_by_running,

@@ -23,6 +23,9 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     trials = driver.trials
     trials.reference = _remembered_signature(driver)
     trial = driver.original("original", "the original model")
+    if driver.check.stoppable:
+        trials.ahead(iter([trial]))
+        driver.problem.prepare()  # while the check runs
     judged, tries = _checked_original(steadiness, trial)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged, tries)
@@ -34,14 +37,17 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
     if driver.check.automatic:
+        identity = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
+        if trials.jobs > 1:
+            trials.ahead(iter([identity]))
         steadiness.begin(trial, tries)
-        _try_identity(driver)
+        _try_identity(driver, identity)
 
 
 def _checked_original(steadiness: Steadiness, trial: Trial) -> tuple[Judged, int]:
     while True:
         try:
-            return steadiness.failure(lambda: trial)
+            return steadiness.failure(lambda: trial, at_once=True)
         except UndoError:
             continue  # there is no answer before the first one: ask again
 
@@ -93,9 +99,8 @@ def _masked(driver: Driver) -> str:
     return "passes  also with every intermediate tensor marked as an output"
 
 
-def _try_identity(driver: Driver) -> None:
+def _try_identity(driver: Driver, trial: Trial) -> None:
     try:
-        trial = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
         judged = driver.trials.again(trial)
     except errors.CheckError:
         return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model

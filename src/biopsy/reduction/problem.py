@@ -71,6 +71,10 @@ class Problem:
         """Whether candidates may compute other values than the original did: see ``values.py``."""
         return self._may_change_values()
 
+    def prepare(self) -> None:
+        """Find out what every candidate will need, while something else must be waited for."""
+        self._types.prepare()
+
     def detours(self, candidate: Candidate, node: int) -> list[int]:
         """The inputs of a node of a candidate that its readers could read instead of its output.
 

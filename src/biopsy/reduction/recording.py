@@ -7,7 +7,7 @@ types alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -35,16 +35,16 @@ _RANDOM = frozenset(
 class Recording:
     """Values of the original's tensors for every input sample.
 
-    ``samples`` are feeds for the graph inputs. A feed that holds inner tensors too (a layerwise inputs file) is
-    believed for them, so that what is fed or frozen is what the user's golden values were made from. ``every_tensor``
-    records all tensors in the one run, not only those that a boundary may freeze. ``made_up`` samples are random: what
-    depends on their values says nothing about the user's.
+    ``samples`` gives feeds for the graph inputs, and is asked when they are needed. A feed that holds inner tensors
+    too (a layerwise inputs file) is believed for them, so that what is fed or frozen is what the user's golden values
+    were made from. ``every_tensor`` records all tensors in the one run, not only those that a boundary may freeze.
+    ``made_up`` samples are random: what depends on their values says nothing about the user's.
     """
 
     def __init__(
         self,
         index: ModelIndex,
-        samples: Sequence[Feed],
+        samples: Callable[[], Sequence[Feed]],
         folder: Path,
         listener: events.Listener,
         *,
@@ -53,13 +53,17 @@ class Recording:
         engines: Sequence[str] = ENGINES,
     ) -> None:
         self._index = index
-        self._samples = samples
+        self._given = samples
         self._folder = folder
         self._listener = listener
         self._every_tensor = every_tensor
         self._made_up = made_up
         self._engines = engines
         self._tries = 0
+
+    @cached_property
+    def _samples(self) -> Sequence[Feed]:
+        return self._given()
 
     @property
     def count(self) -> int:

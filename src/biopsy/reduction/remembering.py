@@ -29,6 +29,7 @@ class Remembering:
     """``journal`` is the file to resume from, None for none; ``fresh`` sets an old one aside.
 
     ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
+    ``files`` are those that answers depend on too, besides those that the check names.
     """
 
     journal: Path | None = None
@@ -36,6 +37,7 @@ class Remembering:
     load: Path | None = None
     save: Path | None = None
     polygraphy_form: bool = False
+    files: tuple[Path, ...] = ()
 
     def export(self, journal: Journal) -> None:
         """Write the replay that was asked for, if one was."""
@@ -74,6 +76,7 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
     yield "model", hashlib.blake2b(index.buffer, digest_size=16).hexdigest()
     for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
         yield f"weights {location}", _state(resolve(index.folder, location))
+    yield from ((f"file {path}", _state(path)) for path in job.remembering.files)
     yield from _of_check(check)
     options = {
         "--mode": job.mode,
@@ -96,8 +99,6 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
         "--only-pass": list(job.selection.only),
     }
     yield from ((f"option {name}", str(value)) for name, value in options.items())
-    if job.samples is not None:
-        yield "inputs", _of_samples(job)
     yield from _versions()
 
 
@@ -110,15 +111,6 @@ def _of_check(check: Check) -> Iterator[tuple[str, str]]:
             path = Path(word)
             if word != check.default_name and path.is_file():
                 yield f"file {word}", _state(path)
-
-
-def _of_samples(job: Job) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for feed in job.samples or ():
-        for name, value in feed.items():
-            found.update(f"{name} {value.dtype} {value.shape}".encode())
-            found.update(value.tobytes())
-    return found.hexdigest()
 
 
 def _state(path: Path) -> str:

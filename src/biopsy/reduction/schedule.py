@@ -31,7 +31,7 @@ PASSES: tuple[NamedPass, ...] = (
     NamedPass("bisect", "the earliest failing outputs, then the latest failing inputs, by halves", bisect),
     NamedPass("sets", "the nodes that matter wherever they stand, those between them cut", sets),
     NamedPass("bypass", "around nodes, their readers reading their input (where values may change)", bypass),
-    NamedPass("linear", "one node at a time, from the end", linear),
+    NamedPass("linear", "one node at a time, from the end", linear, lambda nodes: nodes),
 )
 
 MODEL_PASSES: tuple[NamedModelPass, ...] = (

@@ -47,17 +47,27 @@ class Steadiness:
         if repeating.repeat is not None:
             trials.repetitions = repeating.repeat
 
-    def failure(self, trial: Callable[[], Trial]) -> tuple[Judged, int]:
+    def failure(self, trial: Callable[[], Trial], *, at_once: bool = False) -> tuple[Judged, int]:
         """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
 
-        ``trial`` makes it anew for each run. A check that is a person is asked once.
+        ``trial`` makes it anew for each run. ``at_once``: several may run at the same time, for more runs will be asked
+        for if it fails. A check that is a person is asked once.
         """
         started, tries = time.monotonic(), 0
+        wanted = 1 + self.more_of_the_original if at_once else 1
         while True:
-            judged = self._trials.again(trial())
+            judged = self._trials.again(trial(), wanted)
             tries += 1
             if judged.outcome is not Outcome.PASSES or not self._worth_another(tries, time.monotonic() - started):
                 return judged, tries
+
+    @property
+    def more_of_the_original(self) -> int:
+        """How many runs follow the first one in which the original fails."""
+        unasked = self._repeating.repeat is not None or not self._trials.check.automatic
+        journal = self._trials.journal
+        known = journal is not None and journal.noted("steadiness") is not None
+        return 0 if unasked or known else _MORE_OF_THE_ORIGINAL
 
     def _worth_another(self, tries: int, seconds: float) -> bool:
         if not self._trials.check.automatic:

@@ -251,10 +251,11 @@ class Trials:
         mine = [flight for flight in self._flights if flight.trial.digest == trial.digest]
         while not mine or len(mine) < min(wanted, self.jobs):
             others = [flight for flight in self._flights if flight not in mine]
+            if len(self._flights) >= self.jobs and mine and self.repetitions == 1:
+                break  # one more run of this is worth no more than what was begun ahead
             self._abandon(others[len(others) - max(0, len(self._flights) + 1 - self.jobs) :])
-            flight = self._submit(trial)
-            mine.append(flight)
-            self._flights.append(flight)
+            mine.append(self._submit(trial))
+            self._flights.append(mine[-1])
         return self._ended(mine[0])
 
     def _spend(self) -> None:

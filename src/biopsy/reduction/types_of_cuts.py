@@ -36,6 +36,12 @@ class CutTypes:
         self._inferred: dict[str, bytes] | None = None
         self._known: dict[int, bytes | None] = {}
 
+    def prepare(self) -> None:
+        """Have types inferred now if any will have to be."""
+        unknown = next((tensor for tensor in self._index.producer if tensor not in self._index.infos), None)
+        if unknown is not None and not self._recorded_first:
+            self._from_model(unknown)
+
     def info(self, tensor: int) -> bytes | None:
         """A serialized ValueInfoProto with the tensor's type; None if nobody can tell it."""
         if tensor not in self._known:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -382,6 +382,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
             args.load_debug_replay,
             args.save_debug_replay,
             polygraphy_form=args.replay_form == "polygraphy",
+            files=tuple(args.load_inputs or ()),
         ),
         keep_other=args.keep_other,
     )
@@ -412,15 +413,23 @@ def _ask(question: str) -> str:
     return answer
 
 
-def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Sequence[Feed] | None:
-    """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values."""
-    files: Sequence[Path] | None = args.load_inputs
-    if files is None and own_run is not None and own_run.load_inputs:
+def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Callable[[], Sequence[Feed]] | None:
+    """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values.
+
+    The user's are read now, so that a wrong file is told now. Those of the check are told by the check.
+    """
+    if args.load_inputs:
+        feeds = _read(args.load_inputs)
+        return lambda: feeds
+    if own_run is not None and own_run.load_inputs:
         # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.
-        stable = args.iter_inputs not in own_run.load_inputs and all(file.exists() for file in own_run.load_inputs)
-        files = own_run.load_inputs if stable else None
-    if files is None:
-        return None
+        files = own_run.load_inputs
+        if args.iter_inputs not in files and all(file.exists() for file in files):
+            return lambda: _read(files)
+    return None
+
+
+def _read(files: Sequence[Path]) -> Sequence[Feed]:
     from biopsy.tensors.files import read_feeds
 
     return [feed for file in files for feed in read_feeds(file)]

@@ -6,14 +6,15 @@ import argparse
 import contextlib
 import json
 import shlex
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli.debug import check_options
+from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output, time_left
+from biopsy.model.weight_text import count
 
 if TYPE_CHECKING:
     from biopsy.checks.artifacts import Artifacts
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 REST_OPTIONS = check_options.REST_OPTIONS
 
-_COLUMN = 10
-_MOST_LINES_SHOWN = 20
 _CONFIDENCE = 0.99  # of the advice at the end
 
 _EPILOG = """\
@@ -178,32 +177,25 @@ class _Display:
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
         self._console = console
         self._args = args
-        self._log: TextIO | None = None
-        self._live: Any = None
+        self._log = EventLog(args.events)
+        self._live = LiveLine(console)
         self._started = time.monotonic()
         self._told_missing: set[Path] = set()
 
     def __enter__(self) -> _Display:
-        from biopsy.model.write import cannot_write
-
-        if self._args.events is not None:
-            try:
-                self._log = self._args.events.open("w", encoding="utf-8")
-            except OSError as error:
-                raise cannot_write(self._args.events, error) from error
+        self._log.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop_live()
-        if self._log is not None:
-            self._log.close()
+        self._live.stop()
+        self._log.__exit__(kind, value, trace)
 
     def plan(self, line: str) -> None:
         """Say what is going to happen."""
         until = self._args.until
-        often = {"good": "until it passes", "bad": "until it fails"}.get(until) or _count(until, "time")
+        often = {"good": "until it passes", "bad": "until it fails"}.get(until) or count(until, "time")
         at_once = f", {self._args.jobs} at once" if self._args.jobs > 1 else ""
         self._line("repeat", f"{often}{at_once}: {line}")
         for file in self._args.artifacts:
@@ -212,29 +204,32 @@ class _Display:
 
     def begins(self, number: int, line: str) -> None:
         """A run is about to begin."""
-        self._write(events.Checking(number, "repeat", "run", 0, 0, line))
+        self._log.write(events.Checking(number, "repeat", "run", 0, 0, line))
         if number == 0:
-            self._update("the first one")
+            self._live.update("repeat", "the first one")
 
     def ended(self, run: Run, tally: Tally, missing: list[Path], *, is_new: bool) -> None:
         """A run has ended, and was counted."""
         judged = run.judged
         seconds = judged.evidence.seconds
-        self._write(
+        self._log.write(
             events.Checked(
                 run.number, "repeat", judged.outcome.value, judged.reason, 0, 0, seconds, judged.evidence.output
             )
         )
         self._console.detail(f"  run {run.number}  {_word(judged.outcome)}: {judged.reason} · {seconds:.2f} s")
         if self._args.show_output or (is_new and not self._args.hide_fail_output):
-            self._say_output(judged.evidence.output)
+            self._live.stop()
+            say_output(self._console, judged.evidence.output, whole=self._args.show_output)
         if is_new:
             self._line("fails", f"iteration {run.number}: {judged.reason} · {seconds:.2f} s")
         for file in set(missing) - self._told_missing:
             self._told_missing.add(file)
             self._remark(f"the artifact {file} was not there after iteration {run.number}")
         if tally.runs != self._args.until:
-            self._update(self._progress(tally))
+            until = self._args.until
+            done = tally.runs / until if isinstance(until, int) else 0.0
+            self._live.update("repeat", self._progress(tally), done)
 
     def _progress(self, tally: Tally) -> str:
         spent = time.monotonic() - self._started
@@ -242,57 +237,16 @@ class _Display:
         if not isinstance(until, int):
             return f"{_outcomes(tally)} · {spent / tally.runs:.2g} s each"
         left = spent / tally.runs * (until - tally.runs)
-        return f"{tally.runs} of {until} · {_outcomes(tally)} · about {left:.0f} s left"
+        return f"{tally.runs} of {until} · {_outcomes(tally)} · {time_left(left)}"
 
     def _line(self, head: str, text: str) -> None:
-        self._stop_live()
-        self._console.note(f"{head:<{_COLUMN}} {text}")
+        self._live.stop()
+        self._console.note(f"{head:<{COLUMN}} {text}")
 
     def _remark(self, text: str) -> None:
-        self._stop_live()
-        self._write(events.Remark(text))
+        self._live.stop()
+        self._log.write(events.Remark(text))
         self._console.note(text)
-
-    def _say_output(self, output: bytes) -> None:
-        self._stop_live()
-        lines = output.decode("utf-8", "backslashreplace").rstrip().splitlines()
-        left_out = len(lines) - _MOST_LINES_SHOWN
-        if left_out > 0 and not self._args.show_output:
-            self._console.note(f"  | ... {left_out} lines before, shown by --show-output")
-            lines = lines[-_MOST_LINES_SHOWN:]
-        for line in lines:
-            self._console.note(f"  | {line}")
-
-    def _write(self, event: events.Event) -> None:
-        if self._log is not None:
-            plain = {
-                key: value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-                for key, value in vars(event).items()
-            }
-            self._log.write(json.dumps({"event": type(event).__name__, **plain}) + "\n")
-            self._log.flush()
-
-    def _update(self, text: str) -> None:
-        if not sys.stderr.isatty() or self._console.verbosity != 0:
-            return
-        if self._live is None:
-            from rich.console import Console as Terminal
-            from rich.progress import Progress, SpinnerColumn, TextColumn
-
-            self._live = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                console=Terminal(stderr=True),
-                transient=True,
-            )
-            self._live.add_task("", total=None)
-            self._live.start()
-        self._live.update(self._live.task_ids[0], description=f"{'repeat':<{_COLUMN}} {text}")
-
-    def _stop_live(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
 
 
 def _word(outcome: Outcome) -> str:
@@ -313,16 +267,16 @@ def _say_result(console: Console, tally: Tally, args: argparse.Namespace, second
     from biopsy.checks.repetition import rate_text
 
     console.note("")
-    console.say(f"{_count(tally.runs, 'iteration')}   {_outcomes(tally)} · {seconds:.1f} s")
+    console.say(f"{count(tally.runs, 'iteration')}   {_outcomes(tally)} · {seconds:.1f} s")
     if tally.decided:
         left_out = f", the {tally.runs - tally.decided} others left out" if tally.undecided else ""
-        console.say(f"{'pass rate':<{_COLUMN}} {rate_text(tally.passed, tally.decided)}{left_out}")
+        console.say(f"{'pass rate':<{COLUMN}} {rate_text(tally.passed, tally.decided)}{left_out}")
     head = "failures"
     for kind in sorted(tally.kinds, key=lambda kind: -kind.times):
-        console.say(f"{head:<{_COLUMN}} {kind.times} x {kind.reason}, first in iteration {kind.first}")
+        console.say(f"{head:<{COLUMN}} {kind.times} x {kind.reason}, first in iteration {kind.first}")
         head = ""
     if args.artifacts and tally.runs:
-        console.say(f"{'artifacts':<{_COLUMN}} {args.art_dir}, in good, bad and other")
+        console.say(f"{'artifacts':<{COLUMN}} {args.art_dir}, in good, bad and other")
     if tally.decided:
         head = "Next"
         console.note("")
@@ -372,7 +326,3 @@ def _save_report(args: argparse.Namespace, tally: Tally, seconds: float, *, inte
         "seconds": round(seconds, 3),
     }
     write_whole(args.save_report, [json.dumps(found, indent=4).encode(), b"\n"])
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -31,7 +31,7 @@ def nodes_again(model: onnx.ModelProto) -> Generator[Iterable[Change], onnx.Mode
     For passes that may change values. Nothing is recorded of the new tensors, so a cut is fed unless it is a constant.
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
-    recording = Recording(index, (), Path(), events.ignore)
+    recording = Recording(index, tuple, Path(), events.ignore)
     problem = Problem(index, CutTypes(index, recording.tensor_type), recording, may_change_values=lambda: True)
     target, before = problem.whole, None
     while target != before and target.size > 1:

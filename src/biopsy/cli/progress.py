@@ -1,0 +1,111 @@
+"""What long work shows while it goes on: one live line on a terminal, outputs of checks, events as JSON lines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from biopsy import events
+from biopsy.model.write import cannot_write
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+COLUMN = 10
+"""Width of the first word of a line."""
+
+_MOST_LINES_SHOWN = 20
+
+
+class LiveLine:
+    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q."""
+
+    def __init__(self, console: Console) -> None:
+        self._wanted = sys.stderr.isatty() and console.verbosity == 0
+        self._shown: Any = None
+
+    def update(self, head: str, text: str, done: float = 0.0) -> None:
+        """Show a line; ``done`` is the part of the work that is behind, from 0 to 1."""
+        if not self._wanted:
+            return
+        if self._shown is None:
+            from rich.console import Console as Terminal
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            self._shown = Progress(
+                TextColumn("{task.fields[head]}", markup=False),
+                BarColumn(bar_width=12),
+                TextColumn("{task.description}", markup=False),
+                console=Terminal(stderr=True),
+                transient=True,
+            )
+            self._shown.add_task("", total=1.0, head="")
+            self._shown.start()
+        task = self._shown.task_ids[0]
+        self._shown.update(task, description=text, completed=done, head=f"{head:<{COLUMN}}")
+
+    def stop(self) -> None:
+        """Take the line away."""
+        if self._shown is not None:
+            self._shown.stop()
+            self._shown = None
+
+
+class EventLog:
+    """The file of ``--events``: one JSON object a line; nothing if ``path`` is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._stream: TextIO | None = None
+
+    def __enter__(self) -> EventLog:
+        """Raises UsageError if the file cannot be written."""
+        if self._path is not None:
+            try:
+                self._stream = self._path.open("w", encoding="utf-8")
+            except OSError as error:
+                raise cannot_write(self._path, error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def write(self, event: events.Event) -> None:
+        """Write one event, at once, so that who follows the file sees it."""
+        if self._stream is None:
+            return
+        plain = {
+            key: value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+            for key, value in asdict(event).items()
+        }
+        try:
+            self._stream.write(json.dumps({"event": type(event).__name__, **plain}) + "\n")
+            self._stream.flush()
+        except OSError as error:
+            raise cannot_write(Path(self._stream.name), error) from error
+
+
+def say_output(console: Console, output: bytes, *, whole: bool) -> None:
+    """What a check printed, indented; only its last lines unless ``whole``."""
+    lines = output.decode("utf-8", "backslashreplace").rstrip().splitlines()
+    left_out = len(lines) - _MOST_LINES_SHOWN
+    if left_out > 0 and not whole:
+        console.note(f"  | ... {left_out} lines before, shown by --show-output")
+        lines = lines[-_MOST_LINES_SHOWN:]
+    for line in lines:
+        console.note(f"  | {line}")
+
+
+def time_left(seconds: float) -> str:
+    """``about 2 s left``, ``about 3 min left``."""
+    if seconds < 90:
+        return f"about {max(1, round(seconds))} s left"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min left" if minutes < 90 else f"about {minutes / 60:.1f} h left"
