@@ -156,7 +156,7 @@ def test_runs_are_compared_by_limits_per_output() -> None:
 
 
 def test_every_figure_is_given_when_a_report_wants_them() -> None:
-    found = compare_output("y", ACTUAL, EXPECTED, Asked(), every_figure=True).figures
+    found = compare_output("y", ACTUAL, EXPECTED, Asked(), detail="full").figures
     assert found is not None
     assert (found.l2, found.ulp) == (0.5, 2**48)
 

@@ -17,7 +17,7 @@ from biopsy.cli import option_groups, run_options
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.run_recording import Recorder
-    from biopsy.comparison.compare import NotFinite, RunComparison
+    from biopsy.comparison.compare import Detail, NotFinite, RunComparison
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
@@ -288,9 +288,9 @@ def _compare(
     from biopsy.comparison.compare import compare_runs
 
     tolerances, stats, limits = settings
-    every = args.report is not None
+    detail: Detail = "brief" if args.report is None else "full"
     for actual, expected in pairs:
-        compared.append(compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, every_figure=every))
+        compared.append(compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, detail))
         show_comparison(compared[-1], console)
         if args.fail_fast and not compared[-1].passed:
             break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,9 @@ from biopsy.comparison.tolerance import (
     asked_of,
 )
 from biopsy.tensors.results import Array, Feed, RunnerResult, release
+
+Detail: TypeAlias = Literal["brief", "usual", "full"]
+"""How much to find out: "brief" leaves out statistics of what passes, "full" has figures without a limit too."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class OutputComparison:
 
     ``measured`` is None where shapes differ or only one side holds strings. Statistics are None for strings. ``judged``
     are the figures that have a limit; ``tolerances_decide`` is False where they alone decide. ``figures`` are there
-    only if they were asked for.
+    only where all detail was asked for.
     """
 
     name: str
@@ -95,9 +99,9 @@ def compare_tensors(
 
 
 def compare_output(
-    name: str, actual: Array, expected: Array, asked: Asked, every_figure: bool = False
+    name: str, actual: Array, expected: Array, asked: Asked, detail: Detail = "usual"
 ) -> OutputComparison:
-    """As ``compare_tensors``, with all that can be asked of an output. ``every_figure``: give them all, for a report.
+    """As ``compare_tensors``, with all that can be asked of an output.
 
     Raises DoesNotFit if the output lacks an axis along which ranks are asked for.
     """
@@ -113,12 +117,14 @@ def compare_output(
     else:
         measured = _measured(actual, expected, asked.tolerance, asked.stat, asked.quantile)
         judged = tuple(judge(name, actual, expected, limit) for limit in asked.limits)
-        shown = figures(actual, expected) if every_figure else None
+        shown = figures(actual, expected) if detail == "full" else None
         reason = _reason(measured, asked, judged)
+    told = reason is not None or detail != "brief"
+    statistics = (metrics.statistics(actual), metrics.statistics(expected)) if told else (None, None)
     return OutputComparison(
         name, reason is None, reason, asked.stat, asked.quantile, asked.tolerance,
         actual.shape, expected.shape, _dtype(actual), _dtype(expected),
-        metrics.statistics(actual), metrics.statistics(expected), measured, judged, asked.tolerances_decide, shown,
+        *statistics, measured, judged, asked.tolerances_decide, shown,
     )  # fmt: skip
 
 
@@ -127,6 +133,8 @@ def _dtype(array: Array) -> str:
 
 
 def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> Measured:
+    if actual.dtype == expected.dtype and np.array_equal(actual, expected):
+        return _measured_equal(actual.size, tolerance, stat)
     found = metrics.errors_between(actual, expected)
     absolute = metrics.error_statistics(found.absolute, quantile)
     relative = metrics.error_statistics(found.relative, quantile)
@@ -149,6 +157,13 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
         passing_atol,
         passing_rtol,
     )
+
+
+def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> Measured:
+    """What is measured of equal tensors. Most are: nothing of their size is computed for them."""
+    none = ErrorStatistics(0.0, 0.0, 0.0, 0.0)
+    passing = (tolerance.atol, tolerance.rtol) if stat == "elemwise" else (0.0, 0.0)
+    return Measured(elements, 0, 0, none, none, None, None, *passing)
 
 
 def _of(statistics: ErrorStatistics, stat: Stat) -> float:
@@ -252,13 +267,13 @@ def compare_runs(
     stats: Stats | None = None,
     fail_fast: bool = False,
     limits: Limits | None = None,
-    every_figure: bool = False,
+    detail: Detail = "usual",
 ) -> RunComparison:
     """Compare the outputs of two runners, iteration by iteration, by name.
 
     Outputs that only one side has are listed, and decide nothing. ``fail_fast`` stops after the first output that
-    fails. What is read from a memory map is in memory for one output at a time. ``every_figure``: see
-    ``compare_output``. Raises CannotCompare if no output, or no iteration, is common to both.
+    fails. What is read from a memory map is in memory for one output at a time. Raises CannotCompare if no output, or
+    no iteration, is common to both.
     """
     tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or Limits()
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
@@ -271,7 +286,7 @@ def compare_runs(
         outputs = []
         for name in common:
             sides = left.outputs[name], right.outputs[name]
-            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), every_figure)
+            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), detail)
             release(*sides)
             outputs.append(one)
             if fail_fast and not one.passed:

@@ -193,18 +193,25 @@ def errors_between(actual: Array, expected: Array) -> Errors:
         magnitude = np.abs(right.astype(np.float64))
         return Errors(absolute, _divided(absolute, magnitude), magnitude, 0)
     wide = _common_wide(left.dtype, right.dtype)
-    left, right = left.astype(wide, copy=False), right.astype(wide, copy=False)
-    with np.errstate(invalid="ignore", over="ignore"):
-        absolute = np.abs(left - right)
-        magnitude = np.abs(right)
     odd = ~(np.isfinite(left) & np.isfinite(right))
+    same = odd & ((left == right) | (np.isnan(left) & np.isnan(right))) if odd.any() else None
+    # Copies, and then worked on in place: a tensor may be a good part of the memory there is.
+    left, right = left.astype(wide), right.astype(wide)
+    with np.errstate(invalid="ignore", over="ignore"):
+        left -= right
+        absolute, magnitude = _size(left), _size(right)
     broken = 0
-    if odd.any():
-        same = odd & ((left == right) | (np.isnan(left) & np.isnan(right)))
+    if same is not None:
         absolute[same] = 0
         absolute[odd & ~same] = np.inf
         broken = int((odd & ~same).sum())
+    del left, right, odd, same
     return Errors(absolute, _divided(absolute, magnitude), magnitude, broken)
+
+
+def _size(values: Array) -> Floats:
+    """Absolute values, in place where they are real."""
+    return np.abs(values) if values.dtype.kind == "c" else np.abs(values, out=values)
 
 
 def _common_wide(left: np.dtype[Any], right: np.dtype[Any]) -> type[np.inexact[Any]]:
