@@ -86,8 +86,8 @@ class Report:
     def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
-        fails = event.stage == "original" and self._shown == "original"
-        if self._shown == "all" or fails or self._console.verbosity > 0:
+        first = event.stage == "original" and event.number == 0  # it is checked more than once
+        if self._shown == "all" or (first and self._shown == "original") or self._console.verbosity > 0:
             self._live.stop()
             say_output(self._console, event.output, whole=self._shown == "all")
 
