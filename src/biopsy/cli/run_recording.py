@@ -194,20 +194,6 @@ def _error(compared: OutputComparison) -> float:
     return compared.measured.absolute.maximum if compared.measured is not None else float("inf")
 
 
-def parse_size(text: str) -> int:
-    """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes. Raises UsageError."""
-    units = {"": 1, "B": 1, "K": 10**3, "KB": 10**3, "M": 10**6, "MB": 10**6, "G": 10**9, "GB": 10**9, "TB": 10**12}
-    units |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
-    digits = text.rstrip("BKMGTIbkmgti")
-    try:
-        size = int(float(digits) * units[text[len(digits) :].upper()])
-    except (ValueError, KeyError, OverflowError):
-        size = 0
-    if size < 1:
-        raise errors.UsageError(f"--memory-limit {text}: this is no size", next_steps=["--memory-limit 500MB"])
-    return size
-
-
 def size_text(size: float) -> str:
     """Bytes for people: ``512 B``, ``1.5 MB``."""
     for unit in ("B", "KB", "MB"):
