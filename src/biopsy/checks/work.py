@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -34,10 +37,28 @@ def run_check(work: Work, stop: Stop | None = None) -> Evidence:
     """
     if work.parts is not None:
         try:
+            clear(work.candidate)
             write_whole(work.candidate, work.parts)
         except errors.UsageError as error:
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
+        except OSError as error:
+            raise errors.CheckError(f"cannot write {work.candidate}: {error.strerror or error}") from error
     return work.check.run(work.candidate, stop)
+
+
+def clear(candidate: Path, *, whole: bool = False) -> None:
+    """Make room for a candidate: remove what an earlier check has put there, such as a folder, a pipe or a link.
+
+    A plain file stays, for it is replaced in one step, unless the ``whole`` place is to be left empty. Raises OSError.
+    """
+    try:
+        mode = os.lstat(candidate).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        shutil.rmtree(candidate)
+    elif whole or not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
+        candidate.unlink(missing_ok=True)
 
 
 class Inline(Executor):

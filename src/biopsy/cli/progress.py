@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,9 @@ COLUMN = 10
 """Width of the first word of a line."""
 
 _MOST_LINES_SHOWN = 20
+_MOST_BYTES_SHOWN = 1 << 14
+_MOST_BYTES_LOGGED = 1 << 16
+"""Of one output in a file of events: there are as many as checks, and some checks print gigabytes."""
 
 
 class LiveLine:
@@ -82,7 +87,7 @@ class EventLog:
         if self._stream is None:
             return
         plain = {
-            key: value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+            key: _cut(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
             for key, value in asdict(event).items()
         }
         try:
@@ -92,15 +97,32 @@ class EventLog:
             raise cannot_write(Path(self._stream.name), error) from error
 
 
+def _cut(output: bytes) -> bytes:
+    """An output without its middle if it is long."""
+    if len(output) <= _MOST_BYTES_LOGGED:
+        return output
+    half = _MOST_BYTES_LOGGED // 2
+    return output[:half] + b"\n[... cut by biopsy ...]\n" + output[-half:]
+
+
 def say_output(console: Console, output: bytes, *, whole: bool) -> None:
     """What a check printed, indented; only its last lines unless ``whole``."""
-    lines = output.decode("utf-8", "backslashreplace").rstrip().splitlines()
-    left_out = len(lines) - _MOST_LINES_SHOWN
-    if left_out > 0 and not whole:
-        console.note(f"  | ... {left_out} lines before, shown by --show-output")
-        lines = lines[-_MOST_LINES_SHOWN:]
+    output = output.rstrip()
+    lines = _lines(output)
+    if not whole and output:
+        last = list(_lines(output[-_MOST_BYTES_SHOWN:]))[-_MOST_LINES_SHOWN:]
+        left_out = output.count(b"\n") + 1 - len(last)
+        if left_out > 0:
+            console.note(f"  | ... {left_out} lines before, shown by --show-output")
+        lines = iter(last)
     for line in lines:
         console.note(f"  | {line}")
+
+
+def _lines(output: bytes) -> Iterator[str]:
+    """The lines of an output one by one: millions of them at once would need many times its memory."""
+    for line in io.BytesIO(output):
+        yield from line.decode("utf-8", "backslashreplace").splitlines() or [""]
 
 
 def time_left(seconds: float) -> str:

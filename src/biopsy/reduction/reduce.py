@@ -12,6 +12,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.work import clear
 from biopsy.model.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
@@ -184,6 +185,7 @@ def _copies(driver: Driver, output: Path) -> Iterator[Callable[[], Trial]]:
 
     def fresh() -> Trial:
         try:
+            clear(copy)
             shutil.copyfile(output, copy)
         except OSError as error:
             raise cannot_write(copy, error) from error
@@ -193,7 +195,7 @@ def _copies(driver: Driver, output: Path) -> Iterator[Callable[[], Trial]]:
         yield fresh
     finally:
         with contextlib.suppress(OSError):
-            copy.unlink(missing_ok=True)
+            clear(copy, whole=True)
 
 
 def _left(driver: Driver) -> str:

@@ -22,7 +22,7 @@ from biopsy import errors, events
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.process import Stop
-from biopsy.checks.work import Inline, Work, run_check
+from biopsy.checks.work import Inline, Work, clear, run_check
 from biopsy.reduction.iteration import IterationFiles
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class Trials:
         self.check.close()
         for place in self._places - ({self.candidate} if self.files.keep_last else set()):
             with contextlib.suppress(OSError):  # what went wrong before is told, not this
-                place.unlink(missing_ok=True)
+                clear(place, whole=True)
 
     def _own_executor(self) -> Executor:
         if self.jobs == 1 and not self.check.stoppable:

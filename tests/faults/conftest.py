@@ -1,0 +1,140 @@
+"""A place in which the real command is typed, and in which nothing may be left behind whatever happens to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import pytest
+
+from support.models import chain, save
+from support.predicates import names
+
+BIN = Path(sys.executable).parent
+
+LOOK = r"""
+import os, re, signal, subprocess, sys, time
+data = open(sys.argv[1], "rb").read()
+names = [name.decode() for name in re.findall(rb"\x1a[\x02-\x05](n\d+)\x22", data)]
+"""
+"""The beginning of every check: the names of the candidate's nodes, without an import that takes long."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended, and what it said on both streams."""
+
+    status: int
+    told: str
+
+
+@dataclass
+class Place:
+    """A folder with a chain of nodes in ``m.onnx``. ``processes`` finds whoever was started from here."""
+
+    folder: Path
+    temporary: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def model(self, length: int = 12, name: str = "m.onnx") -> Path:
+        return save(chain(length), self.folder / name)
+
+    def check(self, code: str, name: str = "check.py") -> list[str]:
+        """The words of a check: ``names`` are the candidate's nodes, and the code may do anything."""
+        (self.folder / name).write_text(LOOK + code)
+        return [sys.executable, "-I", "-S", name, "{}"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "FAULTS": self.mark, "TMPDIR": str(self.temporary)}
+
+    def start(self, *words: str, **options: object) -> subprocess.Popen[str]:
+        """Type ``biopsy debug reduce`` here."""
+        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+            [str(BIN / "biopsy"), "debug", "reduce", *words],
+            **{"cwd": self.folder, "env": self.environment, "stdin": subprocess.DEVNULL,
+               "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace", **options},
+        )  # fmt: skip
+
+    def reduce(self, *words: str, timeout: float = 60, **options: object) -> Ran:
+        """Type it, and wait for its end."""
+        process = self.start(*words, **options)
+        try:
+            told, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            told, _ = process.communicate()
+            pytest.fail(f"it did not end within {timeout} s:\n{told}")
+        assert "Traceback" not in told, told
+        return Ran(process.returncode, told)
+
+    def nodes(self, name: str = "r.onnx") -> list[str]:
+        """The nodes of a result."""
+        return names(onnx.load(self.folder / name))
+
+    def files(self) -> set[str]:
+        """What stands here, but for scripts of checks and what they write down."""
+        return {path.name for path in self.folder.iterdir() if path.suffix not in {".py", ".txt", ".sh"}}
+
+    def processes(self) -> list[int]:
+        """Everyone who was started from here and has not ended."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    if f"FAULTS={self.mark}".encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    def everyone_has_ended(self, seconds: float = 10) -> bool:
+        return wait_until(lambda: not self.processes(), seconds)
+
+    def told(self, name: str) -> list[str]:
+        """The lines that checks have written into a file."""
+        path = self.folder / name
+        return path.read_text().splitlines() if path.exists() else []
+
+
+def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
+    """Whether something holds before so many seconds are over."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Afterwards no process and no temporary file may be left, and beside the result nothing that was not asked for."""
+    made = Place(tmp_path / "here", tmp_path / "temporary")
+    made.folder.mkdir()
+    made.temporary.mkdir()
+    yield made
+    ended = made.everyone_has_ended()
+    for pid in made.processes():
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    assert ended, "processes are left"
+    assert not list(made.temporary.iterdir()), "temporary files are left"
+    left = [name for name in made.files() if name.startswith((".", "polygraphy_debug")) or name.endswith(".journal")]
+    assert not left

@@ -1,0 +1,53 @@
+"""Checks that do to the candidate what they should not."""
+
+import pytest
+
+HARM = {
+    "deletes": "os.remove(path)",
+    "empties": "open(path, 'w').close()",
+    "cuts": "os.truncate(path, 40)",
+    "rewrites": "open(path, 'wb').write(b'another model')",
+    "replaces": "os.rename(path, path + '.txt'); os.rename(sys.argv[0] + '.txt', path)",
+    "makes a folder of": "os.remove(path); os.mkdir(path)",
+    "makes a full folder of": "os.remove(path); os.makedirs(path + '/a/b'); open(path + '/a/f', 'w').close()",
+    "makes a pipe of": "os.remove(path); os.mkfifo(path)",
+    "makes a link of": "os.remove(path); os.symlink('precious.txt', path)",
+    "makes a dead link of": "os.remove(path); os.symlink('nowhere', path)",
+    "locks": "os.chmod(path, 0)",
+}
+
+
+@pytest.mark.parametrize(("harm", "jobs"), zip(HARM.values(), "12" * len(HARM), strict=False), ids=HARM)
+def test_whatever_a_check_does_to_the_candidate_the_result_is_right(place, harm: str, jobs: str) -> None:
+    place.model()
+    (place.folder / "precious.txt").write_text("untouched")
+    before = "path = sys.argv[1]\nopen(sys.argv[0] + '.txt', 'w').write('rubbish')\n" if "rename" in harm else ""
+    check = place.check(f"path = sys.argv[1]\n{before}{harm}\nsys.exit('n5' in names)")
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--jobs", jobs, "--check", *check)
+    assert ran.status == 0, ran.told
+    assert place.nodes() == ["n5"]
+    assert place.files() == {"m.onnx", "r.onnx"}
+    assert (place.folder / "precious.txt").read_text() == "untouched"
+
+
+@pytest.mark.parametrize("place_of_candidates", ["polygraphy_debug.onnx", "elsewhere.onnx"])
+def test_a_check_that_knows_the_place_by_itself_and_makes_a_folder_there_does_no_harm(
+    place, place_of_candidates
+) -> None:
+    place.model()
+    check = place.check("sys.exit('n5' in names)")[:-1]
+    code = (place.folder / "check.py").read_text().replace("sys.argv[1]", repr(place_of_candidates))
+    harm = f"os.remove({place_of_candidates!r}); os.mkdir({place_of_candidates!r})"
+    (place.folder / "check.py").write_text(code.replace("sys.exit", f"{harm}\nsys.exit"))
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--iter-artifact", place_of_candidates, "--check", *check)
+    assert (ran.status, place.nodes()) == (0, ["n5"]), ran.told
+    assert place.files() == {"m.onnx", "r.onnx"}
+
+
+def test_a_check_that_removes_the_folder_of_the_candidates_is_told(place) -> None:
+    (place.folder / "sub").mkdir()
+    place.model()
+    check = place.check("import shutil; shutil.rmtree(os.path.dirname(sys.argv[1])); sys.exit('n5' in names)")
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--iter-artifact", "sub/c.onnx", "--check", *check)
+    assert ran.status == 4
+    assert "sub" in ran.told
