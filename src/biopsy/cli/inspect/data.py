@@ -87,6 +87,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Iterator[str]:
     from biopsy.comparison.describe import statistics_text
     from biopsy.comparison.metrics import is_text, statistics
+    from biopsy.tensors.results import release
 
     for name, array in tensors.items():
         if args.name and not _matches(name, args.name):
@@ -98,6 +99,7 @@ def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Ite
             yield from _histogram_lines(array)
         if args.show_values:
             yield from _value_lines(array, args.num_items, args.line_width)
+        release(array)
 
 
 def _histogram_lines(array: Array) -> Iterator[str]:
