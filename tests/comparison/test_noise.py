@@ -77,7 +77,7 @@ def test_infinity_is_a_bug_unless_float32_itself_overflows() -> None:
     suspect = np.array([math.inf, math.inf, math.nan], np.float32)
     found = judge_noise("y", 0, suspect, plain, exact)
     assert found.ratio == math.inf
-    assert found.reason == "1 elements are NaN or infinite that are finite in float32 and float64"
+    assert found.reason == "1 element is NaN or infinite, but finite in float32 and float64"
 
 
 def test_integers_strings_and_shapes_are_judged_by_what_plain_float32_gets_right() -> None:

@@ -41,7 +41,7 @@ def noise_lines(output: NoiseComparison) -> list[str]:
     lines += [f"  {_deviation_text(title, side)}" for title, side in _sides(output.suspect, output.plain)]
     narrower = explained_by(output.ratio)
     if narrower is not None:
-        lines.append(f"  if it computed in {narrower}, rounding would explain it")
+        lines.append(f"  an engine that computes in {narrower} may err as much by rounding")
     return lines
 
 

@@ -182,7 +182,8 @@ def _divided(error: float, noise: float) -> float:
 
 def _reason(ours: Deviation, ratio: float, limit: float) -> str | None:
     if ours.broken:
-        return f"{ours.broken} elements are NaN or infinite that are finite in float32 and float64"
+        some = "1 element is" if ours.broken == 1 else f"{ours.broken} elements are"
+        return f"{some} NaN or infinite, but finite in float32 and float64"
     if ratio <= limit:
         return None
     if math.isinf(ratio):
