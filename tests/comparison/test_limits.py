@@ -161,6 +161,12 @@ def test_every_figure_is_given_when_a_report_wants_them() -> None:
     assert (found.l2, found.ulp) == (0.5, 2**48)
 
 
+def test_statistics_may_be_left_to_what_fails() -> None:
+    passing, failing = (compare_output("y", EXPECTED * by, EXPECTED, Asked(), "brief") for by in (1, 2))
+    assert passing.actual_statistics is None
+    assert failing.actual_statistics is not None
+
+
 # In words
 
 

@@ -29,7 +29,7 @@ from biopsy.tensors.files import (
     write_feeds,
     write_results,
 )
-from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.results import Array, Iteration, RunnerResult, release
 
 FORMATS = (".json", ".npz", ".safetensors", "")
 EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn", "int4", "uint4", "int2")
@@ -167,6 +167,15 @@ def test_safetensors_is_mapped_and_not_copied(tmp_path: Path) -> None:
     assert not array.flags.owndata
     assert not array.flags.writeable
     assert array.flags.aligned
+
+
+def test_mapped_tensors_can_be_let_go_and_read_again(tmp_path: Path) -> None:
+    write_feeds(tmp_path / "f.safetensors", [{"x": np.arange(100_000.0), "y": np.zeros((0, 3)), "z": np.ones(3)}])
+    (feed,) = read_feeds(tmp_path / "f.safetensors")
+    for _ in range(2):
+        assert feed["x"].sum() == np.arange(100_000.0).sum()
+        assert feed["z"].sum() == 3
+        release(*feed.values(), feed["x"][::2], np.ones(3))
 
 
 def test_strings_held_as_objects_are_saved_as_text(tmp_path: Path) -> None:
