@@ -41,7 +41,8 @@ class Failure:
     @property
     def check(self) -> list[str]:
         """What follows the name of the tool in the check."""
-        return ["run", "polygraphy_debug.onnx", "--onnxrt", "--load-inputs", "inputs.json", "--load-outputs", "golden.json"]
+        files = ["--load-inputs", "inputs.json", "--load-outputs", "golden.json"]
+        return ["run", "polygraphy_debug.onnx", "--onnxrt", *files]
 
 
 def failing(folder: Path, nodes: int = 1_000) -> Failure:
@@ -50,7 +51,6 @@ def failing(folder: Path, nodes: int = 1_000) -> Failure:
     products = [node for node in right.graph.node if node.op_type == "MatMul"]
     weights = {tensor.name: tensor for tensor in right.graph.initializer}
     culprit = next(node for node in products[len(products) // 2 :] if node.input[1] in weights)
-    results = biopsy.run(right, "onnxrt:optimization=none", outputs="all")
     session_input = right.graph.input[0]
     shape = [dim.dim_value for dim in session_input.type.tensor_type.shape.dim]
     feed = {session_input.name: np.random.default_rng(1).random(shape, dtype=np.float32)}
@@ -85,8 +85,7 @@ def whole_commands(failure: Failure, peer: Path | None, times: int = 5) -> dict[
     if peer is not None:
         program = peer / "bin/polygraphy"
         theirs = [program, *common, "--mode=bisect", "--check", program, *failure.check]
-        found["Polygraphy"] = seconds(theirs, failure.folder)
-        found["Polygraphy left"] = len(onnx.load(failure.folder / "r.onnx").graph.node)
+        found["Polygraphy --mode=bisect"] = seconds(theirs, failure.folder)
     return found
 
 
@@ -119,8 +118,8 @@ def sleeping(folder: Path) -> dict[int, float]:
     check.chmod(0o755)
     found, written = {}, set()
     for jobs in (1, 2):
-        command = [PROGRAM, "debug", "reduce", "s.onnx", "-o", "s_r.onnx", "--jobs", jobs, "--check", check, "{}", *wanted]
-        found[jobs] = seconds(command, folder)
+        command = ["debug", "reduce", "s.onnx", "-o", "s_r.onnx", "--jobs", str(jobs), "--check", str(check), "{}"]
+        found[jobs] = seconds([PROGRAM, *command, *wanted], folder)
         written.add((folder / "s_r.onnx").read_bytes())
     assert len(written) == 1
     return found
@@ -132,17 +131,13 @@ def table(peer: Path | None) -> str:
         failure = failing(Path(folder))
         whole = whole_commands(failure, peer)
         jobs = sleeping(Path(folder))
-    warm, cold = one_check()
-    lines = ["| what | tool | s | ratio |", "|---|---|--:|--:|"]
-    ours = whole["biopsy"]
-    for tool in ("biopsy", "biopsy --jobs 1", "Polygraphy"):
-        if tool in whole:
-            lines.append(f"| whole command | {tool} | {whole[tool]:.2f} | {whole[tool] / ours:.1f}× |")  # noqa: RUF001
-    lines.append(f"| one warm check | biopsy | {warm / 1000:.4f} | |")
-    lines.append(f"| one cold check | biopsy | {cold / 1000:.4f} | {cold / warm:.1f}× |")  # noqa: RUF001
-    lines.append(f"| a check that sleeps 200 ms | --jobs 2 | {jobs[2]:.2f} | |")
-    lines.append(f"| the same | --jobs 1 | {jobs[1]:.2f} | {jobs[1] / jobs[2]:.2f}× |")  # noqa: RUF001
-    return "\n".join(lines)
+    warm, cold = (milliseconds / 1000 for milliseconds in one_check())
+    rows = [("whole command", tool, taken, taken / whole["biopsy"]) for tool, taken in whole.items()]
+    rows += [("one check of one node", "warm", warm, 1.0), ("one check of one node", "cold", cold, cold / warm)]
+    slept = "a check that sleeps 200 ms"
+    rows += [(slept, f"--jobs {number}", taken, taken / jobs[2]) for number, taken in jobs.items()]
+    lines = [f"| {what} | {who} | {taken:.3f} | {ratio:.2f}× |" for what, who, taken, ratio in rows]  # noqa: RUF001
+    return "\n".join(["| what | with | s | slower |", "|---|---|--:|--:|", *lines])
 
 
 if __name__ == "__main__":

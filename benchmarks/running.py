@@ -27,7 +27,8 @@ CANDIDATE = "polygraphy_debug.onnx"  # the default name of both
 class Tool:
     """A command that reduces: ``program`` is a Python script run by ``python``.
 
-    ``external`` are options that it needs where weights stand in other files.
+    ``external`` are options that it needs where weights stand in other files, ``always`` those that it is given in any
+    case: one check at a time, so that its own time can be told from theirs.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Tool:
     program: Path
     mode: str
     external: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
 
 
 @dataclass
@@ -60,7 +62,7 @@ def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, fo
     for left in (notes, output):
         left.unlink(missing_ok=True)
     command = [tool.python, HERE / "measured.py", notes, CHECK.name, tool.program, "debug", "reduce"]
-    command += [os.path.relpath(model, folder), *(tool.external if any(folder.glob("*.bin")) else ())]
+    command += [os.path.relpath(model, folder), *tool.always, *(tool.external if any(folder.glob("*.bin")) else ())]
     command += ["-o", output.name, f"--mode={tool.mode}", "--check", sys.executable, CHECK, CANDIDATE, *wanted]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.monotonic()
@@ -105,4 +107,5 @@ def _look_at(output: Path, wanted: Sequence[str], made: Run) -> None:
 
 def biopsy(mode: str) -> Tool:
     """The biopsy of this environment."""
-    return Tool(f"biopsy {mode}", Path(sys.executable), Path(sys.executable).with_name("biopsy"), mode)
+    program = Path(sys.executable).with_name("biopsy")
+    return Tool(f"biopsy {mode}", Path(sys.executable), program, mode, always=("--jobs", "1"))

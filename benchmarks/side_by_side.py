@@ -22,7 +22,7 @@ from pathlib import Path
 
 import onnx
 
-from benchmarks import big_models, models
+from benchmarks import big_models, models, own_run
 from benchmarks.candidates import SIZES, measure
 from benchmarks.candidates import table as candidate_table
 from benchmarks.running import LIMIT, Run, Tool, biopsy, run
@@ -109,12 +109,21 @@ the two tools with each other. Other work on the machine can double any of them.
 
 Each run is a whole process, `debug reduce` from start to end, in the same folder on the same model. The check is
 the same for both, a Python script that loads the candidate without its weights and looks for one, two or three nodes by
-their names (`finds_nodes.py`). Own time is what is left of the wall time without the checks. biopsy's checks include
-three that Polygraphy does not make: the original, a model of one Identity node, which should pass, and the result as it
-was written. Memory is that of the reducing process at its highest. A run is stopped after {limit} s; "no result" is a
+their names (`finds_nodes.py`). Own time is what is left of the wall time without the checks, which is why biopsy is told
+`--jobs 1`. Its checks include those that Polygraphy does not make: the original three times, a model of one Identity
+node, which should pass, a result of several nodes eight times, and the result as it was written. Memory is that of the reducing process at its highest. A run is stopped after {limit} s; "no result" is a
 traceback. Slower: than biopsy in its default mode, minimal.
 
 {reductions}
+
+## Checks that are our own `run`
+
+A transformer-like model of 1,000 nodes, one of which computes something else than its golden values say; the check is
+`run ... --load-inputs --load-outputs`, of biopsy for biopsy and of Polygraphy for Polygraphy. Below it, one check of a
+model of one node, as a fork of the warm process and as a process of its own; and the same model with a check that
+sleeps 200 ms and needs two nodes far apart.
+
+{own}
 
 ## Candidates
 
@@ -188,9 +197,16 @@ def main() -> None:
         return
     big = big_models.table(big_models.measure(tools[0]))
     print(big)
+    own = own_run.table(args.peer.absolute())
+    print(own)
     args.output.write_text(
         PAGE.format(
-            versions=versions(args.peer), reductions=reductions, candidates=candidates, big=big, limit=f"{LIMIT:.0f}"
+            versions=versions(args.peer),
+            reductions=reductions,
+            candidates=candidates,
+            big=big,
+            own=own,
+            limit=f"{LIMIT:.0f}",
         )
     )
 

@@ -36,6 +36,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
+    trials.limited = True
     if driver.check.automatic:
         identity = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
         if trials.jobs > 1:

@@ -32,8 +32,8 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     """
     started = time.monotonic()
     try:
-        preflight(driver, steadiness)
-        stopped = _search(driver, schedule, target, steadiness)
+        stopped = _until_spent(driver, lambda: preflight(driver, steadiness))
+        stopped = stopped or _search(driver, schedule, target, steadiness)
         _write(driver, target)
         if _flaky_after_all(driver, target, steadiness):
             stopped = _search(driver, schedule, target, steadiness)
@@ -46,26 +46,36 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     return _reduction(driver, target, time.monotonic() - started, stopped)
 
 
+def _until_spent(driver: Driver, work: Callable[[], None]) -> str | None:
+    """Do something; returns which limit ended it, if one did."""
+    try:
+        work()
+    except BudgetSpentError as spent:
+        driver.listener(events.Stopped(str(spent)))
+        return str(spent)
+    finally:
+        driver.trials.limited = False
+    return None
+
+
 def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> str | None:
     """Run the passes from the best so far, and return what stopped them before their end, if anything did.
 
     When a check cannot be run any more, the best so far is written.
     """
-    driver.trials.limited = True
-    try:
+
+    def search() -> None:
+        driver.trials.limited = True
         while not _searched(driver, schedule, target, steadiness):
             pass
-    except BudgetSpentError as spent:
-        driver.listener(events.Stopped(str(spent)))
-        return str(spent)
+
+    try:
+        return _until_spent(driver, search)
     except (errors.CheckError, errors.UsageError, OSError) as error:
         kept = _rescue(driver, target) or getattr(error, "kept", None)
         if isinstance(error, errors.BiopsyError):
             raise type(error)(error.message, kept=kept, next_steps=error.next_steps) from error
         raise errors.CheckError(str(error), kept=kept) from error
-    finally:
-        driver.trials.limited = False
-    return None
 
 
 def _searched(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> bool:
