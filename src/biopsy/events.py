@@ -148,3 +148,12 @@ class StageDone(Event):
     after: int
     checks: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Measured(Event):
+    """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""
+
+    stage: str
+    done: int
+    total: int

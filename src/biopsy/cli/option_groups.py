@@ -208,6 +208,14 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="golden values saved before; every engine, the first one too, is compared with all of them",
     )
+    add_tolerances(group)
+    group.add_argument("--validate", action="store_true", help="fail if an engine gives NaN or infinity")
+    group.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+    group.add_argument("--warm-up", type=count, default=0, metavar="N", help="runs before the first that is timed")
+
+
+def add_tolerances(group: argparse._ArgumentGroup) -> None:
+    """The tolerances, and what of the error is held against them."""
     tolerance = "for all outputs or one of them (default: 1e-5)"
     group.add_argument(
         "--atol",
@@ -237,9 +245,6 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
         metavar="[OUTPUT:]Q",
         help="which quantile 'quantile' means, 0 to 1 (default: 0.99)",
     )
-    group.add_argument("--validate", action="store_true", help="fail if an engine gives NaN or infinity")
-    group.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
-    group.add_argument("--warm-up", type=count, default=0, metavar="N", help="runs before the first that is timed")
 
 
 def count(text: str) -> int:

@@ -29,7 +29,7 @@ _COMPARISONS: dict[str, frozenset[str]] = {
 
 def add(parser: argparse.ArgumentParser) -> None:
     """The limits of other figures than the tolerances', noise, report, memory."""
-    _add_limits(parser)
+    add_limits(parser)
     group = parser.add_argument_group("a bug, or only rounding")
     group.add_argument(
         "--compare-with",
@@ -53,7 +53,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
+def add_limits(parser: argparse.ArgumentParser) -> None:
+    """The limits of other figures than the tolerances'."""
     group = parser.add_argument_group(
         "limits of other figures, for all outputs or one of them; they are asked for instead of the default tolerances"
     )

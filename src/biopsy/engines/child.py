@@ -123,7 +123,7 @@ def _tail(printed: Any) -> str:
 
 def _raise_what_happened(engine: str, status: int | None, report: dict[str, Any], printed: str) -> None:
     if "error" in report:
-        raise _rebuilt(report)
+        raise rebuilt(report)
     if status == 0:
         return
     name = parse_spec(engine).name
@@ -131,7 +131,7 @@ def _raise_what_happened(engine: str, status: int | None, report: dict[str, Any]
     if status is None:
         raise errors.EngineFailure(f"{engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout")
     if status < 0:
-        kind = _signal_name(-status)
+        kind = signal_name(-status)
         message = f"{engine} ended its process with {kind}{_quoted(printed)}"
         raise errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
     raise errors.BiopsyError(f"the process of {engine} ended with status {status} without a result{_quoted(printed)}")
@@ -141,22 +141,24 @@ def _quoted(printed: str) -> str:
     return f"; it printed:\n{printed}" if printed else ""
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """What a signal is called: ``SIGSEGV``."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def _rebuilt(report: dict[str, Any]) -> errors.BiopsyError:
+def rebuilt(report: dict[str, Any]) -> errors.BiopsyError:
+    """The error that ``told`` has made this of."""
     message, steps = report["message"], report["next_steps"]
     if report["error"] == "EngineFailure":
         return errors.EngineFailure(
             message, engine=report["engine"], stage=report["stage"], kind=report["kind"], next_steps=steps
         )
     error_class = getattr(errors, report["error"], errors.BiopsyError)
-    rebuilt: errors.BiopsyError = error_class(message, next_steps=steps)
-    return rebuilt
+    error: errors.BiopsyError = error_class(message, next_steps=steps)
+    return error
 
 
 def main() -> int:
@@ -166,18 +168,19 @@ def main() -> int:
     try:
         _serve(request, report)
     except errors.BiopsyError as error:
-        report.write_text(json.dumps(_told(error)), encoding="utf-8")
+        report.write_text(json.dumps(told(error)), encoding="utf-8")
     except Exception as error:
-        told = _told(errors.BiopsyError(f"{type(error).__name__}: {error}"))
-        report.write_text(json.dumps(told), encoding="utf-8")
+        foreseen = errors.BiopsyError(f"{type(error).__name__}: {error}")
+        report.write_text(json.dumps(told(foreseen)), encoding="utf-8")
     return 0
 
 
-def _told(error: errors.BiopsyError) -> dict[str, Any]:
-    told = {"error": type(error).__name__, "message": error.message, "next_steps": list(error.next_steps)}
+def told(error: errors.BiopsyError) -> dict[str, Any]:
+    """An error as JSON carries it from process to process."""
+    tree = {"error": type(error).__name__, "message": error.message, "next_steps": list(error.next_steps)}
     if isinstance(error, errors.EngineFailure):
-        told |= {"engine": error.engine, "stage": error.stage, "kind": error.kind}
-    return told
+        tree |= {"engine": error.engine, "stage": error.stage, "kind": error.kind}
+    return tree
 
 
 def _serve(request: dict[str, Any], report: Path) -> None:

@@ -1,0 +1,258 @@
+"""An engine in a process of its own that runs one model after the other: what many small runs need.
+
+``child.run_in_child`` starts a process for each run, which costs more than most small models do. A worker stays. When a
+model kills it, that run fails as it would in a child, and the next one starts a new process.
+
+Both sides of the protocol stand here: the parent writes one JSON request per line; the child answers with lines that
+say which stage it has come to, and with one that ends the request.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.engines.child import rebuilt, signal_name, told
+from biopsy.engines.registry import create, parse_spec
+from biopsy.model.load import read_bytes
+from biopsy.model.outputs import mark_outputs
+from biopsy.model.write import write_whole
+from biopsy.tensors.results import Array
+
+_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from biopsy.engines.worker import main; sys.exit(main())"
+"""What the child runs. The current folder is the user's: a file ``random.py`` there must not be imported."""
+
+_MOST_SHOWN = 2000  # bytes of what a dying engine printed
+
+
+class Worker:
+    """Runs models in ``engine`` (a spec such as ``onnxrt:optimization=none``). Use it in a ``with``.
+
+    ``scratch`` is a folder for files that pass; nothing stays there. ``timeout`` is in seconds per run.
+    """
+
+    def __init__(self, engine: str, scratch: Path, timeout: float | None = None) -> None:
+        self.engine = engine
+        self.remarks: tuple[str, ...] = ()
+        """What the session that ran last said about its values."""
+        self._scratch = scratch
+        self._timeout = timeout
+        self._process: subprocess.Popen[bytes] | None = None
+        self._printed: IO[bytes] | None = None
+        self._numbers = itertools.count()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Begin to import the engine now, so that the first run need not wait for it."""
+        if self._process is None:
+            self._send({"engine": self.engine})
+
+    def run(self, model: ModelInput, feeds: Path, outputs: Sequence[str] | None = None) -> list[dict[str, Array]]:
+        """The outputs of a model for every feed of a file, each a view of a mapped file that has no name any more.
+
+        A model with a path is read from there. ``outputs`` are marked first, as ``mark_outputs`` does.
+
+        Raises what the engine raises (EngineFailure, EngineMissing, CannotCompare, ModelError, DataError, UsageError);
+        EngineFailure also if it died by a signal, which is then the ``kind``, or took too long (``kind`` "Timeout").
+        """
+        stem = self._scratch / f"{id(self):x}-{next(self._numbers)}"
+        output, written = stem.with_suffix(".safetensors"), stem.with_suffix(".onnx")
+        path = model.path
+        try:
+            if path is None:
+                write_whole(written, [model.data])
+                path = written
+            self._ask(
+                {
+                    "engine": self.engine,
+                    "model": str(path),
+                    "folder": str(model.folder),
+                    "feeds": str(feeds),
+                    "output": str(output),
+                    "outputs": None if outputs is None else list(outputs),
+                }
+            )
+            return _mapped(output)
+        finally:
+            for file in (output, written):
+                with contextlib.suppress(OSError):
+                    file.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.poll() is None:
+                _kill(process)
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+        if self._printed is not None:
+            self._printed.close()
+            self._printed = None
+
+    def _send(self, request: dict[str, Any]) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            import tempfile
+
+            self._printed = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 -- close() does
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _CHILD],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._printed,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has died: that is noticed when its answer is read
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._process
+
+    def _ask(self, request: dict[str, Any]) -> None:
+        """Have a request done. Raises what went wrong."""
+        process = self._send(request)
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            _kill(process)
+
+        timer = threading.Timer(self._timeout, end) if self._timeout is not None else None
+        if timer is not None:
+            timer.start()
+        try:
+            answer, stage = _answer(process)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if answer is None:
+            raise self._death(process, stage, timed_out=late.is_set())
+        if "error" in answer:
+            raise rebuilt(answer)
+        self.remarks = tuple(answer["remarks"])
+
+    def _death(self, process: subprocess.Popen[bytes], stage: errors.Stage, *, timed_out: bool) -> errors.BiopsyError:
+        status = process.wait()
+        printed = _tail(self._printed)
+        self.close()
+        name = parse_spec(self.engine).name
+        if timed_out:
+            return errors.EngineFailure(
+                f"{self.engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout"
+            )
+        quoted = f"; it printed:\n{printed}" if printed else ""
+        if status < 0:
+            kind = signal_name(-status)
+            message = f"{self.engine} ended its process with {kind}{quoted}"
+            return errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
+        return errors.BiopsyError(f"the process of {self.engine} ended with status {status} without a result{quoted}")
+
+
+def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any] | None, errors.Stage]:
+    """The line that ends a request, None if the child died before; and the stage it had come to."""
+    stage: errors.Stage = "load"
+    assert process.stdout is not None
+    for line in process.stdout:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            break  # cut short by its death
+        if "stage" not in said or "error" in said:
+            return said, stage
+        stage = said["stage"]
+    return None, stage
+
+
+def _mapped(path: Path) -> list[dict[str, Array]]:
+    from biopsy.tensors.files import read_results
+
+    return [dict(iteration.outputs) for iteration in read_results(path)[0].iterations]
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def _tail(printed: IO[bytes] | None) -> str:
+    if printed is None:
+        return ""
+    printed.seek(0, os.SEEK_END)
+    printed.seek(max(0, printed.tell() - _MOST_SHOWN))
+    return printed.read().decode(errors="replace").strip()
+
+
+# The child's side
+
+
+def main() -> int:
+    """Do what the requests on stdin say, one after the other, until there are no more."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what an engine prints is no answer
+
+    def say(tree: dict[str, Any]) -> None:
+        answers.write(json.dumps(tree).encode() + b"\n")
+        answers.flush()
+
+    for line in sys.stdin.buffer:
+        request = json.loads(line)
+        if "model" not in request:
+            _warm_up(request["engine"])
+            continue
+        try:
+            say({"remarks": _serve(request, say)})
+        except errors.BiopsyError as error:
+            say(told(error))
+        except Exception as error:
+            say(told(errors.BiopsyError(f"{type(error).__name__}: {error}")))
+    return 0
+
+
+def _warm_up(engine: str) -> None:
+    """Import the engine's package. What goes wrong is told when a model is to be run."""
+    with contextlib.suppress(Exception):
+        type(create(engine)).version()
+
+
+def _serve(request: dict[str, Any], say: Any) -> list[str]:
+    from biopsy.engines.runner import run_session
+    from biopsy.tensors import files
+    from biopsy.tensors.results import release
+
+    path = Path(request["model"])
+    model = ModelInput(read_bytes(path), Path(request["folder"]), path)
+    if request["outputs"] is not None:
+        model = ModelInput(mark_outputs(model.data, request["outputs"]), model.folder)
+    engine = create(request["engine"])
+    files.keep(Path(request["feeds"]))
+    feeds = files.read_feeds(Path(request["feeds"]))
+    say({"stage": "build"})
+    session = engine.build(model)
+    del model
+    say({"stage": "run"})
+    result = run_session(session, feeds, runner=engine.label)
+    files.write_results(Path(request["output"]), [result])
+    for feed in feeds:
+        release(*(feed[name] for name in session.inputs if name in feed))
+    return list(session.remarks)
