@@ -25,9 +25,6 @@ from biopsy.checks.command import own_words
 from biopsy.checks.process import end_group, sacrifice
 from biopsy.checks.verdict import VARIABLE
 
-WARM_ENGINES = frozenset({"onnxrt", "reference"})
-"""Engines whose process may be forked after its first session: no thread of theirs outlives it."""
-
 
 def main() -> None:
     """Serve the connections whose descriptors are the first argument; the second holds the words of the check."""
@@ -45,18 +42,18 @@ def warm_up(words: Sequence[str]) -> bool:
     own = own_words(words)
     if not own or own[0] != "run":
         return False
-    from biopsy.cli import run
-    from biopsy.cli.app import Parser
+    from biopsy.cli.app import COMMANDS, parser_of
     from biopsy.cli.option_groups import engine_specs
+    from biopsy.engines.registry import find_class
 
-    parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
-    run.configure(parser)
+    parser = parser_of(Path(words[0]).name, next(command for command in COMMANDS if command.words == ("run",)))
     try:
         args = parser.parse_known_args(list(own[1:]))[0]
         names = {spec.name for spec in engine_specs(args)}
+        warm = all(find_class(name).forks_warm for name in names)
     except errors.BiopsyError:
         return False  # the check itself will tell what is wrong with it
-    if not names <= WARM_ENGINES or args.data_loader_script:
+    if not warm or args.data_loader_script:
         return False
     _load_code(names)
     _load_files((*(args.load_inputs or ()), *(args.load_outputs or ())))
@@ -70,20 +67,14 @@ def _load_code(names: set[str]) -> None:
     import biopsy.cli.run_settings
     import biopsy.comparison.compare
     import biopsy.comparison.describe
-    import biopsy.engines.feeding  # noqa: F401
-    from biopsy.engines.base import ModelInput
+    import biopsy.engines.feeding
+    import biopsy.engines.runner
+    import biopsy.tensors.generate  # noqa: F401
     from biopsy.engines.registry import create
-    from biopsy.engines.runner import run_model
-    from biopsy.model.identity import identity_bytes
-    from biopsy.tensors.generate import generate_feeds
 
     for name in names:
-        engine = create("onnxrt:threads=1" if name == "onnxrt" else name)
-        made = ModelInput(identity_bytes(), Path())
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
-            from biopsy.model.tensor_type import TensorType
-
-            run_model(made, engine, generate_feeds({"x": TensorType(1, (1,))}))
+            create(name).warm_up()
 
 
 def _load_files(paths: Sequence[Path]) -> None:

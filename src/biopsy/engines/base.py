@@ -124,8 +124,8 @@ class Engine(ABC):
     options_declared: ClassVar[tuple[Option, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()
     forks_warm: ClassVar[bool] = False
-    """Whether a process may be forked after its first session, so that each check is a fork: no thread of the engine
-    outlives the session, and its package survives fork()."""
+    """Whether a process may be forked after ``warm_up``, so that each check is a fork: no thread of the engine lives
+    on after it, and its package survives fork()."""
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options
@@ -145,6 +145,18 @@ class Engine(ABC):
     @abstractmethod
     def build(self, model: ModelInput) -> Session:
         """Load and compile a model. Raises EngineFailure with stage "load" or "build"."""
+
+    def warm_up(self) -> None:
+        """Pay in advance for what the first session costs more, in a process that is forked afterwards.
+
+        A model of one node is built and run. An engine whose sessions leave threads behind may have less to do here
+        instead, such as loading its libraries. Raises what ``build`` and ``Session.run`` raise.
+        """
+        from numpy import ones
+
+        from biopsy.model.identity import identity_bytes
+
+        self.build(ModelInput(identity_bytes(), Path())).run({"x": ones(1, "float32")})
 
     def load(self, path: Path) -> Session:
         """What ``Session.save`` has written, ready to run; nothing is compiled or optimized again.

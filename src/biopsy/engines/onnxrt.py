@@ -89,6 +89,10 @@ class OnnxRuntime(Engine):
         remarks += precision_remarks(model, session.get_providers())
         return OnnxRuntimeSession(ort, session, self, model, remarks)
 
+    def warm_up(self) -> None:
+        """Build and run a model of one node, on one thread: others would not survive a fork."""
+        Engine.warm_up(OnnxRuntime({**self.options, "threads": 1}, self.label))
+
     def load(self, path: Path) -> Session:
         """A model that ``save`` has written, run as it is: nothing is optimized again."""
         require_ending(self, path)

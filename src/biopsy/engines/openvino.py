@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
-from biopsy.engines.option import count
+from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks
+from biopsy.engines.option import count, switch
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
+from biopsy.model.write import write_whole
 from biopsy.tensors.results import Array, Feed
 
 PRECISIONS = ("f32", "f16", "bf16")
@@ -22,7 +25,11 @@ PRECISIONS = ("f32", "f16", "bf16")
 _ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu"}
 """OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. All are read bit by bit."""
 
-_FLOATS = {"f64", "f32", "f16", "bf16"}
+_OWN_OPTIONS = {"INFERENCE_PRECISION_HINT": "precision", "PERF_COUNT": "profile", "INFERENCE_NUM_THREADS": "threads"}
+"""Properties of OpenVINO that an option of ours sets."""
+
+BLOB = ".blob"
+"""Ending of the file that a compiled model is exported to."""
 
 
 class OpenVino(Engine):
@@ -31,11 +38,14 @@ class OpenVino(Engine):
     name = "openvino"
     summary = "OpenVINO"
     package = "biopsy[openvino]"
-    capabilities = Capabilities(precision_used=True, chooses_device=True)
+    capabilities = Capabilities(layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(BLOB,))
+    forks_warm = True
     options_declared = (
-        Option("device", "device to compile for, such as CPU or GPU", "CPU"),
+        Option("device", "device to compile for, such as CPU, GPU.1 or HETERO:GPU\\,CPU", "CPU"),
         Option("precision", "precision of inner computations, read back after compiling", "f32", PRECISIONS),
         Option("threads", "threads for inference; 0: as many as the engine likes", 0, parse=count),
+        Option("profile", "measure the time of each layer", False, parse=switch),
+        Option("config.KEY", "any property of the device, such as config.EXECUTION_MODE_HINT=ACCURACY"),
     )
 
     @classmethod
@@ -49,11 +59,10 @@ class OpenVino(Engine):
         return tuple(_import().Core().available_devices)
 
     def build(self, model: ModelInput) -> Session:
-        """Read and compile the model for the device, in the precision asked for or not at all."""
+        """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
         openvino = _import()
         index = _indexed(model)
-        core = openvino.Core()
-        self._require_device(core)
+        core = self._core(openvino)
         try:
             read = _read(core, model, index)
         except Exception as error:
@@ -70,40 +79,113 @@ class OpenVino(Engine):
             compiled = core.compile_model(read, self.options["device"], self._properties(openvino))
         except Exception as error:
             raise _failure(error, "build") from error
-        self._require_precision(compiled)
-        used = self.options["precision"]
-        remarks = [f"OpenVINO computes the model's {name} tensors in {used}" for name in _other_floats(read, used)]
-        return OpenVinoSession(openvino, compiled, index, remarks)
+        wanted, device = self.options["precision"], self.options["device"]
+        remarks = precision_remarks(read, wanted, _precision(compiled) or wanted, device)
+        return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"])
+
+    def load(self, path: Path) -> Session:
+        """A model that ``save`` has exported: the same version of OpenVINO on a like device must read it."""
+        _require_blob(path)
+        openvino = _import()
+        core = self._core(openvino)
+        try:
+            exported = path.read_bytes()
+        except OSError as error:
+            raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            compiled = core.import_model(exported, self.options["device"], self._properties(openvino))
+        except Exception as error:
+            raise _failure(error, "load") from error
+        wanted, used = self.options["precision"], _precision(compiled)
+        remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
+        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"])
+
+    def warm_up(self) -> None:
+        """Load the library, its reader of ONNX and the plug-in of the CPU.
+
+        Nothing is compiled: the threads that come with the first inference do not survive a fork, and it would hang.
+        Nothing is read either: OpenVINO numbers what it makes, and the numbers stand in its messages.
+        """
+        _import().Core().get_property("CPU", "FULL_DEVICE_NAME")
+        from openvino.frontend import FrontEndManager
+
+        FrontEndManager().load_by_framework("onnx")
+
+    def _core(self, openvino: Any) -> Any:
+        """A core that has the device, told the properties in the options."""
+        core = openvino.Core()
+        device: str = self.options["device"]
+        devices = core.available_devices
+        wanted = _real_devices(device)
+        if not wanted <= {name.partition(".")[0] for name in devices}:
+            raise errors.EngineMissing(f"OpenVINO has no device {device!r} here, only {', '.join(devices)}")
+        for key, value in self.options["config"].items():
+            self._set(core, key, value)
+        return core
+
+    def _set(self, core: Any, key: str, value: str) -> None:
+        """Set a property of the device. A wrong one is no failure of the model, so it is tried before anything."""
+        if key in _OWN_OPTIONS:
+            raise errors.UsageError(
+                f"engine 'openvino': {key} is set by its option {_OWN_OPTIONS[key]!r}",
+                next_steps=["biopsy doctor openvino    explains its options"],
+            )
+        device = self.options["device"].partition(":")[0]
+        try:
+            core.set_property(device, {key: value})
+        except Exception as error:
+            said = " ".join(_failure(error, "build").message.split())
+            raise errors.UsageError(f"engine 'openvino': config.{key}={value}: {said}") from error
 
     def _properties(self, openvino: Any) -> dict[str, Any]:
         properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": getattr(openvino.Type, self.options["precision"])}
         if self.options["threads"]:
             properties["INFERENCE_NUM_THREADS"] = self.options["threads"]
-        return properties
+        if self.options["profile"]:
+            properties["PERF_COUNT"] = True
+        return {"CACHE_DIR": "", **properties, **self.options["config"]}
 
-    def _require_device(self, core: Any) -> None:
-        device = self.options["device"]
-        devices = core.available_devices
-        if device.partition(".")[0] not in {name.partition(".")[0] for name in devices}:
-            raise errors.EngineMissing(f"OpenVINO has no device {device!r} here, only {', '.join(devices)}")
 
-    def _require_precision(self, compiled: Any) -> None:
-        wanted = self.options["precision"]
-        used = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        if used != wanted:
-            raise errors.EngineMissing(
-                f"OpenVINO does not compute in {wanted} on {self.options['device']} here: it would have used {used}",
-                next_steps=[f"--engine openvino:precision={used}"],
-            )
+def _real_devices(device: str) -> set[str]:
+    """The devices behind a name such as ``HETERO:GPU,CPU``, without their numbers; none for a plain ``AUTO``."""
+    virtual, colon, rest = device.partition(":")
+    if virtual not in {"AUTO", "HETERO", "MULTI", "BATCH"}:
+        return {device.partition(".")[0]}
+    return {name.partition(".")[0].partition("(")[0].lstrip("-") for name in rest.split(",")} if colon else set()
+
+
+def _precision(compiled: Any) -> str:
+    """The precision that a compiled model computes in, as OpenVINO tells it; empty if it does not."""
+    try:
+        name: str = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    except Exception:
+        return ""
+    return name
+
+
+def _require_blob(path: Path) -> None:
+    if path.suffix != BLOB:
+        raise errors.UsageError(f"{path}: openvino saves and loads {BLOB} files")
 
 
 class OpenVinoSession(Session):
-    """A model that OpenVINO has compiled."""
+    """A model that OpenVINO has compiled; without the model's index it was loaded as such."""
 
-    def __init__(self, openvino: Any, compiled: Any, index: ModelIndex, remarks: Sequence[str]) -> None:
+    def __init__(
+        self, openvino: Any, compiled: Any, index: ModelIndex | None, remarks: Sequence[str], *, profiled: bool = False
+    ) -> None:
         self._openvino = openvino
+        self._compiled = compiled
+        self._index = index
         self._remarks = tuple(remarks)
         self._request = compiled.create_infer_request()
+        self._profiles: list[Sequence[Any]] | None = [] if profiled else None
+        if index is None:
+            self._inputs = {_any_name(port): _type_of(port) for port in compiled.inputs}
+            self._outputs = tuple(_any_name(port) for port in compiled.outputs)
+            self._input_ports = dict(zip(self._inputs, compiled.inputs, strict=True))
+            self._output_ports = dict(zip(self._outputs, compiled.outputs, strict=True))
+            return
         self._inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         self._outputs = tuple(index.names[tensor] for tensor in index.outputs)
         read = [index.names[tensor] for tensor in index.fed_inputs() if _is_read(index, tensor)]
@@ -122,7 +204,7 @@ class OpenVinoSession(Session):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Which of the model's floating-point types OpenVINO replaces by another while it computes."""
+        """Where OpenVINO computes in other types than were asked for, or than the model's."""
         return self._remarks
 
     def run(self, feed: Feed) -> dict[str, Array]:
@@ -131,9 +213,27 @@ class OpenVinoSession(Session):
             for name, port in self._input_ports.items():
                 self._request.set_tensor(port, self._to_tensor(feed[name], port))
             self._request.infer()
+            if self._profiles is not None:
+                self._profiles.append(self._request.profiling_info)
             return {name: _to_array(self._request.get_tensor(port)) for name, port in self._output_ports.items()}
         except Exception as error:
             raise _failure(error, "run") from error
+
+    def layers(self) -> Sequence[LayerRecord]:
+        """The layers that the device runs, from the runtime model, with their times if ``profile`` was asked for."""
+        try:
+            return layer_records(self._compiled, self._index, mean_times(self._profiles or ()))
+        except Exception as error:
+            raise _failure(error, "build") from error
+
+    def save(self, path: Path) -> None:
+        """Export the compiled model as ``.blob``."""
+        _require_blob(path)
+        try:
+            exported = self._compiled.export_model()
+        except Exception as error:
+            raise _failure(error, "build") from error
+        write_whole(path, [exported.getvalue()])
 
     def _to_tensor(self, array: Array, port: Any) -> Any:
         plain = np.ascontiguousarray(array).reshape(array.shape)
@@ -218,15 +318,19 @@ def _to_array(tensor: Any) -> Array:
     return array.view(getattr(ml_dtypes, dtype_name))
 
 
-def _other_floats(read: Any, used: str) -> list[str]:
-    """Floating-point types of the model's tensors that are not the one the device computes in."""
-    found = {port.element_type.get_type_name() for node in read.get_ops() for port in _computed(node)}
-    return sorted(found & (_FLOATS - {used}))
+def _any_name(port: Any) -> str:
+    """A name of a port of a model whose ONNX file is not known."""
+    return min(port.get_names(), default=_own_name(port))
 
 
-def _computed(node: Any) -> Sequence[Any]:
-    outputs: Sequence[Any] = () if node.get_type_name() == "Constant" else node.outputs()
-    return outputs
+def _type_of(port: Any) -> TensorType | None:
+    elem = ELEM_OF_DTYPE.get(numpy_name(port.element_type.get_type_name()))
+    shape = port.partial_shape
+    if elem is None:
+        return None
+    if shape.rank.is_dynamic:
+        return TensorType(elem, None)
+    return TensorType(elem, tuple(None if dim.is_dynamic else dim.get_length() for dim in shape))
 
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:

@@ -1,0 +1,115 @@
+"""What OpenVINO really did: which types it computed in, which layers it made of the nodes, how long they took.
+
+Nothing is reported here that the runtime model or the profile of OpenVINO does not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from biopsy.engines.base import LayerRecord
+from biopsy.model.index import ModelIndex
+
+_NUMPY_NAMES = {
+    "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "boolean": "bool", "string": "string",
+    "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "i4": "int4",
+    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "u4": "uint4", "u2": "uint2",
+    "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu", "f4e2m1": "float4_e2m1fn",
+}  # fmt: skip
+"""OpenVINO's name of a type -> the one that NumPy or ml_dtypes has."""
+
+_FLOATS = frozenset({"f64", "f32", "f16", "bf16"})
+_NO_LAYERS = frozenset({"Const", "Input", "Output"})
+"""What stands in a runtime model and is not computed."""
+
+
+def precision_remarks(read: Any, wanted: str, used: str, device: str) -> list[str]:
+    """Where the types of the computation are not those asked for, or those of the model."""
+    found = []
+    if used != wanted:
+        found.append(f"{wanted} was asked for, and OpenVINO computes in {used} on {device} here")
+    found += [f"OpenVINO computes the model's {name} tensors in {used}" for name in _other_floats(read, used)]
+    return found
+
+
+def _other_floats(read: Any, used: str) -> list[str]:
+    """Floating-point types of the model's tensors that are not the one the device computes in."""
+    found = {port.element_type.get_type_name() for node in read.get_ops() for port in _computed(node)}
+    return sorted(found & (_FLOATS - {used}))
+
+
+def _computed(node: Any) -> Sequence[Any]:
+    outputs: Sequence[Any] = () if node.get_type_name() == "Constant" else node.outputs()
+    return outputs
+
+
+def layer_records(compiled: Any, index: ModelIndex | None, times: Mapping[str, float]) -> list[LayerRecord]:
+    """The layers that run in each inference. What depends on weights alone is computed once and is no layer.
+
+    ``index`` is that of the model, None if it is not known; ``times`` has microseconds by the name of a layer.
+    """
+    labels = _labels(index)
+    devices = compiled.get_property("EXECUTION_DEVICES")
+    device = devices[0] if len(devices) == 1 else ""
+    fixed: set[str] = set()
+    records = []
+    for op in compiled.get_runtime_model().get_ordered_ops():
+        told = {key: str(value.astype(str)) for key, value in op.get_rt_info().items()}
+        name, kind = str(op.friendly_name), told.get("layerType", "")
+        sources = [port.get_source_output().get_node().friendly_name for port in op.inputs()]
+        if kind == "Const" or (sources and fixed.issuperset(sources)):
+            fixed.add(name)
+        elif kind not in _NO_LAYERS:
+            records.append(
+                LayerRecord(
+                    name,
+                    kind,
+                    implementation=told.get("primitiveType", ""),
+                    precision=numpy_name(told.get("runtimePrecision", "")),
+                    layout=told.get("outputLayouts", ""),
+                    nodes=_nodes(told.get("originalLayersNames", ""), labels),
+                    device=device,
+                    time_us=times.get(name),
+                )
+            )
+    return records
+
+
+def numpy_name(name: str) -> str:
+    """The name that NumPy or ml_dtypes has for a type of OpenVINO; empty for one that is no element type."""
+    return _NUMPY_NAMES.get(name, "")
+
+
+def _labels(index: ModelIndex | None) -> dict[str, str]:
+    """What OpenVINO calls a node -> what a layer record does: it takes an output's name where a node has none."""
+    if index is None:
+        return {}
+    found = {index.names[tensor]: node.name or node.label for node in index.nodes for tensor in node.writes}
+    return found | {node.name: node.name for node in index.nodes if node.name}
+
+
+def _nodes(originals: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """The model's nodes among the names, joined by commas, that a layer was made of.
+
+    A node that becomes several operations gives them its name and a suffix, such as ``conv/WithoutBiases``. A name
+    that holds a comma itself is not told apart.
+    """
+    found = dict.fromkeys(label for name in originals.split(",") if (label := _label_of(name, labels)) is not None)
+    return tuple(found)
+
+
+def _label_of(name: str, labels: Mapping[str, str]) -> str | None:
+    while name not in labels and "/" in name:
+        name = name.rpartition("/")[0]
+    return labels.get(name)
+
+
+def mean_times(profiles: Iterable[Sequence[Any]]) -> dict[str, float]:
+    """Mean microseconds by the name of a layer, from the profiles of several runs."""
+    each: dict[str, list[float]] = {}
+    for profile in profiles:
+        for entry in profile:
+            if str(entry.status) == "Status.EXECUTED":
+                each.setdefault(entry.node_name, []).append(entry.real_time.total_seconds() * 1e6)
+    return {name: sum(found) / len(found) for name, found in each.items()}
