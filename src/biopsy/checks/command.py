@@ -5,13 +5,12 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks import process, verdict
+from biopsy.checks import aftermath, process, verdict
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
 
@@ -88,13 +87,13 @@ class CommandCheck:
         """
         words = self.words_for(candidate)
         try:
-            with tempfile.TemporaryDirectory(prefix="biopsy-check-", ignore_cleanup_errors=True) as folder:
-                told = Path(folder) / "verdict.json"
+            with aftermath.temporary_folder("biopsy-check-") as folder:
+                told = folder / "verdict.json"
                 started = time.monotonic()
                 ended = self._run(words, told, stop)
                 seconds = time.monotonic() - started
                 if ended.cause != "itself":
-                    process.end_marked(told)
+                    aftermath.end_marked([str(folder)])
                 return _evidence(ended, _said(told, ended), seconds)
         except OSError as error:
             raise errors.CheckError(

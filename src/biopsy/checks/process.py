@@ -7,14 +7,14 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from biopsy import errors
-from biopsy.checks import verdict
+from biopsy.checks import aftermath, verdict
 
 KEPT_OUTPUT = 8 << 20
 """Bytes of the beginning, and as many of the end, of what a check prints that are looked at."""
@@ -86,6 +86,7 @@ class Process:
     patient = True
 
     def __init__(self, words: Sequence[str], output: int, told: Path) -> None:
+        self._struck = False
         self._popen = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -95,6 +96,7 @@ class Process:
             start_new_session=True,
         )
         self.pid = self._popen.pid
+        aftermath.register(f"group {self.pid}")
         self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         sacrifice(self.pid)
 
@@ -109,10 +111,17 @@ class Process:
         if self._end is None and self._popen.poll() is None:
             return None
         end_group(self.pid)
+        self._strike()
         return self._popen.wait()
+
+    def _strike(self) -> None:
+        if not self._struck:
+            self._struck = True
+            aftermath.strike(f"group {self.pid}")
 
     def close(self) -> None:
         """Free the descriptor."""
+        self._strike()
         if self._end is not None:
             os.close(self._end)
 
@@ -262,33 +271,16 @@ def end_group(leader: int) -> None:
         os.kill(leader, signal.SIGKILL)  # it may not lead a group yet
 
 
-def end_marked(told: Path) -> None:
-    """End processes that left the group of a check, as daemons do: they still carry the path of its verdict file.
-
-    Only where /proc shows the environment of processes.
-    """
-    mark = f"{verdict.VARIABLE}={told}".encode()
-    for pid in _processes():
-        with suppress(OSError):
-            if pid != os.getpid() and mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                os.kill(pid, signal.SIGKILL)
-
-
 def memory_of_session(leader: int) -> int:
     """Resident bytes of all processes of a session; pages that they share count for each."""
     total = 0
-    for pid in _processes():
+    for pid in aftermath.processes():
         with suppress(OSError, ValueError, IndexError):
             # What stands after the name in brackets: state, parent, group, session, ...; the 22nd is the resident set.
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             if int(fields[3]) == leader:
                 total += int(fields[21]) * _PAGE
     return total
-
-
-def _processes() -> Iterator[int]:
-    with suppress(OSError):
-        yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- numbers, not paths
 
 
 def sacrifice(pid: int) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.aftermath import temporary_folder
 from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
@@ -96,8 +96,8 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     place = workspace(index, job.candidate, may_move=check.names_candidate and not job.files.artifacts.files)
     with contextlib.ExitStack() as stack:
         stack.callback(place.leave)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="biopsy-", ignore_cleanup_errors=True))
-        driver = _driver(index, check, job, listener, place, Path(folder))
+        folder = stack.enter_context(temporary_folder("biopsy-"))
+        driver = _driver(index, check, job, listener, place, folder)
         journal = open_journal(index, check, job)
         if journal is None:
             return _reduce(driver, schedule, job)
@@ -166,5 +166,6 @@ def _driver(
 
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
+    trials.note_place = place.note
     driver = Driver(problem, trials, place, listener)
     return driver

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
+from biopsy.reduction.workspace import remove_files
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
@@ -60,6 +62,7 @@ def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
 
     identity = dict(_identity(index, check, job))
     journal = Journal.open(wanted.journal, identity, fresh=wanted.fresh)
+    _remove_what_was_left(job, wanted.journal)
     try:
         if wanted.load is not None:
             from biopsy.checks.replay import load_replay
@@ -69,6 +72,23 @@ def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
         journal.close()
         raise
     return journal
+
+
+def _remove_what_was_left(job: Job, journal: Path) -> None:
+    """Remove files that a killed reduction with the same journal was about to write: nobody else has it now."""
+    output, external = job.target.output, job.target.external
+    written = (
+        output, None if external is None else output.with_name(external), journal,
+        job.target.min_good, job.files.info, job.files.inputs, job.remembering.save,
+    )  # fmt: skip
+    patterns: dict[Path, list[str]] = {}
+    for path in written:
+        if path is not None:
+            name = rf"\.{re.escape(path.name)}\.\d+\.part(-wal|-shm|-journal)?"
+            patterns.setdefault(path.parent, []).append(name)
+    patterns[output.parent].append(rf"\.{re.escape(output.stem)}\.\d+{re.escape(output.suffix)}")
+    for folder, names in patterns.items():
+        remove_files(folder, "|".join(names))
 
 
 def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, str]]:

@@ -118,7 +118,8 @@ class Trials:
     """Runs a check on models, remembers what it said, and tells the listener.
 
     ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
-    ``limited``: the budget counts, as it does while something is searched.
+    ``limited``: the budget counts, as it does while something is searched. ``note_place`` is told each path that
+    candidates will be written to.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Trials:
         self.repetitions = 1
         self.limited = False
         self.journal: Journal | None = None
+        self.note_place: Callable[[Path], None] = lambda place: None
         self.left = 0
         self._keep_other = keep_other
         self._budget = budget
@@ -302,10 +304,12 @@ class Trials:
         """A path for a candidate that no run looks at now; the first is where the user knows it to be."""
         taken = {flight.path for flight in (*self._flights, *self._ending)}
         path, number = self.candidate, 0
-        while path in taken:
+        while path in taken or (number and path not in self._places and path.exists()):
             number += 1
             path = self.candidate.with_name(f"{self.candidate.stem}.{number}{self.candidate.suffix}")
-        self._places.add(path)
+        if path not in self._places:
+            self._places.add(path)
+            self.note_place(path)
         return path
 
     def _ended(self, flight: _Flight) -> Judged:

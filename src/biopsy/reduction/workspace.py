@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
+from biopsy.checks.work import clear
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
 from biopsy.model.write import cannot_write
+
+_LONGEST_LIST = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,11 @@ class Workspace:
     copied: Path | None = None
     claim: Claim | None = None
 
+    def note(self, place: Path) -> None:
+        """Say that a candidate will be written to ``place``."""
+        if self.claim is not None:
+            self.claim.note(place)
+
     def leave(self) -> None:
         """Remove the copied weights, and let others use the path."""
         if self.copied is not None:
@@ -38,17 +47,25 @@ class Workspace:
 
 
 class Claim:
-    """The right to write candidates to a path, held by one process at a time. It ends with the process, however."""
+    """The right to write candidates to a path, held by one process at a time. It ends with the process, however.
+
+    The file that is locked lists the places that are written to, so that whoever has the right next can remove what a
+    process that was killed has left there.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises BlockingIOError if another process has it, OSError if the folder cannot be written."""
         self._lock = path.with_name(f".{path.name}.lock")
-        self._descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _lock(self._descriptor)
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        self._descriptor = _locked(self._lock)
+        _remove_what_was_left(path, os.read(self._descriptor, _LONGEST_LIST))
+        os.ftruncate(self._descriptor, 0)
+        self.note(path)
+
+    def note(self, place: Path) -> None:
+        """List a place before something is written there."""
+        with contextlib.suppress(OSError):  # no room: then it is left there if this process is killed
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+            os.write(self._descriptor, os.fsencode(place.absolute()) + b"\0")
 
     def release(self) -> None:
         """Give the path free."""
@@ -57,12 +74,46 @@ class Claim:
         os.close(self._descriptor)
 
 
+def _locked(path: Path) -> int:
+    """The descriptor of a file that is locked, and still stands where it stood when it was opened."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(descriptor)
+            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
 def _lock(descriptor: int) -> None:
     try:
         import fcntl
     except ImportError:  # not on this platform: two reductions in one folder are not told apart
         return
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_what_was_left(path: Path, noted: bytes) -> None:
+    """Remove candidates at the places ``noted``, as far as they are named after ``path``."""
+    ours = re.compile(rf"\.?{re.escape(path.stem)}(\.\d+)*{re.escape(path.suffix)}")
+    for place in (Path(os.fsdecode(name)) for name in noted.split(b"\0") if name):
+        if ours.fullmatch(place.name):
+            with contextlib.suppress(OSError):
+                clear(place, whole=True)
+            remove_files(place.parent, rf"\.{re.escape(place.name)}\.\d+\.part")
+
+
+def remove_files(folder: Path, pattern: str) -> None:
+    """Remove the files of a folder of which the whole name matches a pattern."""
+    matching = re.compile(pattern)
+    with contextlib.suppress(OSError):
+        for name in [entry.name for entry in os.scandir(folder)]:
+            if matching.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    (folder / name).unlink()
 
 
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
@@ -84,7 +135,9 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 
 def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     try:
-        return Claim(wanted), wanted
+        claim = Claim(wanted)
+        _clear_other_claims(wanted)
+        return claim, wanted
     except BlockingIOError:
         if may_move:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
@@ -95,6 +148,15 @@ def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],
     )
+
+
+def _clear_other_claims(wanted: Path) -> None:
+    """Remove what those have left who had to write beside ``wanted`` and were killed."""
+    beside = re.compile(rf"\.({re.escape(wanted.stem)}\.\d+{re.escape(wanted.suffix)})\.lock")
+    for found in [beside.fullmatch(name) for name in os.listdir(wanted.parent)]:  # noqa: PTH208 -- names, not paths
+        if found is not None:
+            with contextlib.suppress(OSError):  # whoever has it is alive
+                Claim(wanted.with_name(found[1])).release()
 
 
 def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:

@@ -1,0 +1,154 @@
+"""biopsy ended by SIGKILL at any moment: nothing goes on running, and the same line ends at the same file."""
+
+import random
+import re
+import time
+
+import pytest
+
+from biopsy.checks import aftermath, verdict
+from faults.conftest import is_alive, wait_until
+
+SLEEPS = "time.sleep(0.01)\nsys.exit('n3' in names and 'n9' in names)"
+EXPECTED = re.compile(
+    r"m\.onnx|r\.onnx|r\.onnx\.journal(-wal)?|\.r\.onnx(\.journal)?\.\d+\.part(-wal|-journal)?|\.r\.\d+\.onnx"
+    r"|\.?polygraphy_debug(\.\d+)?\.onnx(\.lock|\.\d+\.part)?"
+)
+
+
+def moments(count: int, seed: int) -> list[float]:
+    """Parts of a duration, spread over all of it."""
+    spread = random.Random(seed)
+    return [(number + spread.random()) / count for number in range(count)]
+
+
+def kill_at_moments(place, count: int, seed: int) -> None:
+    place.model(12)
+    words = ["m.onnx", "-o", "r.onnx", "--jobs", "1", "--check", *place.check(SLEEPS)]
+    started = time.monotonic()
+    assert place.reduce(*words).status == 0
+    whole = time.monotonic() - started
+    expected = (place.folder / "r.onnx").read_bytes()
+    resumed = 0
+    for number, moment in enumerate(moments(count, seed)):
+        (place.folder / "r.onnx").unlink()
+        words[4] = "12"[number % 2]
+        for part in (moment, 1 - moment)[: 1 + number % 3 // 2]:  # some are killed twice
+            process = place.start(*words)
+            time.sleep(part * whole)
+            process.kill()
+            process.communicate()
+            assert place.everyone_has_ended(), moment
+            assert wait_until(lambda: not list(place.temporary.iterdir()), 10), list(place.temporary.iterdir())
+            assert not [name for name in place.files() if not EXPECTED.fullmatch(name)]
+        ran = place.reduce(*words)
+        assert ran.status == 0, ran.told
+        resumed += "remembered in r.onnx.journal" in ran.told
+        assert (place.folder / "r.onnx").read_bytes() == expected, (moment, ran.told)
+        assert place.files() == {"m.onnx", "r.onnx"}, (moment, ran.told)
+    assert resumed >= count // 4  # early ones have nothing to go on from, late ones have ended
+
+
+def test_killed_at_eight_moments_it_goes_on_to_the_same_result(place) -> None:
+    kill_at_moments(place, 8, seed=1)
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_moments_it_goes_on_to_the_same_result(place) -> None:
+    kill_at_moments(place, 50, seed=2)
+
+
+HANGS = """
+if len(names) == 6:
+    if not os.fork():
+        os.setsid()
+        if os.fork(): os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open('pids.txt', 'a').write(f'{os.getpid()}\\n')
+    time.sleep(60)
+sys.exit('n3' in names and 'n9' in names)
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_checks_of_a_killed_biopsy_end_with_their_daemons_and_temporary_files(place, jobs: str) -> None:
+    place.model(12)
+    process = place.start("m.onnx", "-o", "r.onnx", "--jobs", jobs, "--check", *place.check(HANGS))
+    assert wait_until(lambda: place.told("pids.txt"))
+    process.kill()
+    process.communicate()
+    assert place.everyone_has_ended()
+    assert not any(map(is_alive, map(int, place.told("pids.txt"))))
+    assert wait_until(lambda: not list(place.temporary.iterdir()))
+    place.check("sys.exit('n3' in names and 'n9' in names)")
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--jobs", jobs, "--fresh", "--check", *place.check(SLEEPS))
+    assert ran.status == 0, ran.told
+    for path in place.folder.glob("r.onnx.journal.1*"):
+        path.unlink()
+
+
+def test_a_file_of_the_user_that_is_named_like_a_candidate_stays(place) -> None:
+    place.model(12)
+    (place.folder / "polygraphy_debug.1.onnx").write_bytes(b"mine")
+    words = ["m.onnx", "-o", "r.onnx", "--jobs", "2", "--check", *place.check(SLEEPS)]
+    assert place.reduce(*words).status == 0
+    process = place.start(*words)
+    time.sleep(0.8)
+    process.kill()
+    process.communicate()
+    assert place.reduce(*words).status == 0
+    mine = place.folder / "polygraphy_debug.1.onnx"
+    assert mine.read_bytes() == b"mine"
+    mine.unlink()
+
+
+def test_what_a_second_one_that_was_killed_has_left_is_removed_by_the_next(place) -> None:
+    """The second one writes its candidates under another name, for the first has the usual one."""
+    place.model(12)
+    slow = place.check("time.sleep(0.2)\nsys.exit('n3' in names and 'n9' in names)")
+    first = place.start("m.onnx", "-o", "a.onnx", "--check", *slow)
+    assert wait_until((place.folder / ".polygraphy_debug.onnx.lock").exists)
+    second = place.start("m.onnx", "-o", "b.onnx", "--check", *slow)
+    assert wait_until(lambda: list(place.folder.glob(f"polygraphy_debug.{second.pid}*.onnx")))
+    second.kill()
+    second.communicate()
+    third = place.start("m.onnx", "-o", "c.onnx", "--check", *slow)  # while the first still runs
+    assert first.wait(60) == third.wait(60) == 0
+    for process in (first, third):
+        process.communicate()
+    assert place.reduce("m.onnx", "-o", "b.onnx", "--check", *slow).status == 0
+    assert place.files() == {"m.onnx", "a.onnx", "b.onnx", "c.onnx"}
+    assert place.nodes("a.onnx") == place.nodes("b.onnx") == place.nodes("c.onnx")
+
+
+def test_the_one_who_cleans_up_knows_checks_by_the_variable_that_they_are_told(place) -> None:
+    assert aftermath.VARIABLE == verdict.VARIABLE
+
+
+def test_a_reduction_in_a_check_of_a_reduction_is_ended_with_its_own_checks(place) -> None:
+    """biopsy in biopsy: the outer one is killed while a check of the inner one hangs."""
+    place.model(12)
+    inner = " ".join(place.check(HANGS, "inner.py"))
+    line = f'biopsy debug reduce "$0" -o inner.onnx --fresh --check {inner}; exit 1'
+    words = [
+        "m.onnx",
+        "-o",
+        "r.onnx",
+        "--iter-artifact",
+        "outer.onnx",
+        "--jobs",
+        "1",
+        "--check",
+        "sh",
+        "-c",
+        line,
+        "{}",
+    ]
+    process = place.start(*words)
+    assert wait_until(lambda: place.told("pids.txt"))
+    process.kill()
+    process.communicate()
+    assert place.everyone_has_ended()
+    assert wait_until(lambda: not list(place.temporary.iterdir()))
+    for path in place.folder.iterdir():
+        path.unlink()
