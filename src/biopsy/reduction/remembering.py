@@ -69,26 +69,24 @@ def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
 
             journal.found += load_replay(wanted.load, journal)
     except BaseException:
-        journal.close()
+        (journal.close if journal.found else journal.remove)()
         raise
     return journal
 
 
 def _remove_what_was_left(job: Job, journal: Path) -> None:
-    """Remove files that a killed reduction with the same journal was about to write: nobody else has it now."""
+    """Remove files that a killed reduction was about to write."""
     output, external = job.target.output, job.target.external
     written = (
         output, None if external is None else output.with_name(external), journal,
         job.target.min_good, job.files.info, job.files.inputs, job.remembering.save,
     )  # fmt: skip
-    patterns: dict[Path, list[str]] = {}
     for path in written:
         if path is not None:
-            name = rf"\.{re.escape(path.name)}\.\d+\.part(-wal|-shm|-journal)?"
-            patterns.setdefault(path.parent, []).append(name)
-    patterns[output.parent].append(rf"\.{re.escape(output.stem)}\.\d+{re.escape(output.suffix)}")
-    for folder, names in patterns.items():
-        remove_files(folder, "|".join(names))
+            part = rf"\.{re.escape(path.name)}\.(?P<process>\d+)\.part(-wal|-shm|-journal)?"
+            remove_files(path.parent, part, but_of_the_living=True)
+    copy = rf"\.{re.escape(output.stem)}\.(?P<process>\d+){re.escape(output.suffix)}"
+    remove_files(output.parent, copy, but_of_the_living=True)
 
 
 def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, str]]:

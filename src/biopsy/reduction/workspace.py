@@ -106,14 +106,29 @@ def _remove_what_was_left(path: Path, noted: bytes) -> None:
             remove_files(place.parent, rf"\.{re.escape(place.name)}\.\d+\.part")
 
 
-def remove_files(folder: Path, pattern: str) -> None:
-    """Remove the files of a folder of which the whole name matches a pattern."""
+def remove_files(folder: Path, pattern: str, *, but_of_the_living: bool = False) -> None:
+    """Remove the files of a folder of which the whole name matches a pattern.
+
+    ``but_of_the_living``: not those of processes that still run; the pattern's group ``process`` is the number of one.
+    """
     matching = re.compile(pattern)
     with contextlib.suppress(OSError):
-        for name in [entry.name for entry in os.scandir(folder)]:
-            if matching.fullmatch(name):
+        for found in [matching.fullmatch(name) for name in os.listdir(folder)]:  # noqa: PTH208 -- names, not paths
+            if found is not None and not (but_of_the_living and _is_alive(int(found["process"]))):
                 with contextlib.suppress(OSError):
-                    (folder / name).unlink()
+                    (folder / found[0]).unlink()
+
+
+def _is_alive(process: int) -> bool:
+    if os.name != "posix":
+        return True  # nobody knows: there this signal would end it
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
