@@ -83,3 +83,13 @@ def test_no_file_stays_behind(crashing: Worker, feeds: Path, scratch: Path) -> N
         crashing.run(model("Neg"), feeds)
     crashing.close()
     assert list(scratch.iterdir()) == []
+
+
+def test_it_tells_the_version_of_its_engine_or_that_there_is_none(scratch: Path) -> None:
+    import onnxruntime
+
+    with Worker("onnxrt", scratch) as worker:
+        worker.start()
+        assert worker.version() == onnxruntime.__version__
+    with Worker("nobodys", scratch) as worker, pytest.raises(errors.EngineMissing):
+        worker.version()

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -36,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("run",), "biopsy.cli.run", "run a model in one or more engines and compare the outputs"),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
     Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command: how often it fails, and in which ways"),
+    Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
     Command(("inspect", "model"), "biopsy.cli.inspect.model", "show the nodes, attributes and weights of a model"),
@@ -105,14 +107,7 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
         return _outside_commands(program, words, console)
     used = len(command.words)
     module = importlib.import_module(command.module)
-    parser = Parser(
-        prog=" ".join((program, *command.words)),
-        description=command.summary,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    _add_output_options(parser)
-    module.configure(parser)
+    parser = parser_of(program, command)
     own, rest = _split_at(getattr(module, "REST_OPTIONS", ()), words[used:])
     try:
         args = parser.parse_args(own)
@@ -122,6 +117,20 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
         args.check = rest
     console.verbosity = args.verbose - args.quiet
     return int(module.execute(args, console))
+
+
+@cache
+def parser_of(program: str, command: Command) -> Parser:
+    """The parser of a command, made once: a fork of a process that has made it finds it ready."""
+    parser = Parser(
+        prog=" ".join((program, *command.words)),
+        description=command.summary,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    _add_output_options(parser)
+    importlib.import_module(command.module).configure(parser)
+    return parser
 
 
 def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,6 +63,11 @@ class Worker:
         if self._process is None:
             self._send({"engine": self.engine})
 
+    def version(self) -> str:
+        """The version of the engine's package. Raises EngineMissing if it cannot be imported."""
+        version: str = self._ask({"engine": self.engine, "wants": "version"})["version"]
+        return version
+
     def run(self, model: ModelInput, feeds: Path, outputs: Sequence[str] | None = None) -> list[dict[str, Array]]:
         """The outputs of a model for every feed of a file, each a view of a mapped file that has no name any more.
 
@@ -78,7 +83,7 @@ class Worker:
             if path is None:
                 write_whole(written, [model.data])
                 path = written
-            self._ask(
+            answer = self._ask(
                 {
                     "engine": self.engine,
                     "model": str(path),
@@ -88,6 +93,7 @@ class Worker:
                     "outputs": None if outputs is None else list(outputs),
                 }
             )
+            self.remarks = tuple(answer["remarks"])
             return _mapped(output)
         finally:
             for file in (output, written):
@@ -125,8 +131,8 @@ class Worker:
             self._process.stdin.flush()
         return self._process
 
-    def _ask(self, request: dict[str, Any]) -> None:
-        """Have a request done. Raises what went wrong."""
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request. Raises what went wrong."""
         process = self._send(request)
         late = threading.Event()
 
@@ -146,7 +152,7 @@ class Worker:
             raise self._death(process, stage, timed_out=late.is_set())
         if "error" in answer:
             raise rebuilt(answer)
-        self.remarks = tuple(answer["remarks"])
+        return answer
 
     def _death(self, process: subprocess.Popen[bytes], stage: errors.Stage, *, timed_out: bool) -> errors.BiopsyError:
         status = process.wait()
@@ -217,11 +223,11 @@ def main() -> int:
 
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        if "model" not in request:
+        if "model" not in request and "wants" not in request:
             _warm_up(request["engine"])
             continue
         try:
-            say({"remarks": _serve(request, say)})
+            say({"version": type(create(request["engine"])).version()} if "wants" in request else _serve(request, say))
         except errors.BiopsyError as error:
             say(told(error))
         except Exception as error:
@@ -235,7 +241,7 @@ def _warm_up(engine: str) -> None:
         type(create(engine)).version()
 
 
-def _serve(request: dict[str, Any], say: Any) -> list[str]:
+def _serve(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     from biopsy.engines.runner import run_session
     from biopsy.tensors import files
     from biopsy.tensors.results import release
@@ -255,4 +261,4 @@ def _serve(request: dict[str, Any], say: Any) -> list[str]:
     files.write_results(Path(request["output"]), [result])
     for feed in feeds:
         release(*(feed[name] for name in session.inputs if name in feed))
-    return list(session.remarks)
+    return {"remarks": list(session.remarks)}

@@ -1,0 +1,210 @@
+"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only hand an error on."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli import option_groups, options, run_options
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.evidence.examine import Question
+    from biopsy.evidence.layers import Findings
+    from biopsy.evidence.report import Engines
+    from biopsy.model.tensor_type import TensorType
+    from biopsy.tensors.results import Feed
+
+DEFAULT_REFERENCE = "onnxrt:optimization=none"
+_DEFAULT_LIMIT = "1GB"
+
+_EPILOG = """\
+examples:
+  biopsy debug layers model.onnx --suspect onnxrt
+  biopsy debug layers model.onnx --reference-engine reference:float64 --suspect openvino --atol 1e-3 --rtol 1e-3
+  biopsy debug layers model.onnx --suspect openvino --load-inputs inputs.npz --report layers.json --csv layers.csv
+  biopsy debug reduce model.onnx -o reduced.onnx --order-by layers.json --check biopsy run {} --onnxrt --openvino
+
+exit status: 0 no tensor is out of tolerance; 1 some layer is wrong, or the suspect fails on the model; 2 wrong usage;
+4 nothing was concluded (an engine is missing, the reference cannot run the model); 5 interrupted, what was measured
+until then is shown and reported"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug layers``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    group = parser.add_argument_group("engines")
+    spec = "NAME[:key=value,...]"
+    group.add_argument(
+        "--suspect",
+        required=True,
+        metavar=spec,
+        help="the engine to examine, such as openvino; 'biopsy doctor' lists all",
+    )
+    group.add_argument(
+        "--reference-engine",
+        default=DEFAULT_REFERENCE,
+        metavar=spec,
+        help=f"the engine that is believed; best one that does not optimize (default: {DEFAULT_REFERENCE})",
+    )
+    group.add_argument(
+        "--run-timeout", type=options.duration, metavar="TIME", help="end a run that takes longer, as 90s"
+    )
+    group = parser.add_argument_group("what to measure, and how much to show")
+    group.add_argument(
+        "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
+    )
+    group.add_argument(
+        "--top", type=options.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
+    )
+    group.add_argument("--report", type=Path, metavar="FILE.json", help="write all that was found as JSON")
+    group.add_argument("--csv", type=Path, metavar="FILE.csv", help="write one line per layer as CSV")
+    group.add_argument("--events", type=Path, metavar="FILE", help="write what happens as JSON lines")
+    _add_memory(parser)
+    option_groups.add_inputs(parser)
+    group = parser.add_argument_group("what is out of tolerance")
+    option_groups.add_tolerances(group)
+    run_options.add_limits(parser)
+    parser.set_defaults(load_outputs=None)
+
+
+def _add_memory(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("memory and files")
+    group.add_argument(
+        "--memory-limit",
+        type=options.byte_size,
+        default=_DEFAULT_LIMIT,
+        metavar="SIZE",
+        help="keep at most so much of the values of tensors in memory; they are computed in batches and kept in a file "
+        f"(default: {_DEFAULT_LIMIT})",
+    )
+    group.add_argument(
+        "--work-dir",
+        type=Path,
+        metavar="DIR",
+        help="where that file stands while it is needed: it holds every tensor of every sample (default: the system's "
+        "folder for such files)",
+    )
+    option_groups.add_weights_folder(group)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
+    from biopsy.cli.debug.check_options import ended_politely
+    from biopsy.cli.debug.layers_report import Report, say_result
+    from biopsy.evidence.examine import Examination
+
+    _require_sense(args)
+    question = _question(args, console)
+    interrupted = False
+    with (
+        tempfile.TemporaryDirectory(prefix="biopsy-", dir=args.work_dir, ignore_cleanup_errors=True) as scratch,
+        ended_politely(),
+        Report(console, args.events) as report,
+    ):
+        examination = Examination(question, Path(scratch), report)
+        report.model(question.index, args.model)
+        try:
+            found = examination.run()
+        except KeyboardInterrupt:
+            found, interrupted = examination.findings, True
+    _write(args, found, examination.engines, examination.samples)
+    say_result(console, found, args)
+    if interrupted:
+        kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
+        raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
+    return 0 if found.passed else 1
+
+
+def _require_sense(args: argparse.Namespace) -> None:
+    from biopsy.model.load import require_file
+    from biopsy.model.write import require_writable
+
+    require_file(args.model)
+    by_place: dict[Path, str] = {args.model.resolve(): "the model"}
+    written = {"--report": args.report, "--csv": args.csv, "--events": args.events, "--save-inputs": args.save_inputs}
+    for option, path in written.items():
+        if path is None:
+            continue
+        other = by_place.setdefault(path.resolve(), option)
+        if other != option:
+            raise errors.UsageError(f"{path} is given twice, for {other} and for {option}: it would be lost")
+        if path.suffix or option != "--save-inputs":
+            require_writable(path)
+    if args.work_dir is not None and not args.work_dir.is_dir():
+        raise errors.UsageError(f"there is no folder {args.work_dir}", next_steps=[f"mkdir -p {args.work_dir}"])
+
+
+def _question(args: argparse.Namespace, console: Console) -> Question:
+    from biopsy.cli.run_options import limits_of
+    from biopsy.cli.run_settings import tolerances_of
+    from biopsy.engines.base import ModelInput
+    from biopsy.engines.registry import create
+    from biopsy.evidence.examine import Question
+    from biopsy.evidence.judge import Judge
+    from biopsy.model.index import index_file
+
+    suspect, reference = create(args.suspect), create(args.reference_engine)
+    if not reference.capabilities.marks_any_tensor:
+        raise errors.UsageError(
+            f"{args.reference_engine} gives no inner tensors: it cannot be the reference",
+            next_steps=[f"--reference-engine {DEFAULT_REFERENCE}"],
+        )
+    index = index_file(args.model, args.external_data_dir)
+    return Question(
+        index,
+        ModelInput(b"", index.folder, args.model),
+        args.reference_engine,
+        args.suspect,
+        lambda wanted: _feeds(wanted, args, console),
+        args.memory_limit if isinstance(args.memory_limit, int) else options.byte_size(args.memory_limit),
+        Judge(*tolerances_of(args), limits_of(args)),
+        _pattern(args.nodes),
+        suspect.capabilities,
+        args.run_timeout,
+    )
+
+
+def _pattern(text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise errors.UsageError(f"--nodes {text}: no regular expression: {error}") from error
+
+
+def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+    """The input samples, saved if that is asked for."""
+    from biopsy.cli.run_settings import inputs_of
+    from biopsy.engines.feeding import feeds_for
+    from biopsy.engines.runner import checked_feed
+
+    found = feeds_for(wanted, inputs_of(args))
+    if found.made_up:
+        console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
+    for name, shape in found.guessed.items():
+        console.warn(
+            f"the model leaves the shape of input {name!r} open: {list(shape)} is used (--input-shapes {name}:[...] to "
+            "choose)"
+        )
+    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+    if args.save_inputs is not None:
+        from biopsy.tensors.files import write_feeds
+
+        write_feeds(args.save_inputs, feeds)
+    return feeds
+
+
+def _write(args: argparse.Namespace, found: Findings, engines: Engines, samples: int) -> None:
+    from biopsy.evidence.report import as_csv, as_json
+    from biopsy.model.write import write_whole
+
+    if args.report is not None:
+        write_whole(args.report, [as_json(found, args.model, engines, samples)])
+    if args.csv is not None:
+        write_whole(args.csv, [as_csv(found)])

@@ -1,0 +1,305 @@
+"""What ``debug layers`` shows: a line for each thing learnt, then a table of layers, and what to do next."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from biopsy import events
+from biopsy.cli.progress import COLUMN, EventLog, LiveLine, time_left
+from biopsy.model.weight_text import count, printable, size_text
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.evidence.layers import Findings, Group, Layer, Observed, Origin, Suspect, TensorError
+    from biopsy.model.index import ModelIndex
+
+_STAGES = {
+    "record": "recording",
+    "alone": "layers alone",
+    "whole": "whole model",
+    "marks": "which marks hide it",
+    "groups": "pieces",
+}
+_MOST_LABELS = 12
+
+
+class Report:
+    """Listens to an examination: lines and one live line; events into the file ``log``."""
+
+    def __init__(self, console: Console, log: Path | None) -> None:
+        self._console = console
+        self._log = EventLog(log)
+        self._live = LiveLine(console)
+        self._stage = ""
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Report:
+        self._log.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        self._log.__exit__(kind, value, trace)
+
+    def model(self, index: ModelIndex, path: Path) -> None:
+        """Say what was understood."""
+        self(
+            events.ModelRead(
+                str(path),
+                len(index.nodes),
+                index.opset,
+                len(index.fed_inputs()),
+                len(index.outputs),
+                index.weight_bytes,
+            )
+        )
+
+    def __call__(self, event: events.Event) -> None:
+        """Take one event: log it, show it."""
+        self._log.write(event)
+        if isinstance(event, events.Measured):
+            self._progress(event)
+            return
+        self._live.stop()
+        if isinstance(event, events.ModelRead):
+            inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
+            what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
+            line(self._console, "model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
+        elif isinstance(event, events.Recorded):
+            what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
+            line(self._console, "recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
+        elif isinstance(event, events.Remark):
+            (self._console.warn if event.grave else self._console.note)(event.text)
+
+    def _progress(self, event: events.Measured) -> None:
+        if event.stage != self._stage:
+            self._stage, self._started = event.stage, time.monotonic()
+        spent = time.monotonic() - self._started
+        left = time_left(spent / max(event.done, 1) * (event.total - event.done)) if spent > 1 else ""
+        text = f"{event.done} of {event.total}{f' · {left}' if left else ''}"
+        self._live.update(_STAGES.get(event.stage, event.stage), text, event.done / max(event.total, 1))
+
+
+def line(console: Console, head: str, text: str) -> None:
+    """A line that begins with a word in its column."""
+    console.note(f"{head:<{COLUMN}} {text}")
+
+
+def say_result(console: Console, found: Findings, args: argparse.Namespace) -> None:
+    """All that is to be known about the findings, the verdict first."""
+    for remark in found.remarks:
+        console.warn(remark)
+    _say_whole(console, found, args.suspect)
+    _say_alone(console, found)
+    _say_table(console, found, args.top)
+    for group in found.groups:
+        _say_group(console, group)
+    for observed in found.observed:
+        _say_observed(console, observed)
+    _say_origins(console, found)
+    _say_verdict(console, found)
+    _say_next(console, found, args)
+
+
+def _say_whole(console: Console, found: Findings, suspect: str) -> None:
+    if found.failure is not None:
+        line(console, "whole", f"{suspect} {found.failure.text}")
+        return
+    wrong = [output for output in found.outputs if not output.passed]
+    if wrong:
+        what = f"output {_quoted(wrong[0].tensor)} is wrong: {_error_text(wrong[0])}"
+        what += f", as {'is 1 other' if len(wrong) == 2 else f'are {len(wrong) - 1} others'}" if len(wrong) > 1 else ""
+    else:
+        what = f"{count(len(found.outputs), 'output')} within the tolerances"
+    line(console, "whole", f"{suspect} · {what}")
+    measured = [layer.propagated for layer in found.layers if layer.propagated is not None]
+    if measured:
+        beyond = sum(not error.passed for error in measured)
+        line(console, "marked", f"{beyond} of {count(len(measured), 'layer')} out of tolerance in the whole model")
+
+
+def _say_alone(console: Console, found: Findings) -> None:
+    run = [layer for layer in found.layers if layer.introduced is not None]
+    wrong = sum(layer.verdict == "introduces" for layer in run)
+    text = f"{wrong} of {count(len(run), 'layer')} out of tolerance alone"
+    failing = [layer for layer in found.layers if layer.failure is not None]
+    if failing:
+        cause = failing[0].failure
+        text += f" · {len(failing)} cannot be run alone ({cause.kind if cause else ''})"
+    line(console, "alone", text)
+
+
+# The table
+
+
+_HEAD = ("layer", "introduces", "x allowed", "in whole", "worst element")
+
+
+def _say_table(console: Console, found: Findings, most: int) -> None:
+    """The layers that make errors, worst first; numbers to the right, aligned."""
+    by_number = {layer.number: layer for layer in found.layers}
+    single = [one for one in found.suspects if len(one.nodes) == 1 and one.nodes[0] in by_number]
+    if not single:
+        return
+    rows = [_row(one, by_number[one.nodes[0]]) for one in single[:most]]
+    widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in range(len(_HEAD) - 1)]
+    console.note("")
+    for row in (_HEAD, *rows):
+        cells = [f"{row[0]:<{widths[0]}}", *(f"{row[place]:>{widths[place]}}" for place in (1, 2, 3)), row[4]]
+        console.say("  ".join(cells).rstrip())
+    if len(single) > most:
+        console.say(f"and {len(single) - most} more (--top N, --report, --csv)")
+    console.note("")
+
+
+def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
+    whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
+    if one.failure is not None:
+        return printable(layer.label), "fails", "-", whole, one.failure.text
+    assert one.error is not None
+    return (
+        printable(layer.label),
+        _number(one.error.absolute),
+        _number(one.error.times),
+        whole,
+        f"{_quoted(one.error.tensor)} {_worst_text(one.error)}",
+    )
+
+
+def _number(value: float) -> str:
+    return "inf" if math.isinf(value) else f"{value:.3g}"
+
+
+def _quoted(name: str) -> str:
+    return f"'{printable(name)}'"
+
+
+def _worst_text(error: TensorError) -> str:
+    from biopsy.comparison.describe import index, number
+
+    if error.worst is None:
+        return error.reason or ""
+    sample = f" of sample {error.sample}" if error.sample else ""
+    return f"{index(error.worst.index)}{sample}: {number(error.worst.actual)}, expected {number(error.worst.expected)}"
+
+
+def _error_text(error: TensorError) -> str:
+    if error.worst is None:
+        return error.reason or ""
+    return f"|difference| up to {_number(error.absolute)} at {_worst_text(error)}"
+
+
+# What else was found
+
+
+def _say_group(console: Console, group: Group) -> None:
+    cause = "they fail" if group.failure is not None else "they are wrong"
+    line(console, "together", f"{count(len(group.nodes), 'layer')}, right one by one: {cause} when run as one piece")
+    labels = [printable(label) for label in group.labels[:_MOST_LABELS]]
+    more = f" and {len(group.labels) - _MOST_LABELS} more" if len(group.labels) > _MOST_LABELS else ""
+    console.say(f"{'':<{COLUMN}} {' -> '.join(labels)}{more}")
+    if group.failure is not None:
+        console.say(f"{'':<{COLUMN}} {group.failure.text}")
+    elif group.error is not None:
+        console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
+    if group.hides:
+        console.say(f"{'':<{COLUMN}} with the tensors between them marked as outputs it is gone: a fault of fusion")
+
+
+def _say_observed(console: Console, observed: Observed) -> None:
+    names = ", ".join(_quoted(name) for name in observed.tensors[:4])
+    more = f" and {len(observed.tensors) - 4} more" if len(observed.tensors) > 4 else ""
+    what = {
+        "gone": f"with {names}{more} marked as an output, the failure of {_quoted(observed.output)} is gone: the "
+        "engine fuses across it",
+        "appears": f"{_quoted(observed.output)} is right, and wrong when tensors are marked ({names}{more})",
+        "differs": f"{_quoted(observed.output)} has other values when tensors are marked ({names}{more})",
+    }[observed.change]
+    console.say(f"{'observing':<{COLUMN}} {what}")
+
+
+def _say_origins(console: Console, found: Findings) -> None:
+    """The first origin of NaN or infinity of each engine; one line for both where it is the same layer."""
+    first: dict[str, Origin] = {}
+    for origin in found.origins:
+        first.setdefault(origin.engine, origin)
+    by_layer: dict[int, list[Origin]] = {}
+    for origin in first.values():
+        by_layer.setdefault(origin.number, []).append(origin)
+    for same in by_layer.values():
+        one = same[-1]
+        counts = ((one.nan, "NaN"), (one.inf, "inf"))
+        what = " and ".join(f"{number} {kind}" for number, kind in counts if number)
+        who = "both engines" if len(same) > 1 else one.engine
+        where = f"{printable(one.label)} in {who}: {what} in {_quoted(one.tensor)}"
+        console.say(f"{'NaN/inf':<{COLUMN}} begins at {where}, its inputs are finite")
+
+
+def _say_verdict(console: Console, found: Findings) -> None:
+    first = found.first_wrong
+    if first is not None:
+        layer, error = first
+        console.say(
+            f"{'first':<{COLUMN}} {_quoted(error.tensor)} of {printable(layer.label)} is the first tensor out of "
+            "tolerance"
+        )
+    if found.is_masked:
+        console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
+    labels = [" -> ".join(printable(label) for label in one.labels) for one in found.suspects[:3]]
+    more = f" and {len(found.suspects) - 3} more" if len(found.suspects) > 3 else ""
+    incomplete = "" if found.complete else " (interrupted: not all was measured)"
+    if labels:
+        console.say(f"FAILED | {'; '.join(labels)}{more}{incomplete}")
+    elif found.passed:
+        console.say(f"PASSED | no tensor is out of tolerance{incomplete}")
+    else:
+        console.say(f"FAILED | tensors are out of tolerance, and no layer alone makes them so{incomplete}")
+
+
+def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:
+    if not found.suspects:
+        return
+    engines = ["--engine", args.reference_engine, "--engine", args.suspect]
+    order = ["--order-by", str(args.report)] if args.report is not None else []
+    tolerances = [
+        word for option, words in (("--atol", args.atol), ("--rtol", args.rtol)) if words for word in (option, *words)
+    ]
+    check = ["--check", "biopsy", "run", "{}", *engines, *tolerances]
+    lines = [
+        ["biopsy", "debug", "reduce", str(args.model), "-o", "reduced.onnx", *order, *check],
+        _extract(found, args.model),
+    ]
+    head = "Next"
+    console.note("")
+    for words in lines:
+        if words:
+            console.note(f"{head:<8} {_joined(words)}")
+            head = ""
+
+
+def _extract(found: Findings, model: Path) -> list[str]:
+    """The command that cuts the worst layer out; none for a group, which the reduction finds."""
+    worst = found.suspects[0]
+    layer = next((layer for layer in found.layers if (layer.number,) == worst.nodes), None)
+    if layer is None:
+        return []
+    inputs = [f"{name}:auto:auto" for name in layer.inputs]
+    outputs = [f"{name}:auto" for name in layer.outputs]
+    return [
+        *("biopsy", "surgeon", "extract", str(model), "-o", "layer.onnx"),
+        *(["--inputs", *inputs] if inputs else []),
+        *("--outputs", *outputs),
+    ]
+
+
+def _joined(words: Sequence[str]) -> str:
+    return " ".join(word if word == "{}" else shlex.quote(word) for word in words)

@@ -1,0 +1,143 @@
+"""Errors in the whole model, run by the suspect: unmarked, then with its tensors marked as outputs batch by batch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from biopsy import errors, events
+from biopsy.engines.base import ModelInput
+from biopsy.engines.worker import Worker
+from biopsy.evidence.alone import CANNOT_RUN, failure_of
+from biopsy.evidence.few import few
+from biopsy.evidence.judge import Judge, Odd, odd
+from biopsy.evidence.layers import Failure, Observed, TensorError
+from biopsy.evidence.recorded import Recorded
+from biopsy.tensors.recording import Request, plan
+from biopsy.tensors.results import Array, release, same_values
+
+_MOST_TRIES = 200
+"""Runs that looking for the tensors that hide a failure may take."""
+
+
+@dataclass
+class Whole:
+    """Runs the whole model in the suspect.
+
+    ``outputs`` are the errors of the model's outputs, ``failure`` why there are none; ``propagated`` those of tensors,
+    each marked in one batch; ``odd`` the NaN and infinities in them. ``observed``: what marking has changed.
+    ``unmarkable``: tensors that the suspect cannot give. ``wavers``: it gives other values from run to run.
+    """
+
+    model: ModelInput
+    recorded: Recorded
+    worker: Worker
+    judge: Judge
+    listener: events.Listener
+    outputs: dict[str, TensorError] = field(default_factory=dict)
+    failure: Failure | None = None
+    propagated: dict[str, TensorError] = field(default_factory=dict)
+    odd: dict[str, Odd] = field(default_factory=dict)
+    observed: list[Observed] = field(default_factory=list)
+    unmarkable: list[str] = field(default_factory=list)
+    wavers: bool = False
+    _unmarked: Sequence[Mapping[str, Array]] = ()
+
+    def run_unmarked(self) -> None:
+        """Run the model as it is. Raises nothing that says that the suspect cannot run it: that is ``failure``."""
+        try:
+            self._unmarked = self.worker.run(self.model, self.recorded.inputs)
+        except errors.EngineFailure as error:
+            self.failure = failure_of(error)
+            return
+        for name in self._unmarked[0] if self._unmarked else ():
+            expected = [outputs[name] for outputs in self.recorded.outputs if name in outputs]
+            if len(expected) == len(self._unmarked):
+                self.outputs[name] = self.judge.error(name, [run[name] for run in self._unmarked], expected)
+
+    def run_marked(self, names: Sequence[str], limit: int) -> None:
+        """Measure ``names``, at most ``limit`` bytes of them at a time."""
+        samples = max(len(self.recorded.samples), 1)
+        sizes = {name: self.recorded.size(name) // samples for name in names}
+        own = [name for name in self.outputs if name in sizes]
+        parts, shared = plan(Request(0, names, sizes, own, samples, max(limit // samples, 1)))
+        shown = [name for name in shared if name in self.outputs]
+        for number, part in enumerate(parts, 1):
+            self._run_part(part, shown)
+            self.listener(events.Measured("whole", number, len(parts)))
+
+    def _run_part(self, names: Sequence[str], shown: Sequence[str]) -> None:
+        """Measure one batch; where the suspect fails with it marked, its halves."""
+        try:
+            runs = self.worker.run(self.model, self.recorded.inputs, list(dict.fromkeys((*names, *shown))))
+        except CANNOT_RUN:
+            if len(names) == 1:
+                self.unmarkable += names
+                return
+            half = len(names) // 2
+            self._run_part(names[:half], shown)
+            self._run_part(names[half:], shown)
+            return
+        for name in names:
+            if all(name in run for run in runs):
+                self._measure(name, [run[name] for run in runs])
+        for name in shown:
+            self._observe(name, runs, names)
+
+    def _measure(self, name: str, values: Sequence[Array]) -> None:
+        if (lost := odd(values)) is not None:
+            self.odd[name] = lost
+        self.propagated[name] = self.judge.error(name, values, self.recorded.values(name))
+
+    # Does observing change the result?
+
+    def _observe(self, output: str, runs: Sequence[Mapping[str, Array]], names: Sequence[str]) -> None:
+        """Compare an output with what it is when nothing is marked."""
+        if any(observed.output == output for observed in self.observed) or not all(output in run for run in runs):
+            return
+        marked, unmarked = ([run[output] for run in side] for side in (runs, self._unmarked))
+        if all(map(same_values, marked, unmarked)) or self.judge.error(output, marked, unmarked).passed:
+            release(*marked, *unmarked)
+            return
+        self.wavers = self.wavers or not self._is_steady
+        if self.wavers:
+            return
+        before, after = (
+            self.outputs[output].passed,
+            self.judge.error(output, marked, self.recorded.values(output)).passed,
+        )
+        if before == after:
+            self.observed.append(Observed("differs", output, tuple(names)))
+        elif after:
+            self.observed.append(Observed("gone", output, self._that_hide(output, names)))
+        else:
+            self.observed.append(Observed("appears", output, tuple(names)))
+
+    def _that_hide(self, output: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Few of ``names`` that make a wrong output right when they are marked."""
+        tries = itertools.count(1)
+
+        def hide(some: Sequence[str]) -> bool:
+            number = next(tries)
+            self.listener(events.Measured("marks", number, _MOST_TRIES))
+            return number <= _MOST_TRIES and self._hides(output, some)
+
+        return tuple(few([name for name in names if name != output], hide))
+
+    def _hides(self, output: str, names: Sequence[str]) -> bool:
+        try:
+            runs = self.worker.run(self.model, self.recorded.inputs, [*names, output])
+        except CANNOT_RUN:
+            return False
+        return self.judge.error(output, [run[output] for run in runs], self.recorded.values(output)).passed
+
+    @cached_property
+    def _is_steady(self) -> bool:
+        """Whether the suspect gives the same outputs, within the tolerances, when it runs the model once more."""
+        again = self.worker.run(self.model, self.recorded.inputs)
+        return all(
+            self.judge.error(name, [run[name] for run in again], [run[name] for run in self._unmarked]).passed
+            for name in self.outputs
+        )
