@@ -37,6 +37,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("run",), "biopsy.cli.run", "run a model in one or more engines and compare the outputs"),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
     Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command: how often it fails, and in which ways"),
+    Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the setting of an engine that switches a failure off"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),

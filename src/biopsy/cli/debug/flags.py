@@ -1,0 +1,283 @@
+"""``biopsy debug flags``: the fewest settings of an engine that make a failure go away."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from biopsy import errors, events
+from biopsy.cli import option_groups
+from biopsy.cli.debug import check_options
+from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output
+
+if TYPE_CHECKING:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.cli.console import Console
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.tactics.flags import Flags
+    from biopsy.tactics.switches import Wording
+
+REST_OPTIONS = check_options.REST_OPTIONS
+
+DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
+
+_PLAIN = {"--onnxrt": "onnxrt", "--openvino": "openvino", "--trt": "trt", "--reference": "reference"}
+
+_EPILOG = """\
+examples:
+  An engine against itself; the last one of this name is the one whose settings vary:
+    biopsy debug flags reduced.onnx --engine onnxrt \\
+        --check biopsy run {} --engine onnxrt:optimization=none --engine onnxrt
+  Against golden values:
+    biopsy debug flags model.onnx --engine openvino \\
+        --check biopsy run {} --openvino --load-inputs inputs.json --load-outputs golden.json
+  Any command; {engine} is the engine with its settings, {settings} are the settings alone, key=value,...
+    biopsy debug flags model.onnx --engine onnxrt --check ./check.sh {} {engine}
+  The environment variable BIOPSY_ENGINE holds the same as {engine}.
+
+exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could not be run; any other fails.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug flags``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument(
+        "--engine",
+        metavar="NAME[:key=value,...]",
+        help="the engine whose settings are varied: the last one of 'biopsy run' that is written so, or else that has "
+        "this name (default: the last one)",
+    )
+    parser.add_argument(
+        "-o", "--output", "--save-report", type=Path, metavar="FILE", help="write what was found as JSON"
+    )
+    group = parser.add_argument_group("the check")
+    check_options.add_command(
+        group,
+        "the command that tells whether the model fails: the whole rest of the line. In it, {} or the name "
+        f"{DEFAULT_CANDIDATE} stands for the model",
+    )
+    check_options.add_rules(group, "how alike two failures must be to count as the same")
+    check_options.add_timeout(group, "20 times as long as the first, at least 60")
+    check_options.add_shown_output(group, "the first failure")
+    check_options.add_events(parser.add_argument_group("events"))
+    option_groups.add_weights_folder(parser)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Find the settings; returns 0, also if there are none: a report says so."""
+    from biopsy.model.load import read_bytes
+    from biopsy.model.write import require_writable
+    from biopsy.tactics.flags import find_switches
+    from biopsy.tactics.switches import Change
+
+    if not args.check:
+        raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {} --onnxrt"])
+    if args.output is not None:
+        require_writable(args.output)
+    read_bytes(args.model)
+    wording = _wording(args)
+    if not wording.names_settings:
+        console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
+    check = _check(args, wording.with_change(Change()), is_own_run=wording.is_own_run)
+    rules = check_options.rules_of(args)
+    try:
+        with check_options.ended_politely(), _Display(console, args) as display:
+            display.plan(wording.spec)
+            found = find_switches(check, wording, args.model, rules, display, args.external_data_dir)
+    finally:
+        check.close()
+    if args.output is not None:
+        _save_report(args, wording, found)
+    _say_result(console, args, wording, found)
+    return 0
+
+
+def _check(args: argparse.Namespace, words: tuple[str, ...], *, is_own_run: bool) -> CommandCheck:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.warm import WarmCheck
+
+    made = WarmCheck if is_own_run else CommandCheck
+    return made(words, DEFAULT_CANDIDATE, args.check_timeout)
+
+
+# Where a check names the engine
+
+
+def _wording(args: argparse.Namespace) -> Wording:
+    """The check's words with ``{engine}`` in the place of the engine that is varied."""
+    from biopsy.checks.command import own_words
+    from biopsy.engines.registry import parse_spec
+    from biopsy.tactics.switches import Wording
+
+    words = tuple(args.check)
+    own = own_words(words)
+    if own is not None and own[:1] == ("run",) and not _has_place(words):
+        return _own_wording(words, args.engine)
+    if args.engine is None:
+        raise errors.UsageError(
+            "the check is not 'biopsy run', so it does not tell whose settings to vary",
+            next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
+        )
+    return Wording(words, parse_spec(args.engine))
+
+
+def _has_place(words: tuple[str, ...]) -> bool:
+    from biopsy.tactics.switches import ENGINE_PLACE, SETTINGS_PLACE
+
+    return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
+
+
+def _own_wording(words: tuple[str, ...], wanted: str | None) -> Wording:
+    from biopsy.tactics.switches import ENGINE_PLACE, Wording
+
+    places = _engine_places(words)
+    specs = _engine_specs(words)
+    chosen = _chosen(specs, wanted)
+    if chosen is None or len(places) != len(specs):
+        named = ", ".join(spec.text for spec in specs) or "none"
+        raise errors.UsageError(
+            f"the check runs no engine {wanted!r}, so its settings cannot be varied; it runs {named}",
+            next_steps=["--engine NAME    of one of these"],
+        )
+    first, count = places[chosen]
+    instead = [f"--engine={ENGINE_PLACE}"] if count == 1 and words[first].startswith("--engine=") else []
+    rest = instead or ["--engine", ENGINE_PLACE]
+    return Wording((*words[:first], *rest, *words[first + count :]), specs[chosen], is_own_run=True)
+
+
+def _engine_places(words: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Where the words of ``biopsy run`` name an engine, and in how many words."""
+    found: list[tuple[int, int]] = []
+    for place, word in enumerate(words):
+        if word == "--engine":
+            found.append((place, 2))
+        elif word.startswith("--engine=") or word.partition(":")[0] in _PLAIN:
+            found.append((place, 1))
+    return found
+
+
+def _engine_specs(words: tuple[str, ...]) -> list[EngineSpec]:
+    from biopsy.cli import run
+    from biopsy.cli.app import Parser
+
+    parser = Parser(prog="biopsy run", allow_abbrev=False)
+    run.configure(parser)
+    own, _ = parser.parse_known_args(list(words[2:]))
+    return option_groups.engine_specs(own)
+
+
+def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:
+    """Which of the engines is varied: the last that is written as wanted, else the last of that name."""
+    from biopsy.engines.registry import parse_spec
+
+    if wanted is None:
+        return len(specs) - 1 if specs else None
+    asked = parse_spec(wanted)
+    matching = [number for number, spec in enumerate(specs) if spec == asked]
+    matching = matching or [number for number, spec in enumerate(specs) if spec.name == asked.name]
+    return matching[-1] if matching else None
+
+
+# What is shown
+
+
+class _Display:
+    """Listens: a line for what each change did, one live line on a terminal, and the file of ``--events``."""
+
+    def __init__(self, console: Console, args: argparse.Namespace) -> None:
+        self._console = console
+        self._args = args
+        self._log = EventLog(args.events)
+        self._live = LiveLine(console)
+        self._doing = ""
+        self._checks = 0
+        self._shown_failure = False
+
+    def __enter__(self) -> _Display:
+        self._log.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        self._log.__exit__(kind, value, trace)
+
+    def plan(self, spec: EngineSpec) -> None:
+        """Say what is going to happen."""
+        self._line("flags", f"settings of {spec.text} with which {self._args.model} passes")
+
+    def __call__(self, event: events.Event) -> None:
+        """Take note of an event."""
+        self._log.write(event)
+        if isinstance(event, events.Checking):
+            self._doing = event.doing
+            self._checks += 1
+            self._live.update("flags", f"{self._checks} checks · {event.doing[:70]}")
+        elif isinstance(event, events.Checked):
+            self._checked(event)
+        elif isinstance(event, events.OriginalFails):
+            self._line("fails", f"{event.reason} · {event.seconds:.2f} s")
+        elif isinstance(event, events.Wavers):
+            rate = f"it fails in {event.failed} of {event.runs} runs"
+            self._line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
+
+    def _checked(self, event: events.Checked) -> None:
+        self._console.detail(f"  check {event.number}  {self._doing[:100]}: {event.outcome}: {event.reason}")
+        failed = event.outcome == "reproduced"
+        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
+            self._shown_failure = True
+            self._live.stop()
+            say_output(self._console, event.output, whole=self._args.show_output)
+
+    def _line(self, head: str, text: str) -> None:
+        self._live.stop()
+        self._console.note(f"{head:<{COLUMN}} {text}")
+
+
+def _say_result(console: Console, args: argparse.Namespace, wording: Wording, found: Flags) -> None:
+    from biopsy.checks.outcome import Outcome
+
+    head = "tried"
+    for tried in found.tried:
+        words = {Outcome.PASSES: "goes away", Outcome.REPRODUCES: "still fails"}.get(tried.outcome)
+        words = words or f"{tried.outcome.value}: {tried.reason}"
+        if tried.outcome is Outcome.INFRASTRUCTURE:
+            words = f"cannot be set here: {tried.reason}"
+        console.note(f"{head:<{COLUMN}} {tried.change.text:<42} {' '.join(words.split())[:100]}")
+        head = ""
+    console.note("")
+    if not found.switches:
+        console.say(f"None of the settings that were tried makes it go away ({found.checks} checks).")
+        if not wording.names_settings:
+            console.say("Does the check read BIOPSY_ENGINE? It names neither {engine} nor {settings}.")
+        return
+    for number, switch in enumerate(found.switches):
+        verified = "" if switch.verified else "   (not confirmed by fresh processes)"
+        console.say(f"It {'also ' if number else ''}goes away {switch.text}.{verified}")
+    best = found.switches[0]
+    environment = "".join(f"{name}={shlex.quote(value)} " for name, value in best.change.environment.items())
+    console.note(f"{found.checks} checks" + (f"; report: {args.output}" if args.output else ""))
+    console.note("")
+    console.note(f"{'Next':<8} {environment}--engine {wording.changed(best.change).text}    is the engine without it")
+
+
+def _save_report(args: argparse.Namespace, wording: Wording, found: Flags) -> None:
+    from biopsy.engines.registry import find_class
+    from biopsy.model.write import write_whole
+
+    tree = {
+        "biopsy_flags": 1,
+        "model": str(args.model),
+        "engine": wording.spec.text,
+        "version": find_class(wording.spec.name).version(),
+        "check": list(args.check),
+        **found.as_json(),
+    }
+    write_whole(args.output, [json.dumps(tree, indent=4).encode(), b"\n"])

@@ -1,0 +1,319 @@
+"""Which settings of an engine switch a failure off: the fewest of them, and of its optimizers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import Rules, judge
+from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.checks.repetition import interval, runs_needed
+from biopsy.checks.signature import Signature, signature_of
+from biopsy.reduction.passes.fewest import fewest
+from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
+from biopsy.tactics.switches import Change, Wording, changes_to_try, without_optimizers
+
+Item = TypeVar("Item")
+
+_RUNS_AT_FIRST = 3
+_RUNS_TO_MEASURE = 20
+_MOST_ALTERNATIVES = 4
+_LEVELS = ("layout", "extended", "basic", "none")  # of onnxrt, from most to least
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a change of settings did: the outcome of the check, and after how many runs."""
+
+    change: Change
+    outcome: Outcome
+    reason: str
+    runs: int
+
+    @property
+    def gone(self) -> bool:
+        """Whether the failure went away and nothing else came."""
+        return self.outcome is Outcome.PASSES
+
+
+@dataclass(frozen=True)
+class Switch:
+    """A smallest change that makes the failure go away. ``optimizers`` are those it switches off, if it is that.
+
+    ``verified``: with it fresh processes pass, and without it they fail.
+    """
+
+    change: Change
+    optimizers: tuple[str, ...] = ()
+    verified: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many things are changed."""
+        return len(self.optimizers) or len(self.change.settings) + len(self.change.environment)
+
+    @property
+    def text(self) -> str:
+        """Words that follow "it goes away": ``when A and B are disabled``, ``with threads=1``."""
+        if not self.optimizers:
+            return f"with {self.change.text}"
+        names = " and ".join(filter(None, (", ".join(self.optimizers[:-1]), self.optimizers[-1])))
+        return f"when {names} {'is' if len(self.optimizers) == 1 else 'are'} disabled"
+
+
+@dataclass
+class Flags:
+    """What was found. ``switches`` stand in the order of their worth, the shortest and most particular first."""
+
+    failure: str = ""
+    switches: list[Switch] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+    optimizers: Optimizers | None = None
+    checks: int = 0
+    failed: int = 0
+    runs: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The part of the report that tells what was found."""
+        return {
+            "failure": self.failure,
+            "rate": {"failed": self.failed, "runs": self.runs},
+            "switches": [
+                {**_json_of(one.change), "optimizers": list(one.optimizers), "verified": one.verified}
+                for one in self.switches
+            ],
+            "tried": [
+                {**_json_of(one.change), "outcome": one.outcome.value, "reason": one.reason, "runs": one.runs}
+                for one in self.tried
+            ],
+            "optimizers_that_changed_the_model": list(self.optimizers.changed) if self.optimizers else [],
+            "checks": self.checks,
+        }
+
+
+def _json_of(change: Change) -> dict[str, Mapping[str, str]]:
+    return {"settings": change.settings, "environment": change.environment}
+
+
+class Trier:
+    """Runs a check with changed settings. ``warm`` is used where no environment has to change, cold ones elsewhere."""
+
+    def __init__(
+        self, check: CommandCheck, wording: Wording, model: Path, rules: Rules, listener: events.Listener
+    ) -> None:
+        self._check = check
+        self._wording = wording
+        self._model = model
+        self._rules = rules
+        self._listener = listener
+        self.reference: Signature | None = None
+        self.needed = 1
+        self.found = Flags()
+
+    def once(self, change: Change, doing: str, *, cold: bool = False) -> Judged:
+        """One run. Raises CheckError if the check cannot be started."""
+        words = self._wording.with_change(change)
+        check = self._check
+        if cold or change.environment:
+            check = CommandCheck(words, check.default_name, check.timeout, check.memory)
+        check.words = words
+        number, self.found.checks = self.found.checks, self.found.checks + 1
+        self._listener(events.Checking(number, "flags", doing, 0, 0, check.line(self._model)))
+        with self._wording.environment(change):
+            evidence = self._wording.as_if_unchanged(check.run(self._model), change)
+        judged = judge(evidence, self._rules, self.reference)
+        self._tell(number, judged, evidence)
+        return judged
+
+    def _tell(self, number: int, judged: Judged, evidence: Evidence) -> None:
+        outcome, reason = judged.outcome.value, judged.reason
+        self._listener(events.Checked(number, "flags", outcome, reason, 0, 0, evidence.seconds, evidence.output))
+
+    def begin(self) -> None:
+        """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
+        nothing = Change()
+        answers = [self._first()]
+        while len(answers) < _RUNS_AT_FIRST:
+            answers.append(self.once(nothing, "the engine as it is set"))
+        if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+            while len(answers) < _RUNS_TO_MEASURE:
+                answers.append(self.once(nothing, "how often it fails"))
+        failing = [judged for judged in answers if judged.outcome is Outcome.REPRODUCES]
+        if not failing:
+            raise errors.OriginalPasses(
+                "the model does not fail this check as the engine is set, so no setting can switch it off",
+                next_steps=[f"run it by hand: {self._check.line(self._model)}"],
+            )
+        self.found.failed, self.found.runs = len(failing), len(answers)
+        if len(failing) < len(answers):
+            self.needed = runs_needed(interval(len(failing), len(answers), 1.0)[0], 0.99)
+            self._listener(events.Wavers(len(failing), len(answers), self.needed, 0.99))
+
+    def _first(self) -> Judged:
+        judged = self.once(Change(), "the engine as it is set")
+        if judged.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
+            raise errors.CheckError(
+                f"the check could not be run: {judged.reason}",
+                kept="nothing was concluded",
+                next_steps=[f"run it by hand: {self._check.line(self._model)}"],
+            )
+        if judged.outcome is Outcome.REPRODUCES:
+            self.reference = signature_of(judged.evidence)
+            self.found.failure = judged.reason
+            self._check.expect(judged.evidence.seconds)
+            self._listener(events.OriginalFails(str(self.reference), judged.reason, judged.evidence.seconds))
+        return judged
+
+    def change(self, change: Change, doing: str = "") -> Tried:
+        """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
+        for run in range(self.needed):
+            judged = self.once(change, doing or change.text)
+            if judged.outcome is not Outcome.PASSES:
+                return Tried(change, judged.outcome, judged.reason, run + 1)
+        return Tried(change, Outcome.PASSES, judged.reason, self.needed)
+
+    def verified(self, change: Change) -> bool:
+        """Whether fresh processes pass with a change, and still fail without it."""
+        passing = all(
+            self.once(change, f"fresh: {change.text}", cold=True).outcome is Outcome.PASSES for _ in range(self.needed)
+        )
+        failing = any(
+            self.once(Change(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES for _ in range(self.needed)
+        )
+        return passing and failing
+
+
+def find_switches(
+    check: CommandCheck,
+    wording: Wording,
+    model: Path,
+    rules: Rules,
+    listener: events.Listener = events.ignore,
+    weights_folder: Path | None = None,
+) -> Flags:
+    """Find the smallest changes of an engine's settings with which a failing check passes.
+
+    Single settings are tried first. Where the optimizer of ONNX Runtime is the switch, the fewest of its optimizers
+    are sought; where no single setting is one, the fewest of all settings together. Everything is verified in fresh
+    processes. Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
+    """
+    trier = Trier(check, wording, model, rules, listener)
+    started = time.monotonic()
+    trier.begin()
+    found = trier.found
+    for change in changes_to_try(wording.spec):
+        found.tried.append(trier.change(change))
+    gone = [tried.change for tried in found.tried if tried.gone]
+    levels = [change for change in gone if "optimization" in change.settings] if wording.spec.name == "onnxrt" else []
+    particular: list[Switch] = []
+    if levels:
+        particular = _fewest_optimizers(trier, wording, model, weights_folder)
+        gone = [change for change in gone if change not in levels]
+        if not particular:
+            gone.insert(0, min(levels, key=lambda change: _LEVELS.index(change.settings["optimization"])))
+    if not gone and not particular:
+        gone = _fewest_together(trier)
+    switches = [*particular, *(Switch(change) for change in gone)]
+    found.switches = [Switch(one.change, one.optimizers, verified=trier.verified(one.change)) for one in switches]
+    listener(events.StageDone("flags", 0, 0, found.checks, time.monotonic() - started))
+    return found
+
+
+def _fewest_together(trier: Trier) -> list[Change]:
+    """The fewest changes that work together only; none if all of them at once do not either."""
+    usable: dict[str, Change] = {}
+    for tried in trier.found.tried:
+        if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
+            usable[" ".join([*tried.change.settings, *tried.change.environment])] = tried.change
+    changes = list(usable.values())  # the last value that was tried of each setting: for levels, the least
+
+    def joined(some: Sequence[Change]) -> Change:
+        whole = Change()
+        for change in some:
+            whole = whole.joined(change)
+        return whole
+
+    if len(changes) < 2 or not trier.change(joined(changes), "all settings together").gone:
+        return []
+    return [joined(_search(changes, lambda some: trier.change(joined(some)).gone))]
+
+
+def _fewest_optimizers(trier: Trier, wording: Wording, model: Path, folder: Path | None) -> list[Switch]:
+    """Smallest sets of optimizers that must be off, the shortest first; none if optimizers alone are not the switch."""
+
+    def gone(names: Sequence[str]) -> bool:
+        return trier.change(without_optimizers(wording.spec, names), f"without {', '.join(names)}").gone
+
+    suspects = _suspects(trier, wording, model, folder, gone)
+    sets: list[list[str]] = []
+    while suspects and len(sets) < _MOST_ALTERNATIVES:
+        needed = _without_rules_that_do_not_matter(_search(suspects, gone), gone)
+        sets.append(needed)
+        suspects = [name for name in suspects if name not in needed and not name.endswith(RULES)]
+        if not suspects or not gone(suspects):
+            break
+    sets.sort(key=len)
+    return [Switch(without_optimizers(wording.spec, names), tuple(names)) for names in sets]
+
+
+def _suspects(
+    trier: Trier, wording: Wording, model: Path, folder: Path | None, gone: Callable[[Sequence[str]], bool]
+) -> list[str]:
+    """Optimizers that together switch the failure off: those that change the model, and those that then do instead.
+
+    Where one is off, another may do its work: so what changes the model is asked again until the failure is gone.
+    """
+    off: list[str] = []
+    while True:
+        spec = wording.changed(without_optimizers(wording.spec, off)) if off else wording.spec
+        seen = optimizers_of(model, spec, folder)
+        if trier.found.optimizers is None:
+            trier.found.optimizers = seen
+        fresh = [name for name in seen.changed if name not in off]
+        if not fresh:
+            break
+        off += fresh
+        if gone(off):
+            return off
+    everything = list(dict.fromkeys([*off, *(trier.found.optimizers.ran), *rules()]))
+    return everything if gone(everything) else []
+
+
+def _without_rules_that_do_not_matter(names: list[str], gone: Callable[[Sequence[str]], bool]) -> list[str]:
+    """The same set with all the rules of a level replaced by the few that matter, if they can be named."""
+    together = [name for name in names if name.endswith(RULES)]
+    if not together:
+        return names
+    rest = [name for name in names if name not in together]
+    single = rules()
+    if not gone([*single, *rest]):
+        return names
+    few = _search(single, lambda some: gone([*some, *rest]))
+    return [*few, *rest]
+
+
+def _search(items: Sequence[Item], gone: Callable[[Sequence[Item]], bool]) -> list[Item]:
+    """A small subset that still makes the failure go away, from which no single one can be left out."""
+    needed = _answered(fewest(items, list, at_least_one=True), gone)
+    for item in list(needed):
+        rest = [other for other in needed if other != item]
+        if rest and gone(rest):
+            needed = rest
+    return needed
+
+
+def _answered(
+    search: Generator[list[list[Item]], list[Item] | None, list[Item]], gone: Callable[[Sequence[Item]], bool]
+) -> list[Item]:
+    try:
+        proposed = next(search)
+        while True:
+            proposed = search.send(next((some for some in proposed if gone(some)), None))
+    except StopIteration as end:
+        found: list[Item] = end.value
+        return found

@@ -1,0 +1,110 @@
+"""The optimizers of ONNX Runtime: which there are, which of them run on a model, and which of those change it.
+
+There is no list of them in its interface. But a session tells in its log which optimizers it runs and which change the
+graph; and the rules, which it runs as one optimizer, have names that stand in the library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.engines.registry import EngineSpec
+
+RULES = "_RuleBasedTransformer"
+"""Ending of the name under which all rules of a level are one optimizer: ``Level1_RuleBasedTransformer``."""
+
+KNOWN_RULES = (
+    "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",
+    "CastElimination", "CastChainElimination", "PreShapeNodeElimination", "NoopElimination", "DivMulFusion",
+    "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion", "NotWhereFusion", "ConvAddFusion", "ConvMulFusion",
+    "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite",
+    "ReluQuantRewrite",
+)  # fmt: skip
+"""Rules by name, from ``GenerateRewriteRules`` in onnxruntime/core/optimizer/graph_transformer_utils.cc."""
+
+_RULE_LIKE = re.compile(rb"\0([A-Z][A-Za-z0-9_]{5,60}(?:Fusion|Elimination|Rewrite))(?=\0)")
+_APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
+
+_SECONDS = 600
+
+_CHILD = """\
+import json, sys
+sys.path[:] = filter(None, sys.path)
+from biopsy.tactics.optimizers import main
+main(json.load(sys.stdin))
+"""
+
+
+@dataclass(frozen=True)
+class Optimizers:
+    """The optimizers that ran while a model was built, in their order; ``changed`` are those that changed the graph."""
+
+    ran: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> Optimizers:
+    """Build a model with ONNX Runtime, in a process of its own, and read from its log what was done to it.
+
+    ``folder`` is that of its weights. Nothing is found if it cannot be built, or the log does not tell.
+    """
+    request = {"model": str(model), "spec": spec.text, "folder": str(folder or model.parent)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _CHILD],
+            input=json.dumps(request).encode(),
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Optimizers((), ())
+    return _read_log(done.stderr.decode("utf-8", "replace"))
+
+
+def _read_log(text: str) -> Optimizers:
+    ran: dict[str, bool] = {}
+    for name, changed in _APPLIED.findall(text):
+        ran[name] = ran.get(name, False) or changed == "1"
+    return Optimizers(tuple(ran), tuple(name for name, changed in ran.items() if changed))
+
+
+def rules() -> list[str]:
+    """Names of single rules: those known, and what looks like one in the installed library."""
+    return list(dict.fromkeys([*KNOWN_RULES, *_rules_in_library()]))
+
+
+def _rules_in_library() -> list[str]:
+    from importlib.util import find_spec
+
+    package = find_spec("onnxruntime")
+    places = package.submodule_search_locations if package is not None else None
+    found: set[str] = set()
+    for library in (file for place in places or () for file in Path(place, "capi").glob("onnxruntime_pybind11_state*")):
+        found.update(name.decode() for name in _RULE_LIKE.findall(library.read_bytes()))
+    return sorted(found)
+
+
+def main(request: Mapping[str, str]) -> None:
+    """The child's side: build the model with a log of everything."""
+    import onnxruntime
+
+    from biopsy.engines.onnxrt import OnnxRuntime
+    from biopsy.engines.registry import create
+
+    engine = create(request["spec"])
+    if not isinstance(engine, OnnxRuntime):
+        raise errors.UsageError(f"engine {engine.name!r} has no optimizers of ONNX Runtime")
+    options = engine.session_options(onnxruntime, Path(request["folder"]))
+    options.log_severity_level = 0
+    off: Sequence[str] = engine.options["disabled_optimizers"]
+    onnxruntime.InferenceSession(
+        request["model"], options, providers=["CPUExecutionProvider"], disabled_optimizers=list(off) or None
+    )
