@@ -49,6 +49,12 @@ def child(path: Path, adds: int, **options: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)  # type: ignore[call-overload,no-any-return]
 
 
+def with_a_run(path: Path, identity: dict[str, str]) -> None:
+    journal = Journal.open(path, identity)
+    add(journal)
+    journal.close()
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "reduced.onnx.journal"
@@ -321,7 +327,7 @@ def test_a_disk_that_is_full_ends_with_words_and_loses_nothing_that_was_added(pa
 
 
 def test_a_journal_of_another_reduction_is_refused_by_what_differs(path: Path) -> None:
-    Journal.open(path, {**IDENTITY, "--match": "any"}).close()
+    with_a_run(path, {**IDENTITY, "--match": "any"})
     other = {**IDENTITY, "check": "python other.py {}", "model": "0" * 127 + "1", "engine": "openvino"}
     error = refusal(path, other)
     assert error.message.splitlines() == [
@@ -335,8 +341,18 @@ def test_a_journal_of_another_reduction_is_refused_by_what_differs(path: Path) -
     assert error.next_steps == ("--fresh    starts over, and keeps the old journal aside",)
 
 
+def test_a_journal_in_which_nothing_stands_becomes_one_of_whatever_is_asked(path: Path) -> None:
+    """Whoever made it was stopped before the first check ended."""
+    Journal.open(path, IDENTITY).close()
+    with_a_run(path, {"model": "another"})
+    assert refusal(path).message.startswith(f"the journal {path} belongs to another reduction")
+    journal = Journal.open(path, {"model": "another"})
+    assert (journal.found, dict(journal.identity)) == (1, {"model": "another"})
+    journal.close()
+
+
 def test_only_a_few_differences_are_named(path: Path) -> None:
-    Journal.open(path, {str(number): "x" for number in range(9)}).close()
+    with_a_run(path, {str(number): "x" for number in range(9)})
     assert refusal(path, {}).message.splitlines()[-1] == "  and 5 more"
 
 

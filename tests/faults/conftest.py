@@ -135,6 +135,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
         with suppress(OSError):
             os.kill(pid, signal.SIGKILL)
     assert ended, "processes are left"
-    assert not list(made.temporary.iterdir()), "temporary files are left"
+    assert {path.name for path in made.temporary.iterdir()} <= {".ses"}  # which is onnxruntime's own
     left = [name for name in made.files() if name.startswith((".", "polygraphy_debug")) or name.endswith(".journal")]
     assert not left

@@ -122,6 +122,7 @@ class Journal:
             _refuse_other_tables(connection)
             connection.execute("PRAGMA journal_mode = WAL")
             journal = cls(path, place, connection)
+            journal._adopt(identity)
             require_same_identity(
                 journal.identity, identity, f"the journal {path}", kept="the journal, as it is", next_steps=[FRESH]
             )
@@ -131,6 +132,16 @@ class Journal:
             connection.close()
             raise
         return journal
+
+    def _adopt(self, identity: Mapping[str, str]) -> None:
+        """Become a journal of ``identity`` if nothing stands in it yet: whoever made it was stopped before it began."""
+        if self.found or self._notes or self.identity == identity:
+            return
+        self._connection.execute("BEGIN")
+        self._connection.execute("DELETE FROM identity")
+        self._connection.executemany("INSERT INTO identity (name, value) VALUES (?, ?)", identity.items())
+        self._connection.execute("COMMIT")
+        self.identity = dict(identity)
 
     def runs(self, digest: bytes) -> list[Judged]:
         """All runs of the model with this digest, in order. They have no output and no verdict file."""

@@ -9,9 +9,10 @@ import argparse
 import contextlib
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from biopsy import errors
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 REST_OPTIONS = ("--check", "--check-inference")
 """These take the whole rest of the line, whatever it holds."""
+
+_SECONDS_TO_END = 5.0
+"""Who asks again after so long is heard again: what is written by then, or does not end, is given up."""
 
 
 def add_command(group: argparse._ArgumentGroup, meaning: str) -> None:
@@ -124,13 +128,25 @@ def rules_of(args: argparse.Namespace) -> Rules:
 
 @contextlib.contextmanager
 def ended_politely() -> Iterator[None]:
-    """SIGTERM ends what stands inside as Ctrl-C does, so that nothing it has found is lost."""
+    """SIGTERM, and SIGHUP of a terminal that is closed, end what stands inside as Ctrl-C does: nothing found is lost.
 
-    def stop(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
+    Asked again within a few seconds it goes on with what it does then: to write the best result, and to end checks.
+    What is ignored, as with nohup, stays so.
+    """
+    asked: list[float] = []
 
-    before = signal.signal(signal.SIGTERM, stop)
+    def stop(number: int, frame: object) -> None:
+        if not asked or time.monotonic() - asked[-1] > _SECONDS_TO_END:
+            asked.append(time.monotonic())
+            raise KeyboardInterrupt
+
+    before = {}
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            before[number] = signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
