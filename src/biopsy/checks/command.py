@@ -69,6 +69,14 @@ class CommandCheck:
     def _limits(self) -> Limits:
         return Limits(self.timeout, self.memory)
 
+    def glance(self) -> CommandCheck:
+        """Our own ``run`` ends at the first output that is wrong; any other command is as it is."""
+        own = own_words(self.words)
+        return self._with((*self.words, "--fail-fast")) if own and own[0] == "run" else self
+
+    def _with(self, words: tuple[str, ...]) -> CommandCheck:
+        return CommandCheck(words, self.default_name, self.timeout, self.memory)
+
     def cold(self) -> CommandCheck:
         """The check itself: each run is a process of its own."""
         return self

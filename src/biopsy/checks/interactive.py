@@ -36,6 +36,10 @@ class InteractiveCheck:
     def expect(self, seconds: float) -> None:
         """There is no limit to set."""
 
+    def glance(self) -> Check:
+        """The check itself: it says nothing of single outputs."""
+        return self
+
     def cold(self) -> Check:
         """The check itself: it keeps nothing warm."""
         return self

@@ -73,6 +73,9 @@ class Check(Protocol):
     def expect(self, seconds: float) -> None:
         """Say how long the original took, so that a candidate that hangs can be told from one that is slow."""
 
+    def glance(self) -> Check:
+        """The same check, which may be content with the first thing that it finds wrong."""
+
     def cold(self) -> Check:
         """The same check without anything that was kept warm for it: for the last word."""
 

@@ -283,6 +283,11 @@ def memory_of_session(leader: int) -> int:
     return total
 
 
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def sacrifice(pid: int) -> None:
     """Where memory runs out, have the system end a check rather than what waits for it."""
     with suppress(OSError):

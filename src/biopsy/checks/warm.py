@@ -59,6 +59,12 @@ class WarmCheck(CommandCheck):
             if self._zygote is None and not self._given_up:
                 self._zygote = Zygote(self.words, self._jobs)
 
+    def _with(self, words: tuple[str, ...]) -> CommandCheck:
+        """A check of other words that is served by the same zygote."""
+        found = WarmCheck(words, self.default_name, self.timeout, self.memory, self._jobs)
+        found._zygote, found._given_up, found._starting = self._zygote, self._given_up, self._starting
+        return found
+
     def cold(self) -> CommandCheck:
         """The same check in a process of its own."""
         return CommandCheck(self.words, self.default_name, self.timeout, self.memory)

@@ -35,6 +35,7 @@ def main() -> None:
     gc.freeze()  # what is loaded now is shared with the children, and not copied by their collector's marks
     connections[0].sendall(b'{"ready": true}\n')
     _Server(connections).serve()
+    os._exit(0)  # nothing is left to be done, and what is loaded would take a while to take itself apart
 
 
 def warm_up(words: Sequence[str]) -> bool:

@@ -28,17 +28,6 @@ class IterationFiles:
     keep_last: bool = False
     write_inputs: Callable[[bytes, Path], None] | None = None
 
-    @property
-    def shared(self) -> str | None:
-        """The option because of which two checks must not run at once; None if nothing forbids it."""
-        found = {
-            "--artifacts": bool(self.artifacts.files),
-            "--iter-info": self.info is not None,
-            "--iter-inputs": self.inputs is not None,
-            "--no-remove-intermediate": self.keep_last,
-        }
-        return next((option for option, given in found.items() if given), None)
-
     def before(self, iteration: int) -> None:
         """Write the number of an iteration that is about to begin."""
         if self.info is not None:

@@ -26,6 +26,7 @@ from biopsy.reduction.result import Reduction, Target, write_result
 from biopsy.reduction.samples import made_samples
 from biopsy.reduction.schedule import Mode, Schedule, Selection, schedule_of
 from biopsy.reduction.steadiness import Repeating, Steadiness
+from biopsy.reduction.suspicion import suspected
 from biopsy.reduction.trials import Budget, Crew, Trial, Trials
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.reduction.values import Values, may_change_values
@@ -98,7 +99,13 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
         stack.callback(place.leave)
         folder = stack.enter_context(temporary_folder("biopsy-"))
         driver = _driver(index, check, job, listener, place, folder)
-        journal = open_journal(index, check, job)
+        if check.stoppable:
+            driver.trials.ahead(iter([driver.original("original", "the original model")]))
+        try:
+            journal = open_journal(index, check, job)  # while the original is checked
+        except BaseException:
+            driver.trials.close()
+            raise
         if journal is None:
             return _reduce(driver, schedule, job)
         stack.callback(journal.close)
@@ -151,6 +158,7 @@ def _driver(
         keep_outputs=job.keep_outputs,
         mark_intermediate=job.mark_intermediate,
         may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
+        suspects=lambda: suspected(driver),
     )
 
     def keep_other(trial: Trial, number: int) -> Path | None:

@@ -29,8 +29,8 @@ class Problem:
     """What passes and the driver know of the model.
 
     ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
-    is an output, because the failure is masked otherwise. ``may_change_values`` is asked once, when a pass
-    wants to know.
+    is an output, because the failure is masked otherwise. ``may_change_values`` and ``suspects`` are
+    asked once, when a pass wants to know.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Problem:
         keep_outputs: bool = False,
         mark_intermediate: bool = False,
         may_change_values: Callable[[], bool] = lambda: False,
+        suspects: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         self.index = index
         self.recording = recording
@@ -53,6 +54,7 @@ class Problem:
         self._keep_outputs = keep_outputs
         self._mark_intermediate = mark_intermediate
         self._may_change_values = may_change_values
+        self._suspects = suspects
         self._frozen: dict[tuple[int, int], bytes | None] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
 
@@ -70,6 +72,16 @@ class Problem:
     def may_change_values(self) -> bool:
         """Whether candidates may compute other values than the original did: see ``values.py``."""
         return self._may_change_values()
+
+    @cached_property
+    def suspects(self) -> Sequence[int]:
+        """Nodes that are suspected, the most suspicious first: see ``suspicion.py``."""
+        return self._suspects()
+
+    @cached_property
+    def elements(self) -> int:
+        """Elements of all tensors that nodes compute, together; what nobody knows of a shape counts as one."""
+        return sum(map(self._types.elements, self.index.producer))
 
     def prepare(self) -> None:
         """Find out what every candidate will need, while something else must be waited for."""
@@ -165,11 +177,17 @@ class Problem:
         return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
 
     def everything_marked(self) -> Boundary:
-        """The border of the whole model with every tensor of a known type an output."""
-        written = (tensor for node in self.index.nodes for tensor in node.writes)
-        inner = [tensor for tensor in written if tensor not in self.index.outputs]
-        infos = {tensor: info for tensor in inner if (info := self._types.info(tensor)) is not None}
-        return Boundary(infos, {}, outputs=[*self.index.outputs, *infos])
+        """The border of the whole model with every tensor of a known type an output, in the order of the nodes."""
+        written = [tensor for node in self.index.nodes for tensor in node.writes]
+        outputs = set(self.index.outputs)
+        infos = {
+            tensor: info
+            for tensor in written
+            if tensor not in outputs and (info := self._types.info(tensor)) is not None
+        }
+        handed_through = [tensor for tensor in self.index.outputs if tensor not in self.index.producer]
+        in_order = [tensor for tensor in written if tensor in outputs or tensor in infos]
+        return Boundary(infos, {}, outputs=[*handed_through, *in_order])
 
     def samples_of(self, candidate: Candidate) -> list[Candidate]:
         """The candidate once for each sample that gives it other constants, its own sample first.

@@ -22,12 +22,14 @@ from biopsy.reduction.passes.optional_inputs import optional_inputs
 from biopsy.reduction.passes.outputs import outputs
 from biopsy.reduction.passes.sets import sets
 from biopsy.reduction.passes.sizes import sizes
+from biopsy.reduction.passes.suspects import suspects
 from biopsy.reduction.passes.tidy import tidy
 from biopsy.reduction.passes.weights import weights, weights_left
 
 Mode = Literal["minimal", "bisect", "linear"]
 
 PASSES: tuple[NamedPass, ...] = (
+    NamedPass("suspects", "where the check itself says that errors begin", suspects, lambda nodes: 3),
     NamedPass("bisect", "the earliest failing outputs, then the latest failing inputs, by halves", bisect),
     NamedPass("sets", "the nodes that matter wherever they stand, those between them cut", sets),
     NamedPass("bypass", "around nodes, their readers reading their input (where values may change)", bypass),
@@ -138,7 +140,7 @@ def schedule_of(mode: Mode, selection: Selection = Selection()) -> Schedule:
 
 
 _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "minimal": (("bisect",), ("sets", "bypass", "linear")),
+    "minimal": (("suspects", "bisect"), ("sets", "bypass", "linear")),
     "bisect": (("bisect",), ()),
     "linear": (("linear",), ()),
 }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
     from biopsy.checks.signature import Signature
 
-PROBES = frozenset({"identity", "values", "final", "confirm"})
+PROBES = frozenset({"identity", "values", "final", "confirm", "look"})
 """Stages whose models are no candidates: they are no iterations, and no artifacts of theirs are sorted."""
 
-_NOT_REMEMBERED = frozenset({"identity", "final"})
+_NOT_REMEMBERED = frozenset({"identity", "final", "look"})
 """Stages that ask anew in every process."""
 
 _SAID_ONCE = frozenset({Outcome.INVALID, Outcome.TIMED_OUT})
@@ -43,7 +42,8 @@ _SAID_ONCE = frozenset({Outcome.INVALID, Outcome.TIMED_OUT})
 class Trial:
     """A model to be checked: its bytes, how many nodes it has, and words for the progress line.
 
-    ``place`` is where it stands already; None if it is to be written where candidates stand.
+    ``place`` is where it stands already; None if it is to be written where candidates stand. ``check`` is another one
+    than all others get.
     """
 
     parts: Sequence[bytes]
@@ -51,6 +51,7 @@ class Trial:
     stage: str
     doing: str
     place: Path | None = None
+    check: Check | None = None
 
     @cached_property
     def digest(self) -> bytes:
@@ -158,6 +159,7 @@ class Trials:
         self._places: set[Path] = set()
         self._noted: set[bytes] = set()
         self._answered: list[bytes] = []
+        self._used: list[Check] = []
         self._given = crew.executor
         self._executor = crew.executor or self._own_executor()
 
@@ -215,9 +217,9 @@ class Trials:
         self._abandon(flight for flight in self._flights if flight.trial.digest not in kept)
 
     def use(self, check: Check) -> None:
-        """Ask another check from now on, such as the same without what was kept warm."""
+        """Ask another check from now on, such as the same without what was kept warm; that one ends at the end."""
         self.abandon_all()
-        self.check.close()
+        self._used.append(self.check)
         self.check = check
 
     def close(self) -> None:
@@ -226,7 +228,8 @@ class Trials:
         if self._given is None:
             self._executor.shutdown(wait=True, cancel_futures=True)
         self._clear(wait=self._given is None)
-        self.check.close()
+        for check in (self.check, *self._used):
+            check.close()
         for place in self._places - ({self.candidate} if self.files.keep_last else set()):
             with contextlib.suppress(OSError):  # what went wrong before is told, not this
                 clear(place, whole=True)
@@ -294,7 +297,7 @@ class Trials:
             future: Future[Evidence] = Future()
             future.set_result(refused)
             return _Flight(number, trial, path, future, None)
-        work = Work(self.check, path, None if trial.place else trial.parts)
+        work = Work(trial.check or self.check, path, None if trial.place else trial.parts)
         if self._given is not None or not self.check.stoppable:
             return _Flight(number, trial, path, self._executor.submit(run_check, work), None)
         stop = Stop()
@@ -402,8 +405,3 @@ def concluded(runs: Sequence[Judged], needed: int) -> Judged | None:
         return runs[-1]
     told = ", ".join(f"{count} {outcome.value}" for outcome, count in counts.items())
     return replace(runs[-1], outcome=Outcome.UNSTABLE, reason=f"{len(runs)} runs: {told}")
-
-
-def usual_jobs() -> int:
-    """As many checks at once as there are processors for this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from biopsy.model import value_info
@@ -54,6 +55,13 @@ class CutTypes:
             return self._index.weights[tensor].kind
         info = self.info(tensor)
         return value_info.tensor_type(info) if info is not None else None
+
+    def elements(self, tensor: int) -> int:
+        """Elements of a tensor as far as the model tells, without a run; a dimension left open counts as 1."""
+        info = self._from_model(tensor)
+        kind = value_info.tensor_type(info) if info is not None else None
+        shape = () if kind is None or kind.shape is None else kind.shape
+        return math.prod(dim for dim in shape if isinstance(dim, int))
 
     def _find(self, tensor: int) -> bytes | None:
         if self._recorded_first:

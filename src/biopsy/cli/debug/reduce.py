@@ -282,13 +282,14 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
-    from biopsy.cli.debug.reduction_report import Report, say_result
-    from biopsy.model.index import index_file
-    from biopsy.reduction.job import run_job
 
     jobs = _jobs(args, console)
-    check = _check(args, jobs)
+    check = _check(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
+        from biopsy.cli.debug.reduction_report import Report, say_result
+        from biopsy.model.index import index_file
+        from biopsy.reduction.job import run_job
+
         job = _job(args, jobs)
         index = index_file(args.model, args.external_data_dir)
         if isinstance(check, CommandCheck) and not check.names_candidate:
@@ -315,19 +316,23 @@ def _shown(args: argparse.Namespace) -> str:
 def _jobs(args: argparse.Namespace, console: Console) -> int:
     """How many checks run at once; one where they would look at, or write, the same files."""
     from biopsy.checks.command import CommandCheck
-    from biopsy.reduction.trials import usual_jobs
+    from biopsy.checks.process import processors
 
     if args.check is None:
         return 1
-    reason = _files(args).shared
-    if reason is not None:
-        reason = f"{reason} names a file that every check has"
-    elif not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
-        reason = "the check does not name the candidate, so all would look at the same file"
-    jobs: int = args.jobs or usual_jobs()
-    if reason is None or jobs == 1:
+    jobs: int = args.jobs or processors()
+    shared = {
+        "--artifacts": args.artifacts,
+        "--iter-info": args.iter_info,
+        "--iter-inputs": args.iter_inputs,
+        "--no-remove-intermediate": args.no_remove_intermediate,
+    }
+    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
+    if not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
+        reasons.append("the check does not name the candidate, so all would look at the same file")
+    if not reasons or jobs == 1:
         return jobs
-    (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
+    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
     return 1
 
 

@@ -93,8 +93,8 @@ class Report:
 
     def _on_StageDone(self, event: events.StageDone) -> None:  # noqa: N802
         self._live.stop()
-        if event.checks == 0 and event.before == event.after:
-            return
+        if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
+            return  # a guess that was wrong proves nothing
         change = f"{event.before} -> {count(event.after, 'node')}"
         self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 

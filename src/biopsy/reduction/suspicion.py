@@ -1,0 +1,50 @@
+"""Which nodes a check itself points at, if it can be made to look inside.
+
+A check that compares tensors says which outputs are wrong. With every tensor of the original marked as an output it
+says which tensors are, and the node that computes a wrong one from right ones is where the error begins. That takes
+one check. It is only a guess, since observing a model can change it, and what is guessed is checked like anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.model.index import ModelIndex
+
+if TYPE_CHECKING:
+    from biopsy.reduction.driver import Driver
+
+_MOST_ELEMENTS = 1 << 28
+"""Elements of all tensors together: more would not fit where one check has to hold them all."""
+
+MOST_SUSPECTS = 16
+
+
+def suspected(driver: Driver) -> tuple[int, ...]:
+    """The nodes where errors begin, in the order of the model; none if the check cannot tell.
+
+    It costs one check, or none if every tensor is marked anyway or outputs are no matter of the check.
+    """
+    problem, trials = driver.problem, driver.trials
+    if trials.reference is None or not trials.reference.outputs or not driver.check.automatic:
+        return ()
+    if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
+        return ()
+    boundary = replace(problem.everything_marked(), places=driver.workspace.places)
+    trial = driver.original("look", "which tensors are wrong", boundary)
+    try:
+        judged = trials.again(replace(trial, check=driver.check.glance()))
+    except errors.CheckError:
+        return ()  # it was no question about a candidate
+    ids = problem.index.ids
+    return origins(problem.index, {ids[name] for name in judged.evidence.verdict.outputs if name in ids})
+
+
+def origins(index: ModelIndex, wrong: Collection[int]) -> tuple[int, ...]:
+    """Nodes that write a wrong tensor and read none, in the order of the model, at most ``MOST_SUSPECTS``."""
+    producers = sorted({index.producer[tensor] for tensor in wrong if tensor in index.producer})
+    found = [node for node in producers if not any(tensor in wrong for tensor in index.node_reads[node])]
+    return tuple(found[:MOST_SUSPECTS])
