@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from biopsy import errors, events
 from biopsy.engines.worker import Worker
 from biopsy.evidence.judge import Judge, Odd, odd, worst
 from biopsy.evidence.layers import Failure, TensorError
-from biopsy.evidence.pieces import Alone, Pieces, batches
+from biopsy.evidence.pieces import Part, Pieces, batches
 from biopsy.tensors.results import Array
 
 CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
@@ -32,6 +32,36 @@ def failure_of(error: errors.BiopsyError) -> Failure:
     return Failure("load", type(error).__name__, error.message)
 
 
+def run_apart(
+    pieces: Pieces,
+    worker: Worker,
+    parts: Iterable[Part],
+    limit: int,
+    keep: Callable[[Part, Sequence[Mapping[str, Array]] | errors.BiopsyError], None],
+) -> None:
+    """Run parts of the model, many of them in one model where nothing connects them; see ``batches`` for ``limit``.
+
+    ``keep`` is given each part with its outputs per sample, or with what the engine raised. Where it fails at a batch,
+    halves of it are run, down to the parts that it fails at.
+    """
+    waiting = list(reversed(batches(parts, limit)))
+    while waiting:
+        batch = waiting.pop()
+        nodes = tuple(sorted({node for part in batch for node in part.nodes}))
+        outputs = [tensor for part in batch for tensor in part.outputs]
+        try:
+            runs = worker.run(pieces.model(nodes, outputs), pieces.recorded.path)
+        except CANNOT_RUN as error:
+            if len(batch) == 1:
+                keep(batch[0], error)
+            else:
+                half = len(batch) // 2
+                waiting += [batch[half:], batch[:half]]
+            continue
+        for part in batch:
+            keep(part, runs)
+
+
 class Alones:
     """Runs layers alone in the suspect. ``found`` grows batch by batch: node -> what came of it."""
 
@@ -43,56 +73,38 @@ class Alones:
         self._worker = worker
         self._judge = judge
         self._listener = listener
-        self._total = 0
 
     def run(self, nodes: Sequence[int], limit: int) -> None:
         """Run layers; at most ``limit`` bytes of tensors are in memory at a time."""
         layers = list(self._layers(nodes))
-        self._total = len(layers)
-        for batch in batches(layers, limit):
-            self._run(batch)
 
-    def _layers(self, nodes: Sequence[int]) -> Iterable[Alone]:
+        def keep(layer: Part, runs: Sequence[Mapping[str, Array]] | errors.BiopsyError) -> None:
+            if isinstance(runs, errors.BiopsyError):
+                found = Introduced(failure=failure_of(runs))
+            else:
+                found = self._judged(layer, runs)
+            self.found[layer.about[0]] = found
+            self._listener(events.Measured("alone", len(self.found), len(layers)))
+
+        run_apart(self._pieces, self._worker, layers, limit, keep)
+
+    def _layers(self, nodes: Sequence[int]) -> Iterable[Part]:
         for node in nodes:
-            closed = self._pieces.closed([node])
+            closed, outputs = self._pieces.closed([node]), self._pieces.recorded_writes(node)
             if closed is None:
                 self.impossible[node] = "it needs an input that has no value"
-            elif not self._pieces.recorded_writes(node):
+            elif not outputs:
                 self.impossible[node] = "its outputs were not recorded"
             else:
-                yield Alone(self._pieces, node, closed)
+                yield Part(self._pieces, (node,), closed, outputs)
 
-    def _run(self, batch: Sequence[Alone]) -> None:
-        """Run a batch; where the engine fails, its halves, down to the layers that it fails at."""
-        nodes = tuple(sorted({node for layer in batch for node in layer.nodes}))
-        outputs = [tensor for layer in batch for tensor in layer.outputs]
-        try:
-            runs = self._worker.run(self._pieces.model(nodes, outputs), self._pieces.recorded.path)
-        except CANNOT_RUN as error:
-            if len(batch) == 1:
-                self._keep(batch[0], Introduced(failure=failure_of(error)))
-                return
-            half = len(batch) // 2
-            self._run(batch[:half])
-            self._run(batch[half:])
-            return
-        for layer in batch:
-            self._keep(layer, self._judged(layer, runs))
-
-    def _judged(self, layer: Alone, runs: Sequence[dict[str, Array]]) -> Introduced:
+    def _judged(self, layer: Part, runs: Sequence[Mapping[str, Array]]) -> Introduced:
         recorded = self._pieces.recorded
         names = [self._pieces.index.names[tensor] for tensor in layer.outputs]
-        given = [name for name in names if all(name in run for run in runs)]
+        given = {name: [run[name] for run in runs] for name in names if all(name in run for run in runs)}
         if not given:
             return Introduced(failure=Failure("run", "NoOutput", "it gives no tensor"))
-        found = []
-        for name in given:
-            values = [run[name] for run in runs]
-            if (lost := odd(values)) is not None:
-                found.append((name, lost))
-        errors_ = [self._judge.error(name, [run[name] for run in runs], recorded.values(name)) for name in given]
-        return Introduced(worst(errors_), odd=tuple(found))
-
-    def _keep(self, layer: Alone, found: Introduced) -> None:
-        self.found[layer.node] = found
-        self._listener(events.Measured("alone", len(self.found), self._total))
+        lost = tuple((name, found) for name, values in given.items() if (found := odd(values)) is not None)
+        return Introduced(
+            worst(self._judge.error(name, values, recorded.values(name)) for name, values in given.items()), odd=lost
+        )

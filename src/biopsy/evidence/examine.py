@@ -34,6 +34,9 @@ _JUMP = 10.0
 _NEAR = 64
 """Nodes of a neighbourhood: so far it is looked for what makes such a layer wrong."""
 
+_WINDOWS = (4, 16)
+"""Nodes of the pieces that are looked through; any half of them that are neighbours stand in one piece together."""
+
 _FEW = 32
 """Nodes of a group that a person can look at; more of them are rounding that adds up."""
 
@@ -144,19 +147,39 @@ class Examination:
     def _look_for_groups(self, groups: Groups) -> None:
         assert self._whole is not None
         if self._question.nodes is None:
+            self._look_through_windows(groups, self._whole)
             self._explain(groups, self._whole)
         blamed = self._blamed()
         for node in self._unexplained(self._whole):
             if node not in blamed and not groups.is_spent:
-                rest = set(range(len(self._index.nodes))) - blamed
-                self._take(groups.around(node, rest, most=_NEAR))
+                self._take(groups.around(node, self._rest, most=_NEAR))
                 blamed = self._blamed()
+
+    def _look_through_windows(self, groups: Groups, whole: Whole) -> None:
+        """Run few neighbours at a time: so a group is found whose error nobody sees at the outputs.
+
+        Where all outputs are right, small errors are not looked at: rounding adds up within a window too.
+        """
+        all_right = whole.failure is None and all(error.passed for error in whole.outputs.values())
+        for size in _WINDOWS:
+            for window in groups.windows(self._rest, size, self._question.limit):
+                rest = set(window) - self._blamed()
+                found = groups.wrong(rest)
+                if found is None or found.error is None or len(self._groups) >= _MOST_GROUPS:
+                    continue
+                if not (all_right and found.error.times < _JUMP):
+                    self._take(groups.within(rest, found))
+
+    @property
+    def _rest(self) -> set[int]:
+        """Nodes that are not known to be wrong, and not random."""
+        return set(range(len(self._index.nodes))) - self._blamed() - self._random
 
     def _explain(self, groups: Groups, whole: Whole) -> None:
         """Take away what is wrong by itself. While the rest is wrong, find out which part of it is, and go on."""
         is_wrong = whole.failure is not None or not all(error.passed for error in whole.outputs.values())
         while is_wrong and len(self._groups) < _MOST_GROUPS and not groups.is_spent:
-            rest = set(range(len(self._index.nodes))) - self._blamed() - self._random
+            rest = self._rest
             found = groups.wrong(rest)
             if found is None:
                 return

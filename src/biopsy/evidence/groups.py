@@ -6,18 +6,19 @@ something points to, the neighbourhood grows until the error shows; then what is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from biopsy import errors, events
 from biopsy.engines.worker import Worker
-from biopsy.evidence.alone import CANNOT_RUN, failure_of
+from biopsy.evidence.alone import CANNOT_RUN, failure_of, run_apart
 from biopsy.evidence.few import few
 from biopsy.evidence.judge import Judge, worst
 from biopsy.evidence.layers import Failure, Group, TensorError
-from biopsy.evidence.pieces import Pieces
+from biopsy.evidence.pieces import Part, Pieces
 from biopsy.reduction.order import neighbourhood_order
-from biopsy.tensors.results import release
+from biopsy.tensors.results import Array
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,32 @@ class Groups:
             self._known[closed] = self._run(closed, self._pieces.ends(closed))
         return self._known[closed]
 
+    def windows(self, among: Iterable[int], size: int, limit: int) -> list[tuple[int, ...]]:
+        """The pieces of ``size`` neighbours, each half over the next one, that are wrong; the worst first.
+
+        They are run many at a time, below ``limit`` bytes of tensors. An engine that fails at one says nothing: a cut
+        may be what it does not take.
+        """
+        order = neighbourhood_order(self._pieces.index, sorted(among))
+        starts = range(0, max(len(order) - size // 2, 1), size // 2)
+        parts = []
+        for start in starts:
+            about = tuple(order[start : start + size])
+            closed = self._pieces.closed(about)
+            if closed and (outputs := self._pieces.ends(closed)):
+                parts.append(Part(self._pieces, about, closed, outputs))
+        found: list[tuple[float, tuple[int, ...]]] = []
+        done = itertools.count(1)
+
+        def keep(part: Part, runs: Sequence[Mapping[str, Array]] | errors.BiopsyError) -> None:
+            self._listener(events.Measured("windows", next(done), len(parts)))
+            wrong = None if isinstance(runs, errors.BiopsyError) else self._judged(part.outputs, runs)
+            if wrong is not None and wrong.error is not None:
+                found.append((-wrong.error.times, part.about))
+
+        run_apart(self._pieces, self._worker, parts, limit, keep)
+        return [about for _, about in sorted(found)]
+
     def _run(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> Wrong | None:
         if not outputs:
             return None
@@ -73,13 +100,16 @@ class Groups:
             return Wrong(failure=failure_of(error))
         except CANNOT_RUN:
             return None
+        return self._judged(outputs, runs)
+
+    def _judged(self, outputs: Sequence[int], runs: Sequence[Mapping[str, Array]]) -> Wrong | None:
+        """How the ends of a piece are wrong; None if they are right."""
         names = [self._pieces.index.names[tensor] for tensor in outputs]
         found = [
             self._judge.error(name, [run[name] for run in runs], self._pieces.recorded.values(name))
             for name in names
             if all(name in run for run in runs)
         ]
-        release(*(value for run in runs for value in run.values()))
         bad = [error for error in found if not error.passed]
         return Wrong(worst(bad)) if bad else None
 
@@ -118,8 +148,16 @@ class Groups:
         order = neighbourhood_order(self._pieces.index, sorted(nodes))
         few_nodes = tuple(sorted(few(order, lambda some: self._is_wrong(some, found))))
         last = self.wrong(few_nodes) or found
-        labels = tuple(self._pieces.index.nodes[node].label for node in few_nodes)
-        return Group(few_nodes, labels, last.error, last.failure, self._hides(few_nodes, last))
+        index = self._pieces.index
+        return Group(
+            few_nodes,
+            tuple(index.nodes[node].label for node in few_nodes),
+            tuple(index.names[tensor] for tensor in self._pieces.fed(few_nodes)),
+            tuple(index.names[tensor] for tensor in self._pieces.ends(few_nodes)),
+            last.error,
+            last.failure,
+            self._hides(few_nodes, last),
+        )
 
     def _is_wrong(self, nodes: Sequence[int], like: Wrong) -> bool:
         found = self.wrong(nodes)

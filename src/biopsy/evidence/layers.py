@@ -97,6 +97,8 @@ class Group:
 
     nodes: tuple[int, ...]
     labels: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     error: TensorError | None
     failure: Failure | None
     hides: bool | None
@@ -129,10 +131,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Suspect:
-    """What to look at: a layer, or a group of them, and how wrong it is."""
+    """What to look at: a layer, or a group of them; what goes in and comes out; and how wrong it is."""
 
     nodes: tuple[int, ...]
     labels: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     error: TensorError | None
     failure: Failure | None
 
@@ -176,11 +180,14 @@ class Findings:
     def suspects(self) -> list[Suspect]:
         """Layers and groups that make errors, the worst first."""
         found = [
-            Suspect((layer.number,), (layer.label,), layer.introduced, layer.failure)
+            Suspect((layer.number,), (layer.label,), layer.inputs, layer.outputs, layer.introduced, layer.failure)
             for layer in self.layers
             if layer.verdict in ("introduces", "fails")
         ]
-        found += [Suspect(group.nodes, group.labels, group.error, group.failure) for group in self.groups]
+        found += [
+            Suspect(group.nodes, group.labels, group.inputs, group.outputs, group.error, group.failure)
+            for group in self.groups
+        ]
         return sorted(found, key=lambda one: one.rank, reverse=True)
 
     @property

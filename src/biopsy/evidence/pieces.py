@@ -1,4 +1,4 @@
-"""Pieces of a model that can be run by themselves, fed with recorded values; and batches of single layers."""
+"""Pieces of a model that can be run by themselves, fed with recorded values; batches of them that nothing connects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from biopsy.tensors.results import Array
 _MOST_OPEN = 8
 """Batches that are filled at a time: enough for the colours that graphs of layers need."""
 
-_MOST_LAYERS = 400
-"""Layers of one batch."""
+_MOST_NODES = 500
+"""Nodes of one batch."""
 
 
 class _Stored(Recording):
@@ -98,13 +98,16 @@ class Pieces:
         return sum(map(self.recorded.size, names))
 
 
-class Alone:
-    """One layer to be run by itself: its node, the nodes it cannot do without, and the outputs to look at."""
+class Part:
+    """A piece that is run beside others: the nodes it is about, those it cannot do without, and the outputs looked at.
 
-    def __init__(self, pieces: Pieces, node: int, nodes: tuple[int, ...]) -> None:
-        self.node = node
+    ``nodes`` are closed (see ``Pieces.closed``).
+    """
+
+    def __init__(self, pieces: Pieces, about: tuple[int, ...], nodes: tuple[int, ...], outputs: Sequence[int]) -> None:
+        self.about = about
         self.nodes = nodes
-        self.outputs = pieces.recorded_writes(node)
+        self.outputs = outputs
         self.reads = frozenset(pieces.fed(nodes))
         own = (one for one in nodes if not is_constant(pieces.index, one))
         self.writes = frozenset(tensor for one in own for tensor in pieces.index.node_writes[one])
@@ -113,49 +116,51 @@ class Alone:
 
 class _Batch:
     def __init__(self) -> None:
-        self.layers: list[Alone] = []
+        self.parts: list[Part] = []
         self.size = 0
+        self.nodes = 0
         self._reads: set[int] = set()
         self._writes: set[int] = set()
 
-    def takes(self, layer: Alone, limit: int, *, strictly: bool) -> bool:
-        """Whether a layer finds room here, and neither reads nor computes what another one here computes.
+    def takes(self, part: Part, limit: int, *, strictly: bool) -> bool:
+        """Whether a part finds room here, and neither reads nor computes what another one here computes.
 
         ``strictly``: nor reads what another one reads.
         """
-        if self.layers and (self.size + layer.size > limit or len(self.layers) >= _MOST_LAYERS):
+        if self.parts and (self.size + part.size > limit or self.nodes + len(part.nodes) > _MOST_NODES):
             return False
         apart = (
-            layer.reads.isdisjoint(self._writes)
-            and layer.writes.isdisjoint(self._reads)
-            and layer.writes.isdisjoint(self._writes)
+            part.reads.isdisjoint(self._writes)
+            and part.writes.isdisjoint(self._reads)
+            and part.writes.isdisjoint(self._writes)
         )
-        return apart and not (strictly and not layer.reads.isdisjoint(self._reads))
+        return apart and not (strictly and not part.reads.isdisjoint(self._reads))
 
-    def add(self, layer: Alone) -> None:
-        self.layers.append(layer)
-        self.size += layer.size
-        self._reads |= layer.reads
-        self._writes |= layer.writes
+    def add(self, part: Part) -> None:
+        self.parts.append(part)
+        self.size += part.size
+        self.nodes += len(part.nodes)
+        self._reads |= part.reads
+        self._writes |= part.writes
 
 
-def batches(layers: Iterable[Alone], limit: int) -> list[list[Alone]]:
-    """Layers in batches whose models fall apart into single layers, so that nothing can be fused across them.
+def batches(parts: Iterable[Part], limit: int) -> list[list[Part]]:
+    """Parts in batches whose models fall apart into those parts, so that nothing can be fused across them.
 
-    No layer of a batch reads what another one computes. Where it is cheap, no two read the same tensor either. What a
-    batch is given and gives takes at most ``limit`` bytes, but for a layer that needs more by itself.
+    No part of a batch reads what another one computes. Where it is cheap, no two read the same tensor either. What a
+    batch is given and gives takes at most ``limit`` bytes, but for a part that needs more by itself.
     """
     done: list[_Batch] = []
     filling: list[_Batch] = []
-    for layer in layers:
-        strict = (batch for batch in filling if batch.takes(layer, limit, strictly=True))
+    for part in parts:
+        strict = (batch for batch in filling if batch.takes(part, limit, strictly=True))
         batch = next(strict, None)
         if batch is None and len(filling) >= _MOST_OPEN:
-            batch = next((batch for batch in filling if batch.takes(layer, limit, strictly=False)), None)
+            batch = next((batch for batch in filling if batch.takes(part, limit, strictly=False)), None)
         if batch is None:
             batch = _Batch()
             filling.append(batch)
             if len(filling) > _MOST_OPEN:
                 done.append(filling.pop(0))
-        batch.add(layer)
-    return [batch.layers for batch in (*done, *filling)]
+        batch.add(part)
+    return [batch.parts for batch in (*done, *filling)]

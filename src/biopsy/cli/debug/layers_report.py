@@ -6,7 +6,6 @@ import argparse
 import math
 import shlex
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ _STAGES = {
     "alone": "layers alone",
     "whole": "whole model",
     "marks": "which marks hide it",
+    "windows": "neighbours",
     "groups": "pieces",
 }
 _MOST_LABELS = 12
@@ -266,40 +266,36 @@ def _say_verdict(console: Console, found: Findings) -> None:
 
 
 def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:
+    """What to type now: the reduction, and the worst layer or group cut out."""
     if not found.suspects:
         return
+    console.note("")
+    head = "Next"
+    for words in (_reduce(found, args), _extract(found, args.model)):
+        console.note(f"{head:<8} {' '.join(word if word == '{}' else shlex.quote(word) for word in words)}")
+        head = ""
+
+
+def _reduce(found: Findings, args: argparse.Namespace) -> list[str]:
+    """A reduction whose check compares the same engines; of a masked error, with inner tensors as outputs."""
     engines = ["--engine", args.reference_engine, "--engine", args.suspect]
-    order = ["--order-by", str(args.report)] if args.report is not None else []
     tolerances = [
         word for option, words in (("--atol", args.atol), ("--rtol", args.rtol)) if words for word in (option, *words)
     ]
-    check = ["--check", "biopsy", "run", "{}", *engines, *tolerances]
-    lines = [
-        ["biopsy", "debug", "reduce", str(args.model), "-o", "reduced.onnx", *order, *check],
-        _extract(found, args.model),
+    return [
+        *("biopsy", "debug", "reduce", str(args.model), "-o", "reduced.onnx"),
+        *(["--order-by", str(args.report)] if args.report is not None else []),
+        *(["--mark-intermediate"] if found.is_masked else []),
+        *("--check", "biopsy", "run", "{}", *engines, *tolerances),
     ]
-    head = "Next"
-    console.note("")
-    for words in lines:
-        if words:
-            console.note(f"{head:<8} {_joined(words)}")
-            head = ""
 
 
 def _extract(found: Findings, model: Path) -> list[str]:
-    """The command that cuts the worst layer out; none for a group, which the reduction finds."""
     worst = found.suspects[0]
-    layer = next((layer for layer in found.layers if (layer.number,) == worst.nodes), None)
-    if layer is None:
-        return []
-    inputs = [f"{name}:auto:auto" for name in layer.inputs]
-    outputs = [f"{name}:auto" for name in layer.outputs]
+    inputs = [f"{name}:auto:auto" for name in worst.inputs]
+    outputs = [f"{name}:auto" for name in worst.outputs]
     return [
-        *("biopsy", "surgeon", "extract", str(model), "-o", "layer.onnx"),
+        *("biopsy", "surgeon", "extract", str(model), "-o", "suspect.onnx"),
         *(["--inputs", *inputs] if inputs else []),
         *("--outputs", *outputs),
     ]
-
-
-def _joined(words: Sequence[str]) -> str:
-    return " ".join(word if word == "{}" else shlex.quote(word) for word in words)
