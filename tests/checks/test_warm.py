@@ -66,6 +66,29 @@ def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: 
         check.close()
 
 
+@pytest.mark.slow
+def test_a_hundred_checks_say_the_same_warm_and_cold(tmp_path: Path, golden: tuple[Path, Path]) -> None:
+    inputs, outputs = map(str, golden)
+    forms = [
+        ["--onnxrt", "--load-inputs", inputs, "--load-outputs", outputs],
+        ["--onnxrt", "--validate"],
+        ["--reference", "--load-inputs", inputs, "--load-outputs", outputs, "--rtol", "1e-3"],
+        ["--engine", "onnxrt:optimization=none", "--onnxrt"],
+        ["--reference", "--onnxrt", "--fail-fast", "-q"],
+    ]
+    count = 0
+    for form in forms:
+        check = warm(*form)
+        try:
+            for path in candidates(tmp_path):
+                assert said(check.run(path)) == said(check.cold().run(path)), (form, path)
+                count += 1
+            assert check._zygote is not None, form
+        finally:
+            check.close()
+    assert count >= 100
+
+
 def test_a_wrong_option_is_told_by_the_check_itself(tmp_path: Path) -> None:
     check = warm("--onnxrt", "--no-such-option")
     evidence = check.run(save(chain(1), tmp_path / "m.onnx"))
