@@ -46,6 +46,7 @@ class WarmCheck(CommandCheck):
         super().__init__(words, default_name, timeout, memory)
         self._jobs = jobs
         self._zygote: Zygote | None = None
+        self._lost: list[Zygote] = []
         self._given_up = not hasattr(os, "fork")
         self._starting = threading.Lock()
 
@@ -72,9 +73,9 @@ class WarmCheck(CommandCheck):
     def close(self) -> None:
         """End the zygote."""
         with self._starting:
-            if self._zygote is not None:
-                self._zygote.close()
-                self._zygote = None
+            for zygote in (*self._lost, *([] if self._zygote is None else [self._zygote])):
+                zygote.close()
+            self._lost, self._zygote = [], None
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         self.start()
@@ -83,9 +84,17 @@ class WarmCheck(CommandCheck):
             try:
                 return zygote.check(words, told, self._limits, stop)
             except ZygoteGoneError:
-                self._given_up = True
-                self.close()
+                self._lose(zygote)
         return super()._run(words, told, stop)
+
+    def _lose(self, zygote: Zygote) -> None:
+        """Go on without it. Other threads may still listen to it: what they listen to stays open until the end."""
+        with self._starting:
+            self._given_up = True
+            zygote.kill()
+            if self._zygote is zygote:
+                self._zygote = None
+                self._lost.append(zygote)
 
 
 class ZygoteGoneError(Exception):
@@ -130,6 +139,10 @@ class Zygote:
         finally:
             self._free.put(connection)
 
+    def kill(self) -> None:
+        """End the zygote: every connection then ends, and with it the check that it serves."""
+        self._process.kill()
+
     def close(self) -> None:
         """End the zygote and whatever it still runs: it sees that nobody listens any more."""
         for connection in self._connections:
@@ -142,7 +155,7 @@ class Zygote:
     def _wait_until_warm(self) -> None:
         with self._warming:
             if not self._warm:
-                if self._connections[0].answer(_SECONDS_TO_WARM_UP) != {"ready": True}:
+                if self._connections[0].promised() != {"ready": True}:
                     raise ZygoteGoneError
                 self._warm = True
 
@@ -163,7 +176,7 @@ class _Connection:
             self._socket.sendall(data[sent:])
         except OSError as error:
             raise ZygoteGoneError from error
-        child = self.answer(None).get("pid")
+        child = self.promised().get("pid")
         if not isinstance(child, int):
             raise ZygoteGoneError
         return _Fork(child, self)
@@ -174,7 +187,14 @@ class _Connection:
     def close(self) -> None:
         self._socket.close()
 
-    def answer(self, timeout: float | None) -> dict[str, Any]:
+    def promised(self) -> dict[str, Any]:
+        """The next object, which comes soon unless something is wrong with the zygote. Raises ZygoteGoneError."""
+        try:
+            return self.answer(_SECONDS_TO_WARM_UP)
+        except TimeoutError as error:
+            raise ZygoteGoneError from error
+
+    def answer(self, timeout: float) -> dict[str, Any]:
         """The next object. Raises TimeoutError if it does not come in time, ZygoteGoneError if none will."""
         while b"\n" not in self._read:
             self._socket.settimeout(timeout)

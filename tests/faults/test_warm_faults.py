@@ -1,0 +1,98 @@
+"""What happens to the warm process from outside while a reduction uses it."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from faults.conftest import wait_until
+from support.models import chain, save
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+
+CHECK = ["biopsy", "run", "{}", "--onnxrt", "--validate"]
+
+
+LENGTH, CULPRIT = 16, 8
+
+
+def many_checks(place) -> None:
+    """A chain of which only the Log makes NaN of something; node by node it takes many checks to find."""
+    made = chain(LENGTH, ("Neg",))
+    for number, op in ((-3, "Abs"), (-2, "Neg"), (-1, "Identity"), (0, "Log")):
+        made.graph.node[CULPRIT + number].op_type = op
+    save(made, place.folder / "m.onnx")
+
+
+def zygotes(place) -> list[int]:
+    """The warm processes; a check is a fork of one, so its parent is one too."""
+    found = {}
+    for pid in place.processes():
+        with suppress(OSError, ValueError):
+            if b"biopsy.cli.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                found[pid] = int(fields[1])
+    return [pid for pid, parent in found.items() if parent not in found]
+
+
+def forks(place) -> list[int]:
+    everyone = zygotes(place)
+    return [pid for pid in place.processes() if pid not in everyone and parent_of(pid) in everyone]
+
+
+def parent_of(pid: int) -> int:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def begin(place, *words: str):
+    many_checks(place)
+    line = ["m.onnx", "-o", "r.onnx", "--mode=linear", "--events", "e.txt", *words, "--check", *CHECK]
+    process = place.start(*line)
+    assert wait_until(lambda: len(place.told("e.txt")) > 12), process.communicate(timeout=5)
+    return process
+
+
+@pytest.mark.parametrize("jobs", ["2", pytest.param("1", marks=pytest.mark.slow)])
+def test_a_warm_process_that_is_killed_is_done_without_and_the_result_is_the_same(place, jobs: str) -> None:
+    process = begin(place, "--jobs", jobs)
+    killed = zygotes(place)
+    assert killed
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert "Traceback" not in told
+    assert f"n{CULPRIT}" in place.nodes()
+    ran = place.reduce("m.onnx", "-o", "cold.onnx", "--mode=linear", "--jobs", jobs, "--check", *CHECK)
+    assert ran.status == 0
+    assert (place.folder / "r.onnx").read_bytes() == (place.folder / "cold.onnx").read_bytes()
+
+
+def test_a_fork_that_is_killed_is_another_failure_and_leads_nowhere(place) -> None:
+    process = begin(place, "--jobs", "1")
+    killed = 0
+    while process.poll() is None and killed < 3:
+        for pid in forks(place):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGSEGV)
+                killed += 1
+        time.sleep(0.01)
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert f"n{CULPRIT}" in place.nodes()
+    assert not killed or "signal SIGSEGV" in told
+
+
+def test_a_killed_biopsy_takes_its_warm_process_and_the_forks_along(place) -> None:
+    process = begin(place)
+    process.kill()
+    process.communicate()
+    assert place.everyone_has_ended()
+    for path in place.folder.iterdir():
+        if path.name != "m.onnx":
+            path.unlink()
