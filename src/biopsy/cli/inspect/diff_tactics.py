@@ -1,0 +1,225 @@
+"""``biopsy debug diff-tactics`` and ``biopsy inspect diff-tactics``: what bad builds have and good ones lack."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.cli.progress import COLUMN
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.tactics.chance import Table
+    from biopsy.tactics.difference import Choice, Difference, Group
+    from biopsy.tactics.record import TacticRecord
+    from biopsy.tactics.replay import TacticReplay
+
+_MOST_GROUPS = 5
+_MOST_CHOICES = 6
+_MOST_PLACES = 6
+
+_EPILOG = """\
+examples:
+  biopsy debug build model.onnx --openvino --vary precision=f32,bf16 --until 20 \\
+      --save-tactics replay.json --artifacts replay.json --art-dir replays \\
+      --check biopsy run {} --openvino --load-inputs inputs.json --load-outputs golden.json
+  biopsy debug diff-tactics --dir replays
+  biopsy debug diff-tactics --good replays/good --bad replays/bad/replay_11-21-26_05-31-06_N3.json
+
+Files are tactic records of biopsy, or tactic replays of Polygraphy. A choice is named as the cause only where chance
+would give as much in less than 5 %, by Fisher's exact test with Holm's correction for all choices compared.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = _EPILOG
+    parser.add_argument(
+        "--dir", type=Path, metavar="DIR", help="a folder with the folders 'good' and 'bad' (default: the current one)"
+    )
+    parser.add_argument(
+        "--good", type=Path, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
+    )
+    parser.add_argument(
+        "--bad", type=Path, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
+    )
+    parser.add_argument("--all", action="store_true", help="show every choice, not only the first ones")
+    parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what was found as JSON too")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Compare the builds; returns 0 whether or not a cause is found."""
+    from biopsy.model.write import require_writable
+    from biopsy.tactics.difference import build_of, difference, remarks_on
+
+    if args.report is not None:
+        require_writable(args.report)
+    folder = args.dir or Path()
+    good = _load(args.good or folder / "good", "good")
+    bad = _load(args.bad or folder / "bad", "bad")
+    builds = [build_of(str(path), found, is_bad=False) for path, found in good.items()]
+    builds += [build_of(str(path), found, is_bad=True) for path, found in bad.items()]
+    for remark in remarks_on({str(path): found for path, found in (*good.items(), *bad.items())}):
+        console.warn(remark)
+    found = difference(builds)
+    console.note(f"Loaded {len(good)} good tactic replays.")
+    console.note(f"Loaded {len(bad)} bad tactic replays.")
+    for line in _lines(found, whole=args.all):
+        console.say(line)
+    if args.report is not None:
+        _save_report(args.report, found)
+    return 0
+
+
+def _load(path: Path, which: str) -> Mapping[Path, TacticRecord | TacticReplay]:
+    from biopsy.tactics.files import tactics_below
+
+    if not path.exists():
+        raise errors.UsageError(
+            f"there is no {path} with tactics of {which} builds",
+            next_steps=[f"--dir DIR    with the folders good and bad, or --{which} PATH"],
+        )
+    return tactics_below(path)
+
+
+def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
+    if found.only_in_bad:
+        yield "Found potentially bad tactics:"
+        yield from _only_in_bad(found, whole=whole)
+    else:
+        yield "Could not determine potentially bad tactics. Try providing more tactic replay files if possible."
+    yield ""
+    if found.groups:
+        yield f"{found.tests} choices differ, or groups of choices that were always made together. The best of them:"
+        for number, group in enumerate(found.groups if whole else found.groups[:_MOST_GROUPS], 1):
+            yield from _group_lines(number, group, whole=whole)
+        yield ""
+    yield from _verdict(found)
+
+
+def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
+    from biopsy.tactics.difference import summarized
+
+    together = [choice for group in found.only_in_bad for choice in group.choices]
+    if all(choice.kind == "algorithm" for choice in together):
+        by_layer: dict[str, list[str]] = {}
+        for choice in together:
+            by_layer.setdefault(choice.where, []).append(choice.value)
+        lines = [f"Layer: {layer}\n    Algorithms: {algorithms}" for layer, algorithms in by_layer.items()]
+    else:
+        lines = [_summary_line(kind, value, places) for (kind, value), places in summarized(together).items()]
+    most = len(lines) if whole else 2 * _MOST_CHOICES
+    yield from lines[:most]
+    if len(lines) > most:
+        yield f"    and {len(lines) - most} more (--all)"
+
+
+def _summary_line(kind: str, value: str, places: list[str]) -> str:
+    named = [place for place in places if place]
+    if not named:
+        return f"    {value}" if kind in ("option", "environment") else f"    {kind} {value}"
+    more = f" and {len(named) - _MOST_PLACES} more" if len(named) > _MOST_PLACES else ""
+    return f"    {kind} {value}: {', '.join(named[:_MOST_PLACES])}{more}"
+
+
+def _group_lines(number: int, group: Group, *, whole: bool) -> Iterator[str]:
+    from biopsy.tactics.difference import summarized
+
+    chance = f"by chance {_percent(group.chance)}, with all that was compared {_percent(group.adjusted)}"
+    yield f"{number:>3}  {group.told.text}"
+    yield f"     {_counts(group.table)} · {chance}"
+    rest = summarized(group.choices[1:])
+    for place, ((kind, value), places) in enumerate(rest.items()):
+        if place == _MOST_CHOICES and not whole:
+            yield f"       and {len(rest) - place} kinds of choices more (--all)"
+            return
+        yield f"       {'together with' if place == 0 else '             '}{_summary_line(kind, value, places)[3:]}"
+
+
+def _counts(table: Table) -> str:
+    return f"in {table.bad} of {table.all_bad} bad builds, in {table.good} of {table.all_good} good ones"
+
+
+def _percent(chance: float) -> str:
+    return f"{100 * chance:.0f} %" if chance >= 0.1 else f"{100 * chance:.2g} %"
+
+
+def _verdict(found: Difference) -> Iterator[str]:
+    """What may be concluded, in words that leave no doubt, and what to do next."""
+    if not found.good or not found.bad:
+        lacking = "bad" if found.good else "good" if found.bad else "good and no bad"
+        yield f"The evidence does not decide: there are no {lacking} builds to compare with."
+    elif not found.groups:
+        yield "The evidence does not decide: good and bad builds are alike in all that is recorded."
+        yield _head("Next", "vary more: biopsy debug build MODEL --vary threads=1,2 --vary env.NAME=a,b ...")
+    elif found.decided:
+        yield from _decided(found.decided)
+    else:
+        yield from _undecided(found)
+
+
+def _decided(groups: tuple[Group, ...]) -> Iterator[str]:
+    best = groups[0]
+    told = best.told.text
+    if best.table.is_perfect:
+        yield f"{told} explains it: every bad build has it, and no good one."
+    else:
+        yield f"{told} goes with failing, but does not explain every outcome: {_counts(best.table)}."
+    if len(best.choices) > 1:
+        yield _head(
+            "", f"{len(best.choices) - 1} other choices were made in the same builds, and may be the cause as well."
+        )
+    if len(groups) > 1:
+        yield _head("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
+
+
+def _undecided(found: Difference) -> Iterator[str]:
+    best = found.groups[0]
+    yield (
+        f"The evidence does not decide: chance gives one of {found.tests} choices as good a table as the best "
+        f"in {_percent(best.adjusted)} of cases."
+    )
+    if found.more is None:
+        yield _head("Next", "more builds alone will not help: nothing recorded is clearly more frequent in bad builds;")
+        yield _head("", "vary other things, or see how flaky the check is: biopsy debug repeat")
+    else:
+        builds = found.good + found.bad
+        yield _head(
+            "Next", f"about {found.more} more builds like these {builds} would decide, if {best.told.text} is the cause"
+        )
+
+
+def _head(head: str, text: str) -> str:
+    return f"{head:<{COLUMN}} {text}"
+
+
+def _save_report(path: Path, found: Difference) -> None:
+    from biopsy.model.write import write_whole
+
+    tree = {
+        "biopsy_tactics_difference": 1,
+        "good": found.good,
+        "bad": found.bad,
+        "tests": found.tests,
+        "decided": len(found.decided),
+        "more_builds": found.more,
+        "groups": [_group_tree(group) for group in found.groups],
+    }
+    write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
+
+
+def _group_tree(group: Group) -> dict[str, Any]:
+    def plain(choice: Choice) -> dict[str, str]:
+        return {"where": choice.where, "kind": choice.kind, "value": choice.value}
+
+    return {
+        "choices": [plain(choice) for choice in group.choices],
+        "bad": group.table.bad,
+        "good": group.table.good,
+        "chance": group.chance,
+        "adjusted": group.adjusted,
+    }

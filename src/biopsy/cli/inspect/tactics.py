@@ -1,0 +1,83 @@
+"""``biopsy inspect tactics``: what a file of tactics holds."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy.cli.progress import COLUMN
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.engines.base import LayerRecord
+    from biopsy.tactics.record import TacticRecord
+    from biopsy.tactics.replay import TacticReplay
+
+_EPILOG = """\
+examples:
+  biopsy inspect tactics replay.json
+  biopsy inspect tactics replay.json --layers 'conv*'     only the layers of these nodes"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``inspect tactics``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("file", type=Path, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy")
+    parser.add_argument(
+        "--layers", nargs="+", metavar="NAME", help="only layers with these nodes, or names; '*' stands for anything"
+    )
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Show the file."""
+    from biopsy.tactics.files import read_tactics
+    from biopsy.tactics.replay import TacticReplay
+
+    found = read_tactics(args.file)
+    lines = _replay_lines(found, args.layers) if isinstance(found, TacticReplay) else _record_lines(found, args.layers)
+    for line in lines:
+        console.say(line)
+    return 0
+
+
+def _matches(names: tuple[str, ...], patterns: list[str] | None) -> bool:
+    from fnmatch import fnmatchcase
+
+    return not patterns or any(name == pattern or fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _replay_lines(replay: TacticReplay, patterns: list[str] | None) -> Iterator[str]:
+    """The lines that Polygraphy shows."""
+    for name, algorithm in replay.algorithms.items():
+        if _matches((name,), patterns):
+            yield f"Layer: {name}"
+            yield f"    Algorithm: {algorithm}"
+
+
+def _record_lines(record: TacticRecord, patterns: list[str] | None) -> Iterator[str]:
+    told = f"{record.engine} {record.version}"
+    yield f"{'engine':<{COLUMN}} {told.strip()}{f' on {record.device}' if record.device else ''}"
+    settings = [*record.settings.items(), *((f"env.{name}", value) for name, value in record.environment.items())]
+    for key, value in settings:
+        yield f"{'':<{COLUMN}} {key}={value}{'   (varied)' if key in record.varied else ''}"
+    if record.model:
+        yield f"{'model':<{COLUMN}} {record.model}"
+    iteration = "" if record.iteration is None else f"iteration {record.iteration}"
+    seconds = "" if record.build_seconds is None else f"built in {record.build_seconds:.3g} s"
+    yield f"{'build':<{COLUMN}} {' · '.join(filter(None, (iteration, seconds, record.outcome or 'not checked')))}"
+    for remark in record.remarks:
+        yield f"{'':<{COLUMN}} {remark}"
+    layers = [layer for layer in record.layers if _matches(layer.nodes or (layer.kind,), patterns)]
+    yield ""
+    yield f"{len(layers)} of {len(record.layers)} layers"
+    for layer in layers:
+        yield from _layer_lines(layer)
+
+
+def _layer_lines(layer: LayerRecord) -> Iterator[str]:
+    yield f"Layer: {', '.join(layer.nodes) or f'({layer.kind}, put in by the engine)'}"
+    time = "" if layer.time_us is None else f"{layer.time_us:.4g} us"
+    known = (layer.kind, layer.implementation, layer.precision, layer.layout, layer.device, time)
+    yield f"    {' · '.join(filter(None, known))}"
