@@ -72,4 +72,4 @@ def test_an_engine_that_fails_raises():
     with pytest.raises(errors.EngineFailure):
         run(made)
     with pytest.raises(errors.EngineMissing):
-        run(made, "trt")
+        run(made, "no-such-engine")

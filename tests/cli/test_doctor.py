@@ -27,9 +27,9 @@ def test_an_engine_that_is_not_installed_is_shown_with_how_to_get_it(capsys: pyt
     assert 'pip install "biopsy[openvino]"' in shown
 
 
-def test_tensorrt_is_named_as_not_supported_yet(capsys: pytest.CaptureFixture[str]):
-    main(["doctor"])
-    assert "trt        does not work here: TensorRT (engine 'trt') is not supported" in capsys.readouterr().out
+def test_tensorrt_is_named_with_its_package_or_how_to_get_it(capsys: pytest.CaptureFixture[str]):
+    main(["doctor", "trt"])
+    assert "(TensorRT" in (shown := capsys.readouterr().out) or 'pip install "biopsy[tensorrt]"' in shown
 
 
 def test_the_options_of_an_engine_are_explained(capsys: pytest.CaptureFixture[str]):

@@ -99,9 +99,9 @@ def test_no_engine_is_a_usage_error_that_names_one(capsys: Captured):
     assert "--onnxrt" in capsys.readouterr().err
 
 
-def test_tensorrt_is_one_clear_line_and_concludes_nothing(capsys: Captured, verdict: Path):
-    assert run("model.onnx", "--onnxrt", "--trt") == 4
-    assert "TensorRT (engine 'trt') is not supported by this version" in capsys.readouterr().err
+def test_a_missing_engine_is_one_clear_line_and_concludes_nothing(capsys: Captured, verdict: Path):
+    assert run("model.onnx", "--onnxrt", "--engine", "abacus") == 4
+    assert "there is no engine 'abacus'" in capsys.readouterr().err
     assert json.loads(verdict.read_text())["outcome"] == "infrastructure"
 
 

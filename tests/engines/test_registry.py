@@ -165,11 +165,6 @@ def test_an_unknown_engine_lists_those_that_are_known():
     assert "did you mean 'onnxrt'?" in caught.value.next_steps
 
 
-def test_tensorrt_is_known_and_not_supported_yet():
-    with pytest.raises(errors.EngineMissing, match=r"TensorRT .* is not supported by this version"):
-        create("trt")
-
-
 def test_a_plug_in_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch):
     declare(monkeypatch, quiet=lambda: Quiet)
     assert isinstance(create("quiet"), Quiet)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors
+from biopsy.cli import trt_options
 
 if TYPE_CHECKING:
     from biopsy.engines.registry import EngineSpec
@@ -43,7 +44,7 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
         help="the same with everything computed in float64, whatever the model declares",
     )
     group.add_argument("--openvino", **flag, const="openvino", help="OpenVINO, in float32")  # type: ignore[arg-type]
-    group.add_argument("--trt", **flag, const="trt", help="TensorRT (not supported yet: ends with status 4)")  # type: ignore[arg-type]
+    group.add_argument("--trt", **flag, const=trt_options.PLAIN, help="TensorRT, or TensorRT for RTX")  # type: ignore[arg-type]
     group.add_argument(
         "--engine",
         action="append",
@@ -70,7 +71,7 @@ def add_engines(parser: argparse.ArgumentParser) -> None:
 
 
 def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
-    """The engines asked for, in order, the settings of --onnxrt put into its spec. Raises UsageError if none is."""
+    """The engines asked for, in order, with the settings of --onnxrt and --trt. Raises UsageError if there is none."""
     from biopsy.engines.registry import EngineSpec, parse_spec
 
     if not args.engines:
@@ -78,14 +79,22 @@ def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
             "no engine is given to run the model in",
             next_steps=["--onnxrt", "--engine NAME    for any engine that 'biopsy doctor' shows"],
         )
-    plain = EngineSpec("onnxrt", _onnxrt_settings(args))
-    return [plain if text == PLAIN_ONNXRT else parse_spec(text) for text in args.engines]
+    plain = {
+        PLAIN_ONNXRT: EngineSpec("onnxrt", _onnxrt_settings(args)),
+        trt_options.PLAIN: EngineSpec("trt", trt_options.settings(args)),
+    }
+    return [plain[text] if text in plain else parse_spec(text) for text in args.engines]
 
 
 def ignored_settings(args: argparse.Namespace) -> list[str]:
-    """Settings of --onnxrt that were given although there is no --onnxrt to apply them to."""
+    """Settings of --onnxrt or --trt that were given although there is no such flag to apply them to, in words."""
     given = {"--providers": args.providers, "--optimization-level": args.optimization_level, "--threads": args.threads}
-    return [] if PLAIN_ONNXRT in args.engines else [option for option, value in given.items() if value is not None]
+    found = []
+    if PLAIN_ONNXRT not in args.engines:
+        found += [f"{option} is ignored: it is a setting of --onnxrt" for option, value in given.items() if value]
+    if trt_options.PLAIN not in args.engines:
+        found += [f"{name} is ignored: it is a setting of --trt" for name in trt_options.settings(args)]
+    return found
 
 
 def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:

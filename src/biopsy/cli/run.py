@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, run_options
+from biopsy.cli import option_groups, run_building, run_options, trt_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -34,6 +34,7 @@ examples:
   biopsy run model.onnx --openvino --load-inputs inputs.json --load-outputs golden.json
   biopsy run model.onnx --openvino --compare-with noise                a bug, or only rounding?
   biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --memory-limit 500MB
+  biopsy run model.onnx --trt --build-only --save-engine model.engine  does it build? (TensorRT-RTX: without a GPU)
 
 exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engine fails on the model;
 2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
@@ -47,11 +48,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     option_groups.add_inputs(parser)
     option_groups.add_comparing(parser)
     run_options.add(parser)
+    run_building.add(parser)
+    trt_options.add(parser)
 
 
 @dataclass(frozen=True)
 class Ran:
-    """What became of one engine: its outputs and remarks on them, or how it failed."""
+    """What became of one engine: its outputs and remarks on them, or how it failed; neither if it was only built."""
 
     engine: Engine
     result: RunnerResult | None = None
@@ -91,9 +94,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.engines.registry import create
 
     specs = option_groups.engine_specs(args)
-    for option in option_groups.ignored_settings(args):
-        console.warn(f"{option} is ignored: it is a setting of --onnxrt; with --engine, write it after the name")
+    for ignored in option_groups.ignored_settings(args):
+        console.warn(f"{ignored}; with --engine, write it after the name")
     engines = [create(spec) for spec in specs]
+    run_building.require_possible(args, engines)
     tolerances, stats = tolerances_of(args)
     require_writable(args)
     golden = golden_values(args.load_outputs or ())
@@ -156,9 +160,10 @@ def _run_one(
         return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
     from biopsy.engines.runner import run_session, runner_name
 
-    session = engine.build(model)
-    for remark in session.remarks:
-        console.warn(remark)
+    session = run_building.session_of(engine, model, feeder.inputs, args, console)
+    if args.build_only:
+        console.note(f"{engine.label} {engine.version()} has built the model")
+        return Ran(engine, remarks=tuple(session.remarks))
     feeds = feeder.feeds(session.inputs)
     result = run_session(session, feeds, runner=runner_name(engine.name, number), warm_up=args.warm_up)
     console.note(f"{engine.label}  {_timing(result)}")
@@ -190,7 +195,7 @@ class _Feeder:
     def __init__(
         self, inputs: Inputs, save_to: Path | None, console: Console, vet: Callable[[Sequence[Feed]], None]
     ) -> None:
-        self._inputs = inputs
+        self.inputs = inputs
         self._save_to = save_to
         self._console = console
         self._vet = vet
@@ -202,7 +207,7 @@ class _Feeder:
         from biopsy.engines.runner import checked_feed
 
         if self._settled is None:
-            found = feeds_for(wanted, self._inputs)
+            found = feeds_for(wanted, self.inputs)
             self._tell(found)
             self._settled = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
             self._vet(self._settled)
@@ -369,6 +374,8 @@ def _what_passed(found: Findings) -> str:
         judged = sum(len(one.outputs) for one in found.noise)
         parts.append(f"{_outputs(judged)} judged, no error is more than rounding")
     ran = ", ".join(one.engine.label for one in found.ran)
+    if all(one.result is None for one in found.ran):
+        return f"{ran} built the model; nothing was run"
     return "; ".join(parts) or f"{ran} ran; there was nothing to compare with"
 
 

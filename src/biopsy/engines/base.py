@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +34,8 @@ class ModelInput:
     data: bytes
     folder: Path
     path: Path | None = None
+    shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
+    """Shapes of the values that will be fed, by name of the input, as far as they are known before it is built."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class Capabilities:
     """Whether it can run on several devices, and ``Engine.devices`` names them."""
     saves: tuple[str, ...] = ()
     """Endings of the files that ``Session.save`` writes and ``Engine.load`` reads, best first, such as ``.ort``."""
+    wants_shapes: bool = False
+    """Whether it builds for ranges of shapes, so that ``ModelInput.shapes`` is worth filling in."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,15 @@ class Engine(ABC):
         from biopsy.model.identity import identity_bytes
 
         self.build(ModelInput(identity_bytes(), Path())).run({"x": ones(1, "float32")})
+
+    def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
+        """The nodes of the main graph that the engine itself says it does not take: their places, and its reasons.
+
+        It need not name all at once: whoever asks leaves them out and asks again. None if it cannot be asked, so that
+        only building tells; also where the model as a whole cannot be read. Raises what ``build`` raises.
+        """
+        del model
+        return None
 
     def load(self, path: Path) -> Session:
         """What ``Session.save`` has written, ready to run; nothing is compiled or optimized again.

@@ -26,14 +26,10 @@ BUILT_IN: dict[str, str] = {
     "onnxrt": "biopsy.engines.onnxrt:OnnxRuntime",
     "reference": "biopsy.engines.reference:Reference",
     "openvino": "biopsy.engines.openvino:OpenVino",
+    "trt": "biopsy.engines.trt:TensorRt",
     "fake": "biopsy.engines.fake:Fake",
 }
 """Engine name -> the class, as the entry points in pyproject.toml declare it too."""
-
-PLANNED: dict[str, str] = {
-    "trt": "TensorRT (engine 'trt') is not supported by this version of biopsy: nothing was built or run",
-}
-"""Engines that people ask for by a known name, and what to tell them."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,6 @@ def find_class(name: str) -> type[Engine]:
     """The class of an engine. Raises EngineMissing if there is none or it cannot be loaded."""
     if name in BUILT_IN:
         return _load_built_in(BUILT_IN[name])
-    if name in PLANNED:
-        raise errors.EngineMissing(PLANNED[name], next_steps=["biopsy doctor    shows the engines that work here"])
     for entry_point in _plug_ins():
         if entry_point.name == name:
             return _load_plug_in(entry_point)
@@ -133,10 +127,10 @@ def installed(only: str | None = None) -> list[Installed]:
     Raises EngineMissing if there is no engine ``only``.
     """
     if only is not None:
-        if only not in names() and only not in PLANNED:
+        if only not in names():
             raise _unknown(only)
         return [_describe(only)]
-    return [_describe(name) for name in (*names(), *PLANNED)]
+    return [_describe(name) for name in names()]
 
 
 def _describe(name: str) -> Installed:

@@ -436,7 +436,7 @@ def test_a_check_program_that_does_not_exist(here: Path, capsys) -> None:
 
 def test_a_check_of_ours_with_a_wrong_option_or_a_missing_engine_stops_at_once(here: Path, capsys) -> None:
     save(chain(4), here / "m.onnx")
-    for words in (("--onnxrt", "--no-such-option"), ("--engine", "no-such-engine"), ("--trt",)):
+    for words in (("--onnxrt", "--no-such-option"), ("--engine", "no-such-engine")):
         assert reduce("m.onnx", "-o", "r.onnx", "--check", "biopsy", "run", "{}", *words) == 4
         assert "could not be run" in told(capsys)
     assert left_alone(here, "m.onnx")

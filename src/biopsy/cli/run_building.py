@@ -1,0 +1,95 @@
+"""How ``biopsy run`` comes to a session: built from the model or loaded from a file, saved, and perhaps not run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.engines.base import Engine, ModelInput, Session
+    from biopsy.engines.feeding import Inputs
+
+_NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "memory_limit", "validate")
+"""Options that ask for what only running gives."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """What is built and kept."""
+    group = parser.add_argument_group("building")
+    group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
+    group.add_argument(
+        "--save-engine",
+        type=Path,
+        metavar="FILE",
+        help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
+        "Runtime; MODEL may be such a file too",
+    )
+
+
+def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> None:
+    """Raise UsageError for options that contradict each other, or that no engine here can follow."""
+    if args.build_only:
+        asked = [f"--{name.replace('_', '-')}" for name in _NEEDS_A_RUN if getattr(args, name)]
+        if asked:
+            raise errors.UsageError(f"--build-only runs nothing, and {asked[0]} needs outputs")
+    if args.save_engine is not None:
+        from biopsy.model.write import require_writable
+
+        _saver(args.save_engine, engines)
+        require_writable(args.save_engine)
+    if _is_built(args.model):
+        for engine in engines:
+            if args.model.suffix not in engine.capabilities.saves:
+                raise errors.UsageError(f"{args.model} is no ONNX model, and {engine.name} does not read such files")
+
+
+def _saver(path: Path, engines: Sequence[Engine]) -> Engine:
+    able = [engine for engine in engines if path.suffix in engine.capabilities.saves]
+    if len(able) == 1:
+        return able[0]
+    if able:
+        raise errors.UsageError(
+            f"--save-engine {path}: {', '.join(engine.label for engine in able)} would all write it"
+        )
+    kinds = [f"{engine.name} {' '.join(engine.capabilities.saves) or 'nothing'}" for engine in engines]
+    raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
+
+
+def _is_built(path: Path) -> bool:
+    return path.suffix in {".engine", ".plan", ".trt", ".blob", ".ort"}
+
+
+def session_of(
+    engine: Engine, model: ModelInput, inputs: Inputs, args: argparse.Namespace, console: Console
+) -> Session:
+    """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
+    if model.path is not None and _is_built(model.path):
+        session = engine.load(model.path)
+    else:
+        if engine.capabilities.wants_shapes:
+            model = replace(model, shapes=_shapes(inputs))
+        session = engine.build(model)
+    for remark in session.remarks:
+        console.warn(remark)
+    path: Path | None = args.save_engine
+    if path is not None and path.suffix in engine.capabilities.saves:
+        session.save(path)
+        console.note(f"{engine.label} saved to {path}")
+    return session
+
+
+def _shapes(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
+    """Shapes of the inputs to come, as far as a person has said them."""
+    if inputs.given is None:
+        return {name: [tuple(shape)] for name, shape in inputs.shapes.items()}
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for feed in inputs.given:
+        for name, value in feed.items():
+            found.setdefault(name, []).append(value.shape)
+    return found
