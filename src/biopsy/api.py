@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from biopsy import events
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.function import FunctionCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
 from biopsy.checks.signature import Match
+from biopsy.checks.warm import command_check
 from biopsy.comparison.compare import RunComparison, compare_runs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Stats, Tolerances
 from biopsy.engines.base import ModelInput
@@ -185,13 +185,13 @@ def reduce(
             repeating=Repeating(repeat, confidence),
             remembering=Remembering(None if journal is None else Path(journal)),
         )
-        return run_job(_index(model), _as_check(check, candidate, takes), job, listener)
+        return run_job(_index(model), _as_check(check, candidate, takes, jobs), job, listener)
 
 
-def _as_check(check: Callable[[Any], object] | Sequence[str], candidate: Path, takes: str) -> Check:
+def _as_check(check: Callable[[Any], object] | Sequence[str], candidate: Path, takes: str, jobs: int) -> Check:
     if callable(check):
         return FunctionCheck(check, as_proto=takes == "model")
-    return CommandCheck(check, str(candidate))
+    return command_check(check, str(candidate), jobs=jobs)
 
 
 def _index(model: Model) -> ModelIndex:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.checks import process, verdict
-from biopsy.checks.command import CommandCheck
+from biopsy.checks.command import CommandCheck, own_words
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
 
 START = "import sys; sys.path.remove(''); from biopsy.cli.zygote import main; main()"
@@ -95,6 +95,20 @@ class WarmCheck(CommandCheck):
             if self._zygote is zygote:
                 self._zygote = None
                 self._lost.append(zygote)
+
+
+def command_check(
+    words: Sequence[str],
+    default_name: str,
+    timeout: float | None = None,
+    memory: int | None = None,
+    jobs: int = 1,
+) -> CommandCheck:
+    """The check that a command makes: warm if it is our own ``run``."""
+    own = own_words(words)
+    if own is None or own[:1] != ("run",):
+        return CommandCheck(words, default_name, timeout, memory)
+    return WarmCheck(words, default_name, timeout, memory, jobs)
 
 
 class ZygoteGoneError(Exception):

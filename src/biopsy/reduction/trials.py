@@ -290,14 +290,14 @@ class Trials:
         number, self._number = self._number, self._number + 1
         if trial.stage not in PROBES:
             self.files.before(self._iteration)
-        line = self.check.line(path)
-        self.listener(events.Checking(number, trial.stage, trial.doing, trial.size, self.left, line))
+        check = trial.check or self.check
+        self.listener(events.Checking(number, trial.stage, trial.doing, trial.size, self.left, check.line(path)))
         refused = self.files.feed(trial.parts, first=self.reference is None)
         if refused is not None:
             future: Future[Evidence] = Future()
             future.set_result(refused)
             return _Flight(number, trial, path, future, None)
-        work = Work(trial.check or self.check, path, None if trial.place else trial.parts)
+        work = Work(check, path, None if trial.place else trial.parts)
         if self._given is not None or not self.check.stoppable:
             return _Flight(number, trial, path, self._executor.submit(run_check, work), None)
         stop = Stop()

@@ -273,6 +273,12 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
         "not be replaced is said",
     )
     group.add_argument(
+        "--order-by",
+        type=Path,
+        metavar="LAYERS.json",
+        help="try the layers first that a report of 'biopsy debug layers' names as wrong (--mode minimal and bisect)",
+    )
+    group.add_argument(
         "--list-passes", nargs=0, action=_ListPasses, default=argparse.SUPPRESS, help="show the passes in their order"
     )
     group.add_argument("--skip-pass", nargs="+", action="extend", default=[], metavar="NAME", help="leave these out")
@@ -378,6 +384,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         keep_outputs=args.no_reduce_outputs,
         mark_intermediate=args.mark_intermediate,
         selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
+        ranking=_ranking(args),
         crew=Crew(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
@@ -393,21 +400,27 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
     )
 
 
+def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
+    if args.order_by is None:
+        return ()
+    from biopsy.evidence.report import ranking_in
+
+    return ranking_in(args.order_by, args.model)
+
+
 def _check(args: argparse.Namespace, jobs: int) -> Check:
     """The check; what must warm up for it begins to."""
-    from biopsy.checks.command import CommandCheck, own_words
+    from biopsy.checks.command import CommandCheck
     from biopsy.checks.interactive import InteractiveCheck
-    from biopsy.checks.warm import WarmCheck
+    from biopsy.checks.warm import WarmCheck, command_check
 
     if args.check is None:
         return InteractiveCheck(_ask)
-    own = own_words(args.check)
-    name = str(args.iter_artifact)
-    if own is None or own[:1] != ("run",) or args.cold_checks:
-        return CommandCheck(args.check, name, args.check_timeout, args.check_memory)
-    warm = WarmCheck(args.check, name, args.check_timeout, args.check_memory, jobs)
-    warm.start()
-    return warm
+    given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
+    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs)
+    if isinstance(check, WarmCheck):
+        check.start()
+    return check
 
 
 def _ask(question: str) -> str:
