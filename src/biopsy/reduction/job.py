@@ -42,7 +42,8 @@ class Job:
     """What to reduce, how, and what to leave where; see the options of ``biopsy debug reduce``.
 
     ``samples`` gives inputs to record values with; None makes some. ``record_with`` are engines to record with, the
-    first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run.
+    first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run, ``ranking``
+    which nodes are suspected, the worst first.
     ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``. ``keep_other`` is a
     folder for one model of each other failure met.
     """
@@ -64,6 +65,7 @@ class Job:
     keep_outputs: bool = False
     mark_intermediate: bool = False
     selection: Selection = field(default_factory=Selection)
+    ranking: Sequence[Sequence[int]] = ()
     crew: Crew = field(default_factory=Crew)
     budget: Budget = field(default_factory=Budget)
     repeating: Repeating = field(default_factory=Repeating)
@@ -158,7 +160,8 @@ def _driver(
         keep_outputs=job.keep_outputs,
         mark_intermediate=job.mark_intermediate,
         may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
-        suspects=lambda: suspected(driver),
+        suspects=lambda: () if job.ranking else suspected(driver),
+        ranking=job.ranking,
     )
 
     def keep_other(trial: Trial, number: int) -> Path | None:

@@ -30,7 +30,7 @@ class Problem:
 
     ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
     is an output, because the failure is masked otherwise. ``may_change_values`` and ``suspects`` are
-    asked once, when a pass wants to know.
+    asked once, when a pass wants to know. ``ranking``: sets of nodes that a report names, the worst first.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Problem:
         mark_intermediate: bool = False,
         may_change_values: Callable[[], bool] = lambda: False,
         suspects: Callable[[], Sequence[int]] = tuple,
+        ranking: Sequence[Sequence[int]] = (),
     ) -> None:
         self.index = index
         self.recording = recording
@@ -55,6 +56,7 @@ class Problem:
         self._mark_intermediate = mark_intermediate
         self._may_change_values = may_change_values
         self._suspects = suspects
+        self.ranking = ranking
         self._frozen: dict[tuple[int, int], bytes | None] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
 

@@ -20,6 +20,7 @@ from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.names import names, names_left
 from biopsy.reduction.passes.optional_inputs import optional_inputs
 from biopsy.reduction.passes.outputs import outputs
+from biopsy.reduction.passes.ranked import ranked
 from biopsy.reduction.passes.sets import sets
 from biopsy.reduction.passes.sizes import sizes
 from biopsy.reduction.passes.suspects import suspects
@@ -29,6 +30,7 @@ from biopsy.reduction.passes.weights import weights, weights_left
 Mode = Literal["minimal", "bisect", "linear"]
 
 PASSES: tuple[NamedPass, ...] = (
+    NamedPass("ranked", "the layers that a report of debug layers names (--order-by)", ranked, lambda nodes: 2),
     NamedPass("suspects", "where the check itself says that errors begin", suspects, lambda nodes: 3),
     NamedPass("bisect", "the earliest failing outputs, then the latest failing inputs, by halves", bisect),
     NamedPass("sets", "the nodes that matter wherever they stand, those between them cut", sets),
@@ -140,8 +142,8 @@ def schedule_of(mode: Mode, selection: Selection = Selection()) -> Schedule:
 
 
 _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "minimal": (("suspects", "bisect"), ("sets", "bypass", "linear")),
-    "bisect": (("bisect",), ()),
+    "minimal": (("ranked", "suspects", "bisect"), ("sets", "bypass", "linear")),
+    "bisect": (("ranked", "bisect"), ()),
     "linear": (("linear",), ()),
 }
 """The passes over nodes of each mode: those that run once, and those that are repeated."""

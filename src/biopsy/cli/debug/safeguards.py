@@ -55,6 +55,8 @@ def _read(args: argparse.Namespace, option: str) -> Iterator[tuple[str, Path]]:
     if option != "the result":  # a model may be replaced by what it is reduced to, if that is what is asked for
         yield "the model", args.model
     yield from (("--load-inputs", path) for path in args.load_inputs or ())
+    if args.order_by is not None:
+        yield "--order-by", args.order_by
 
 
 def _same(one: Path, other: Path) -> bool:

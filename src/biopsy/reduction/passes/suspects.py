@@ -25,7 +25,7 @@ def suspects(problem: Problem, target: Candidate) -> Search:
             return
 
 
-def around(problem: Problem, nodes: Sequence[int], target: Candidate) -> list[int]:
+def around(problem: Problem, nodes: Sequence[int], target: Candidate, steps: int = _STEPS_AROUND) -> list[int]:
     """Nodes of the target that are few steps away, along tensors in either direction."""
     index, kept = problem.index, set(target.nodes)
     readers: dict[int, list[int]] = {}
@@ -33,7 +33,7 @@ def around(problem: Problem, nodes: Sequence[int], target: Candidate) -> list[in
         for tensor in index.node_reads[node]:
             readers.setdefault(tensor, []).append(node)
     found, edge = set(nodes), set(nodes)
-    for _ in range(_STEPS_AROUND):
+    for _ in range(steps):
         before = (
             index.producer[tensor] for node in edge for tensor in index.node_reads[node] if tensor in index.producer
         )

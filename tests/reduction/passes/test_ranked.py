@@ -1,0 +1,54 @@
+"""The layers that a report names come first: the worst with their neighbours, then twice as many, until it fails."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from biopsy import events
+from biopsy.model.index import index_bytes
+from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.passes.ranked import ranked
+from biopsy.reduction.problem import Problem
+from biopsy.reduction.recording import Recording
+from biopsy.reduction.types_of_cuts import CutTypes
+from support.models import chain
+
+
+def proposals(ranking: Sequence[Sequence[int]], target: Sequence[int] = range(100), right: int = 99) -> list[list[int]]:
+    """What is proposed of a chain of 100 nodes while nothing reproduces; ``right``: the proposal that does."""
+    index = index_bytes(chain(100).SerializeToString())
+    recording = Recording(index, list, Path(), events.ignore)
+    problem = Problem(index, CutTypes(index, recording.tensor_type), recording, ranking=ranking)
+    search, answer, found = ranked(problem, Candidate(tuple(target))), None, []
+    while True:
+        try:
+            (proposal,) = search.send(answer)
+        except StopIteration:
+            return found
+        answer = proposal.candidate if len(found) == right else None
+        found.append(list(proposal.candidate.nodes))
+
+
+def test_the_worst_with_its_neighbours_then_twice_as_many_each_time() -> None:
+    ranking = [(50,), (10,), (20, 21), (30,), (80,)]
+    assert proposals(ranking) == [
+        [49, 50, 51],
+        [9, 10, 11, 49, 50, 51],
+        [9, 10, 11, 19, 20, 21, 22, 29, 30, 31, 49, 50, 51],
+        [9, 10, 11, 19, 20, 21, 22, 29, 30, 31, 49, 50, 51, 79, 80, 81],
+    ]
+
+
+def test_the_first_that_reproduces_is_the_last_proposal() -> None:
+    assert len(proposals([(number,) for number in range(64)], right=2)) == 3
+
+
+def test_a_ranking_of_n_entries_costs_at_most_log_n_checks() -> None:
+    assert len(proposals([(number,) for number in range(64)])) == 7
+
+
+def test_nodes_that_are_gone_already_count_no_more() -> None:
+    assert proposals([(50,), (10,)], range(20)) == [[9, 10, 11]]
+
+
+def test_without_a_ranking_nothing_is_proposed() -> None:
+    assert proposals([]) == []
