@@ -5,17 +5,20 @@ from __future__ import annotations
 import io
 import json
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from biopsy import events
 from biopsy.model.write import cannot_write
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+
+Some = TypeVar("Some", bound="Report")
 
 COLUMN = 10
 """Width of the first word of a line."""
@@ -103,6 +106,46 @@ def _cut(output: bytes) -> bytes:
         return output
     half = _MOST_BYTES_LOGGED // 2
     return output[:half] + b"\n[... cut by biopsy ...]\n" + output[-half:]
+
+
+class Report:
+    """What listens to long work: logs each event, and shows those it has a method for, ``_on_`` and the event's name.
+
+    ``log`` is the file of ``--events``; None for none.
+    """
+
+    def __init__(self, console: Console, log: Path | None) -> None:
+        self._console = console
+        self._log = EventLog(log)
+        self._live = LiveLine(console)
+        self._started = time.monotonic()
+
+    def __enter__(self: Some) -> Some:
+        """Raises UsageError if the log cannot be written."""
+        self._log.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        self._log.__exit__(kind, value, trace)
+
+    def __call__(self, event: events.Event) -> None:
+        """Take one event: log it, show it."""
+        self._log.write(event)
+        show = getattr(self, f"_on_{type(event).__name__}", None)
+        if show is not None:
+            show(event)
+
+    def line(self, head: str, text: str) -> None:
+        """Show a line for something that was learnt."""
+        self._live.stop()
+        self._console.note(f"{head:<{COLUMN}} {text}")
+
+    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+        self._live.stop()
+        (self._console.warn if event.grave else self._console.note)(event.text)
 
 
 def say_output(console: Console, output: bytes, *, whole: bool) -> None:

@@ -292,7 +292,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     jobs = _jobs(args, console)
     check = _check(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
-        from biopsy.cli.debug.reduction_report import Report, say_result
+        from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.model.index import index_file
         from biopsy.reduction.job import run_job
 
@@ -300,7 +300,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         index = index_file(args.model, args.external_data_dir)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
-        with check_options.ended_politely(), Report(console, args.events, _shown(args)) as report:
+        with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
     except errors.Interrupted as stop:
         steps = [f"{_same_line()}    goes on from there"] if stop.kept else []

@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output, time_left
+from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
 
 if TYPE_CHECKING:
@@ -19,42 +18,16 @@ if TYPE_CHECKING:
 _MOST_NODES_SHOWN = 24
 
 
-class Report:
+class ReductionReport(Report):
     """Listens to a reduction. ``shown`` says whose output is shown: "all" checks', the "original"'s, or "none"."""
 
     def __init__(self, console: Console, log: Path | None, shown: str) -> None:
-        self._console = console
+        super().__init__(console, log)
         self._shown = shown
-        self._log = EventLog(log)
-        self._live = LiveLine(console)
-        self._started = time.monotonic()
         self._done = 0
         self._nodes = 0
         self._stage = events.StageStarted("", 0, 0)
         self._done_before_stage = 0
-
-    def __enter__(self) -> Report:
-        self._log.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-        self._log.__exit__(kind, value, trace)
-
-    def __call__(self, event: events.Event) -> None:
-        """Take one event: log it, show it."""
-        self._log.write(event)
-        show = getattr(self, f"_on_{type(event).__name__}", None)
-        if show is not None:
-            show(event)
-
-    def _line(self, head: str, text: str) -> None:
-        self._console.note(f"{head:<{COLUMN}} {text}")
-
-    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
-        (self._console.warn if event.grave else self._console.note)(event.text)
 
     def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802
         self._nodes = event.nodes
@@ -65,16 +38,16 @@ class Report:
             f"{count(event.inputs, 'input')}, {count(event.outputs, 'output')}",
             f"{size_text(event.weight_bytes)} of weights",
         ]
-        self._line("model", " · ".join(parts))
+        self.line("model", " · ".join(parts))
 
     def _on_Recorded(self, event: events.Recorded) -> None:  # noqa: N802
         what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
-        self._line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
+        self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
 
     def _on_OriginalFails(self, event: events.OriginalFails) -> None:  # noqa: N802
-        self._line("fails", f"the original: {event.reason} · {event.seconds:.2f} s")
+        self.line("fails", f"the original: {event.reason} · {event.seconds:.2f} s")
         if event.signature != event.reason:
-            self._line("", f"counted as the same failure: {event.signature}")
+            self.line("", f"counted as the same failure: {event.signature}")
 
     def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802
         self._console.detail(f"  check {event.number}  {event.doing}: {event.line}")
@@ -96,26 +69,24 @@ class Report:
         if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
             return  # a guess that was wrong proves nothing
         change = f"{event.before} -> {count(event.after, 'node')}"
-        self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+        self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
     def _on_Resumed(self, event: events.Resumed) -> None:  # noqa: N802
-        self._line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
+        self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
 
     def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
         from biopsy.checks.repetition import rate_text
 
-        self._live.stop()
-        self._line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+        self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"
-        self._line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
+        self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
 
     def _on_Stopped(self, event: events.Stopped) -> None:  # noqa: N802
-        self._live.stop()
-        self._line("stopped", f"by {event.reason}, before the end: smaller results may exist")
+        self.line("stopped", f"by {event.reason}, before the end: smaller results may exist")
 
     def _on_Verified(self, event: events.Verified) -> None:  # noqa: N802
         often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
-        self._line("verified", f"{event.path} fails in the same way{often}")
+        self.line("verified", f"{event.path} fails in the same way{often}")
 
     def _update(self, event: events.Checking) -> None:
         seconds = (time.monotonic() - self._started) / max(1, self._done)

@@ -8,12 +8,11 @@ import json
 import shlex
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli.debug import check_options
-from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output, time_left
+from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_text import count
 
 if TYPE_CHECKING:
@@ -95,7 +94,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     rules = check_options.rules_of(args)
     tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with check_options.ended_politely(), _Display(console, args) as display:
+    with check_options.ended_politely(), _RepeatReport(console, args) as display:
         try:
             _run(args, rules, tally, artifacts, display)
         except KeyboardInterrupt:
@@ -135,7 +134,7 @@ def _require_sense(args: argparse.Namespace) -> None:
             require_distinct(args.artifacts, path)
 
 
-def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: _Display) -> None:
+def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: _RepeatReport) -> None:
     from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.outcome import Outcome
@@ -171,36 +170,23 @@ def _could_not_be_run(run: Run, tally: Tally, line: str) -> errors.CheckError:
     )
 
 
-class _Display:
+class _RepeatReport(Report):
     """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        self._console = console
+        super().__init__(console, args.events)
         self._args = args
-        self._log = EventLog(args.events)
-        self._live = LiveLine(console)
-        self._started = time.monotonic()
         self._told_missing: set[Path] = set()
-
-    def __enter__(self) -> _Display:
-        self._log.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-        self._log.__exit__(kind, value, trace)
 
     def plan(self, line: str) -> None:
         """Say what is going to happen."""
         until = self._args.until
         often = {"good": "until it passes", "bad": "until it fails"}.get(until) or count(until, "time")
         at_once = f", {self._args.jobs} at once" if self._args.jobs > 1 else ""
-        self._line("repeat", f"{often}{at_once}: {line}")
+        self.line("repeat", f"{often}{at_once}: {line}")
         for file in self._args.artifacts:
             if file.exists():
-                self._remark(f"{file} is there already: it is taken for a file of iteration 0")
+                self(events.Remark(f"{file} is there already: it is taken for a file of iteration 0"))
 
     def begins(self, number: int, line: str) -> None:
         """A run is about to begin."""
@@ -222,10 +208,10 @@ class _Display:
             self._live.stop()
             say_output(self._console, judged.evidence.output, whole=self._args.show_output)
         if is_new:
-            self._line("fails", f"iteration {run.number}: {judged.reason} · {seconds:.2f} s")
+            self.line("fails", f"iteration {run.number}: {judged.reason} · {seconds:.2f} s")
         for file in set(missing) - self._told_missing:
             self._told_missing.add(file)
-            self._remark(f"the artifact {file} was not there after iteration {run.number}")
+            self(events.Remark(f"the artifact {file} was not there after iteration {run.number}"))
         if tally.runs != self._args.until:
             until = self._args.until
             done = tally.runs / until if isinstance(until, int) else 0.0
@@ -238,15 +224,6 @@ class _Display:
             return f"{_outcomes(tally)} · {spent / tally.runs:.2g} s each"
         left = spent / tally.runs * (until - tally.runs)
         return f"{tally.runs} of {until} · {_outcomes(tally)} · {time_left(left)}"
-
-    def _line(self, head: str, text: str) -> None:
-        self._live.stop()
-        self._console.note(f"{head:<{COLUMN}} {text}")
-
-    def _remark(self, text: str) -> None:
-        self._live.stop()
-        self._log.write(events.Remark(text))
-        self._console.note(text)
 
 
 def _word(outcome: Outcome) -> str:
