@@ -78,6 +78,17 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def probability(text: str) -> float:
+    """A number between 0 and 1, both excluded."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < 1:
+        raise errors.UsageError(f"{text!r} is no number between 0 and 1, such as 0.99")
+    return found
+
+
 def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
     """``1e-3 out:1e-5`` -> tolerances by name, "" for all outputs that are not named."""
     return _by_name(words, option, "1e-3 out:1e-5", _tolerance)

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import options
 
 if TYPE_CHECKING:
+    from biopsy.checks.command import CommandCheck
     from biopsy.checks.judge import Rules
+    from biopsy.cli.console import Console
 
 REST_OPTIONS = ("--check", "--check-inference")
 """These take the whole rest of the line, whatever it holds."""
@@ -74,6 +77,60 @@ def add_timeout(group: argparse._ArgumentGroup, default: str) -> None:
     )
 
 
+def add_memory(group: argparse._ArgumentGroup, meaning: str = "") -> None:
+    """``--check-memory``; ``meaning`` says what it makes of a candidate."""
+    group.add_argument(
+        "--check-memory",
+        type=options.byte_size,
+        metavar="SIZE",
+        help=f"end a check whose processes together need more, such as 4GB{meaning} (default: no limit)",
+    )
+
+
+def add_cold(group: argparse._ArgumentGroup) -> None:
+    """``--cold-checks``."""
+    group.add_argument(
+        "--cold-checks",
+        action="store_true",
+        help="start a process for every check, also where the check is 'biopsy run' and could be a fork of a warm one",
+    )
+
+
+def add_repeating(group: argparse._ArgumentGroup) -> None:
+    """``--repeat`` and ``--confidence``."""
+    group.add_argument(
+        "--repeat",
+        type=options.positive,
+        metavar="N",
+        help="a candidate passes only if it passes N times (default: once; as often as --confidence needs if the "
+        "failure turns out to be flaky)",
+    )
+    group.add_argument(
+        "--confidence",
+        type=options.probability,
+        default=0.99,
+        metavar="P",
+        help="how sure to be that a candidate passes if the failure is flaky (default: 0.99)",
+    )
+
+
+def add_limits(group: argparse._ArgumentGroup) -> None:
+    """``--jobs``, ``--max-checks`` and ``--max-time``."""
+    group.add_argument(
+        "--jobs",
+        type=options.positive,
+        metavar="N",
+        help="checks that run at once; the result is the same for any N (default: as many as there are processors, "
+        "one where checks would share files)",
+    )
+    group.add_argument(
+        "--max-checks", type=options.positive, metavar="N", help="stop after so many checks, with the best result"
+    )
+    group.add_argument(
+        "--max-time", type=options.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
+    )
+
+
 def add_shown_output(group: argparse._ArgumentGroup, hidden: str) -> None:
     """``--show-output`` or ``--hide-fail-output``; ``hidden`` is the failure whose output the latter hides too."""
     shown = group.add_mutually_exclusive_group()
@@ -124,6 +181,41 @@ def rules_of(args: argparse.Namespace) -> Rules:
         except re.error as error:
             raise errors.UsageError(f"--fail-regex {text}: no regular expression: {error}") from error
     return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), tuple(patterns), args.match)
+
+
+def jobs_of(args: argparse.Namespace, console: Console) -> int:
+    """How many checks run at once; one where they would look at, or write, the same files, which is told."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.process import processors
+
+    if args.check is None:
+        return 1
+    jobs: int = args.jobs or processors()
+    shared = {
+        "--artifacts": args.artifacts,
+        "--iter-info": args.iter_info,
+        "--iter-inputs": getattr(args, "iter_inputs", None),
+        "--no-remove-intermediate": args.no_remove_intermediate,
+    }
+    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
+    if not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
+        reasons.append("the check does not name the candidate, so all would look at the same file")
+    if not reasons or jobs == 1:
+        return jobs
+    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
+    return 1
+
+
+def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
+    """The check that ``--check`` names; what must warm up for it begins to."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.warm import WarmCheck, command_check
+
+    given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
+    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs)
+    if isinstance(check, WarmCheck):
+        check.start()
+    return check
 
 
 @contextlib.contextmanager

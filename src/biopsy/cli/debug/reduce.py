@@ -63,7 +63,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "bisect: one piece, by halves, O(log N) checks; linear: node by node, O(N) checks",
     )
     _add_check_options(parser)
-    _add_trust_options(parser)
     _add_work_options(parser)
     _add_iteration_options(parser)
     _add_model_options(parser)
@@ -81,54 +80,15 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
     )
     check_options.add_rules(group, "how alike two failures must be to count as the same")
     check_options.add_timeout(group, "20 times as long as the original's, at least 60")
-    group.add_argument(
-        "--check-memory",
-        type=options.byte_size,
-        metavar="SIZE",
-        help="end a check whose processes together need more, such as 4GB; it is another failure, unless the original "
-        "needs more too (default: no limit)",
-    )
-    group.add_argument(
-        "--cold-checks",
-        action="store_true",
-        help="start a process for every check, also where the check is 'biopsy run' and could be a fork of a warm one",
-    )
+    check_options.add_memory(group, "; it is another failure, unless the original needs more too")
+    check_options.add_cold(group)
     check_options.add_shown_output(group, "the original's failure")
 
 
-def _add_trust_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("flaky failures")
-    group.add_argument(
-        "--repeat",
-        type=options.positive,
-        metavar="N",
-        help="a candidate passes only if it passes N times (default: once; as often as --confidence needs if the "
-        "failure turns out to be flaky)",
-    )
-    group.add_argument(
-        "--confidence",
-        type=float,
-        default=0.99,
-        metavar="P",
-        help="how sure to be that a candidate passes if the failure is flaky (default: 0.99)",
-    )
-
-
 def _add_work_options(parser: argparse.ArgumentParser) -> None:
+    check_options.add_repeating(parser.add_argument_group("flaky failures"))
     group = parser.add_argument_group("time, and going on later")
-    group.add_argument(
-        "--jobs",
-        type=options.positive,
-        metavar="N",
-        help="checks that run at once; the result is the same for any N (default: as many as there are processors, "
-        "one where checks would share files)",
-    )
-    group.add_argument(
-        "--max-checks", type=options.positive, metavar="N", help="stop after so many checks, with the best result"
-    )
-    group.add_argument(
-        "--max-time", type=options.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
-    )
+    check_options.add_limits(group)
     group.add_argument(
         "--fresh",
         action="store_true",
@@ -289,7 +249,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
 
-    jobs = _jobs(args, console)
+    jobs = check_options.jobs_of(args, console)
     check = _check(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
@@ -317,29 +277,6 @@ def _same_line() -> str:
 
 def _shown(args: argparse.Namespace) -> str:
     return "all" if args.show_output else "none" if args.hide_fail_output else "original"
-
-
-def _jobs(args: argparse.Namespace, console: Console) -> int:
-    """How many checks run at once; one where they would look at, or write, the same files."""
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.process import processors
-
-    if args.check is None:
-        return 1
-    jobs: int = args.jobs or processors()
-    shared = {
-        "--artifacts": args.artifacts,
-        "--iter-info": args.iter_info,
-        "--iter-inputs": args.iter_inputs,
-        "--no-remove-intermediate": args.no_remove_intermediate,
-    }
-    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
-    if not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
-        reasons.append("the check does not name the candidate, so all would look at the same file")
-    if not reasons or jobs == 1:
-        return jobs
-    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
-    return 1
 
 
 def _files(args: argparse.Namespace) -> IterationFiles:
@@ -409,18 +346,12 @@ def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
 
 
 def _check(args: argparse.Namespace, jobs: int) -> Check:
-    """The check; what must warm up for it begins to."""
-    from biopsy.checks.command import CommandCheck
+    """The check: a command, or the person who typed the line."""
+    if args.check is not None:
+        return check_options.command_of(args, jobs)
     from biopsy.checks.interactive import InteractiveCheck
-    from biopsy.checks.warm import WarmCheck, command_check
 
-    if args.check is None:
-        return InteractiveCheck(_ask)
-    given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
-    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs)
-    if isinstance(check, WarmCheck):
-        check.start()
-    return check
+    return InteractiveCheck(_ask)
 
 
 def _ask(question: str) -> str:
