@@ -97,7 +97,7 @@ def line(console: Console, head: str, text: str) -> None:
 def say_result(console: Console, found: Findings, args: argparse.Namespace) -> None:
     """All that is to be known about the findings, the verdict first."""
     for remark in found.remarks:
-        console.warn(remark)
+        console.warn(printable(remark))
     _say_whole(console, found, args.suspect)
     _say_alone(console, found)
     _say_table(console, found, args.top)
@@ -112,7 +112,7 @@ def say_result(console: Console, found: Findings, args: argparse.Namespace) -> N
 
 def _say_whole(console: Console, found: Findings, suspect: str) -> None:
     if found.failure is not None:
-        line(console, "whole", f"{suspect} {found.failure.text}")
+        line(console, "whole", f"{suspect} {printable(found.failure.text)}")
         return
     wrong = [output for output in found.outputs if not output.passed]
     if wrong:
@@ -164,7 +164,7 @@ def _say_table(console: Console, found: Findings, most: int) -> None:
 def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
     if one.failure is not None:
-        return printable(layer.label), "fails", "-", whole, one.failure.text
+        return printable(layer.label), "fails", "-", whole, printable(one.failure.text)
     assert one.error is not None
     return (
         printable(layer.label),
@@ -208,7 +208,7 @@ def _say_group(console: Console, group: Group) -> None:
     more = f" and {len(group.labels) - _MOST_LABELS} more" if len(group.labels) > _MOST_LABELS else ""
     console.say(f"{'':<{COLUMN}} {' -> '.join(labels)}{more}")
     if group.failure is not None:
-        console.say(f"{'':<{COLUMN}} {group.failure.text}")
+        console.say(f"{'':<{COLUMN}} {printable(group.failure.text)}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
     if group.hides:
@@ -272,7 +272,7 @@ def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> No
     console.note("")
     head = "Next"
     for words in (_reduce(found, args), _extract(found, args.model)):
-        console.note(f"{head:<8} {' '.join(word if word == '{}' else shlex.quote(word) for word in words)}")
+        console.note(f"{head:<8} {' '.join(printable(word if word == '{}' else shlex.quote(word)) for word in words)}")
         head = ""
 
 
