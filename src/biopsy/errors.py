@@ -10,6 +10,7 @@
     ├── EngineFailure              status 1   an engine could not load, build or run the model
     ├── CheckError                 status 4   the check itself could not be run
     ├── OriginalPasses             status 3   the original does not fail: there is nothing to reduce
+    ├── HighPrecisionFails         status 3   the check fails in the high precision too: there is nothing to find
     └── Interrupted                status 5   stopped on request; the best result so far is saved
 
 The library raises; only ``cli`` turns an exception into text and an exit status.
@@ -94,6 +95,12 @@ class CheckError(BiopsyError):
 
 class OriginalPasses(BiopsyError):
     """The original model does not fail its check."""
+
+    status = 3
+
+
+class HighPrecisionFails(BiopsyError):
+    """The check fails even with every layer in the high precision, so precision is not what is wrong."""
 
     status = 3
 

@@ -60,6 +60,16 @@ class OriginalFails(Event):
 
 
 @dataclass(frozen=True)
+class EndChecked(Event):
+    """One end of a search over precisions was checked: every layer ``high``, or every layer ``low``."""
+
+    end: str
+    outcome: str
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class StageStarted(Event):
     """A pass begins, with so many nodes left; ``usual`` is how many checks it takes if it finds one needed node."""
 

@@ -36,6 +36,7 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command(("run",), "biopsy.cli.run", "run a model in one or more engines and compare the outputs"),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
+    Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need a high precision"),
     Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command: how often it fails, and in which ways"),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the setting of an engine that switches a failure off"),
     Command(

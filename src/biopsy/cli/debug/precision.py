@@ -1,0 +1,330 @@
+"""``biopsy debug precision``: which layers need a high precision, and the model in which only those have it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli import option_groups, options
+from biopsy.cli.debug import check_options
+
+if TYPE_CHECKING:
+    from biopsy.checks.outcome import Check
+    from biopsy.cli.console import Console
+    from biopsy.model.index import ModelIndex
+    from biopsy.precision.formats import Form, Format
+    from biopsy.precision.job import Job
+    from biopsy.precision.mixtures import Mixtures
+    from biopsy.reduction.workspace import Workspace
+
+REST_OPTIONS = check_options.REST_OPTIONS
+
+DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
+
+_EPILOG = """\
+examples:
+  Golden values first, then the layers that fp16 is not enough for:
+    biopsy run model.onnx --onnxrt --save-inputs inputs.json --save-outputs golden.json
+    biopsy debug precision model.onnx --fp16 -o mixed.onnx --list keep.txt \\
+        --check biopsy run {} --onnxrt --load-inputs inputs.json \\
+                --load-outputs golden.json --rtol 1e-2 --atol 1e-2
+  How many of the last layers must be raised, by halves:
+    biopsy debug precision model.onnx --fp16 --mode bisect --dir reverse --check ...
+
+A candidate passes if its check does. All else (failures, 'cannot say', no answer in time) means: not this one.
+
+exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could not be run; any other fails.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug precision``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model, in its high precision")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the mixed model, ready to deploy")
+    parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what was found as JSON")
+    parser.add_argument(
+        "--list",
+        type=Path,
+        metavar="FILE.txt",
+        help="write the names of the layers that must be high, one a line: nodes_to_exclude, node_block_list",
+    )
+    _add_precisions(parser)
+    _add_search(parser)
+    _add_check_options(parser)
+    _add_work_options(parser)
+    _add_iteration_options(parser)
+    group = parser.add_argument_group("the model")
+    option_groups.add_weights_folder(group)
+    option_groups.add_weights_file(group)
+
+
+def _add_precisions(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("precisions")
+    low = group.add_mutually_exclusive_group()
+    low.add_argument("--fp16", action="store_const", dest="low", const="fp16", help="float16 is the low one (default)")
+    low.add_argument("--bf16", action="store_const", dest="low", const="bf16", help="bfloat16 is the low one")
+    low.add_argument("--fp8", action="store_const", dest="low", const="fp8", help="float8 is the low one")
+    low.add_argument("--int8", action="store_const", dest="low", const="int8", help="int8 with scales is the low one")
+    group.add_argument(
+        "--fp8-format", choices=("e4m3fn", "e5m2"), default="e4m3fn", help="which float8 (default: e4m3fn)"
+    )
+    group.add_argument(
+        "-p", "--precision", choices=("float32", "float16"), default="float32", help="the high one (default: float32)"
+    )
+    form = group.add_mutually_exclusive_group()
+    form.add_argument(
+        "--emulate",
+        action="store_const",
+        dest="form",
+        const="emulate",
+        help="low layers compute in float32, and their inputs, weights and outputs are rounded by pairs of Casts: for "
+        "engines that have no such arithmetic, as on CPUs (default)",
+    )
+    form.add_argument(
+        "--native",
+        action="store_const",
+        dest="form",
+        const="native",
+        help="low layers have low types, with Casts only where precisions meet: for engines that compute so",
+    )
+
+
+def _add_search(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the search")
+    group.add_argument(
+        "--mode",
+        choices=("minimal", "bisect", "linear"),
+        default="minimal",
+        help="minimal: few layers, wherever they are, none of which can be low (default); bisect: how many from one "
+        "end of the network, by halves; linear: one more each time",
+    )
+    group.add_argument(
+        "--dir",
+        "--direction",
+        dest="direction",
+        choices=("forward", "reverse"),
+        default="forward",
+        help="bisect and linear: raise the first layers, or the last (default: forward)",
+    )
+    group.add_argument(
+        "--cost",
+        choices=("flops", "bytes", "count"),
+        default="count",
+        help="what of the high layers is to be kept small: those that cost most are lowered first (default: count)",
+    )
+
+
+def _add_check_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the check")
+    check_options.add_command(
+        group,
+        "the command that tells whether a candidate passes: the whole rest of the line. In it, {} or the name of "
+        f"--iter-artifact ({DEFAULT_CANDIDATE}) stands for the candidate. Without --check you are asked",
+    )
+    check_options.add_rules(group, "changes nothing here, where any failure means that a candidate does not pass")
+    check_options.add_timeout(group, "20 times as long as with every layer high, at least 60")
+    group.add_argument(
+        "--check-memory",
+        type=options.byte_size,
+        metavar="SIZE",
+        help="end a check whose processes together need more, such as 4GB (default: no limit)",
+    )
+    group.add_argument(
+        "--cold-checks",
+        action="store_true",
+        help="start a process for every check, also where the check is 'biopsy run' and could be a fork of a warm one",
+    )
+    check_options.add_shown_output(group, "the check with every layer low")
+    group.add_argument(
+        "--repeat",
+        type=options.positive,
+        metavar="N",
+        help="a candidate passes only if it passes N times (default: once; as often as --confidence needs if the "
+        "failure turns out to be flaky)",
+    )
+    group.add_argument(
+        "--confidence",
+        type=float,
+        default=0.99,
+        metavar="P",
+        help="how sure to be that a candidate passes if the failure is flaky (default: 0.99)",
+    )
+
+
+def _add_work_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("time")
+    group.add_argument(
+        "--jobs",
+        type=options.positive,
+        metavar="N",
+        help="checks that run at once; the result is the same for any N (default: as many as there are processors, "
+        "one where checks would share files)",
+    )
+    group.add_argument(
+        "--max-checks", type=options.positive, metavar="N", help="stop after so many checks, with the best result"
+    )
+    group.add_argument(
+        "--max-time", type=options.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
+    )
+
+
+def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("files of each iteration")
+    check_options.add_artifacts(group)
+    group.add_argument(
+        "--iter-artifact",
+        "--intermediate-artifact",
+        type=Path,
+        default=Path(DEFAULT_CANDIDATE),
+        metavar="FILE",
+        help=f"where each candidate is written (default: {DEFAULT_CANDIDATE})",
+    )
+    group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last candidate there")
+    check_options.add_iteration_info(group)
+    check_options.add_events(group)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Search; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.cli.debug.precision_report import Report, say_result
+    from biopsy.model.index import index_file
+    from biopsy.precision.job import run_job
+
+    jobs = _jobs(args, console)
+    check = _check(args, jobs)
+    try:
+        job = _job(args, jobs)
+        index = index_file(args.model, args.external_data_dir)
+        if isinstance(check, CommandCheck) and not check.names_candidate:
+            console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
+        with check_options.ended_politely(), Report(console, args.events, _shown(args)) as report:
+            found = run_job(index, lambda place: _mixtures(args, index, place), check, job, report)
+    finally:
+        check.close()
+    say_result(console, found, args.list)
+    return errors.Interrupted.status if found.stopped else 0
+
+
+def _shown(args: argparse.Namespace) -> str:
+    return "all" if args.show_output else "none" if args.hide_fail_output else "low"
+
+
+def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace) -> Mixtures:
+    from biopsy.model.load import parse
+    from biopsy.precision.mixtures import CastMixtures
+
+    model = parse(bytes(index.buffer), index.path)
+    places = {index.names[tensor]: data for tensor, data in place.places.items()}
+    form: Form = args.form or "emulate"
+    return CastMixtures(model, _low(args), _high(args), form, index.folder, places)
+
+
+def _low(args: argparse.Namespace) -> Format:
+    from biopsy.precision import formats
+
+    fp8 = formats.FP8_E4M3FN if args.fp8_format == "e4m3fn" else formats.FP8_E5M2
+    found: Format = {None: formats.FP16, "fp16": formats.FP16, "bf16": formats.BF16, "fp8": fp8}[args.low]
+    return found
+
+
+def _high(args: argparse.Namespace) -> Format:
+    from biopsy.precision import formats
+
+    return formats.FP32 if args.precision == "float32" else formats.FP16
+
+
+def _jobs(args: argparse.Namespace, console: Console) -> int:
+    """How many checks run at once; one where they would look at, or write, the same files."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.process import processors
+
+    if args.check is None:
+        return 1
+    jobs: int = args.jobs or processors()
+    shared = {
+        "--artifacts": args.artifacts,
+        "--iter-info": args.iter_info,
+        "--no-remove-intermediate": args.no_remove_intermediate,
+    }
+    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
+    if not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
+        reasons.append("the check does not name the candidate, so all would look at the same file")
+    if not reasons or jobs == 1:
+        return jobs
+    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
+    return 1
+
+
+def _check(args: argparse.Namespace, jobs: int) -> Check:
+    """The check; what must warm up for it begins to."""
+    from biopsy.checks.command import CommandCheck, own_words
+    from biopsy.checks.interactive import InteractiveCheck
+    from biopsy.checks.warm import WarmCheck
+
+    if args.check is None:
+        return InteractiveCheck(_ask)
+    own = own_words(args.check)
+    name = str(args.iter_artifact)
+    if own is None or own[:1] != ("run",) or args.cold_checks:
+        return CommandCheck(args.check, name, args.check_timeout, args.check_memory)
+    warm = WarmCheck(args.check, name, args.check_timeout, args.check_memory, jobs)
+    warm.start()
+    return warm
+
+
+def _ask(question: str) -> str:
+    """Show a question and read a line; where no terminal echoes it, begin a new line after it."""
+    answer = input(question)
+    if not sys.stdin.isatty():
+        print()  # noqa: T201 -- this is the command line
+    return answer
+
+
+def _job(args: argparse.Namespace, jobs: int) -> Job:
+    from biopsy.checks.artifacts import Artifacts
+    from biopsy.precision.job import Job
+    from biopsy.precision.result import Target
+    from biopsy.reduction.iteration import IterationFiles
+    from biopsy.reduction.steadiness import Repeating
+    from biopsy.reduction.trials import Budget, Crew
+
+    _require_distinct_files(args)
+    if args.save_external_data is not None and args.output is None:
+        raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
+    external = None if args.output is None else option_groups.weights_file(args, args.output)
+    return Job(
+        Target(args.output, external, args.report, args.list),
+        args.mode,
+        args.direction,
+        args.cost,
+        check_options.rules_of(args),
+        args.iter_artifact,
+        IterationFiles(
+            Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, keep_last=args.no_remove_intermediate
+        ),
+        Crew(jobs),
+        Budget(args.max_checks, args.max_time),
+        Repeating(args.repeat, args.confidence),
+    )
+
+
+def _require_distinct_files(args: argparse.Namespace) -> None:
+    """Raise UsageError if one file has two tasks."""
+    files = {
+        "the model": args.model,
+        "--output": args.output,
+        "--report": args.report,
+        "--list": args.list,
+        "--iter-artifact": args.iter_artifact,
+        "--iter-info": args.iter_info,
+        "--events": args.events,
+    }
+    seen: dict[Path, str] = {}
+    for option, path in files.items():
+        if path is not None and seen.setdefault(path.resolve(), option) != option:
+            raise errors.UsageError(f"{path} is given for {seen[path.resolve()]} and for {option}: it would be lost")

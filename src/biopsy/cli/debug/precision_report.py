@@ -1,0 +1,163 @@
+"""What a search over precisions shows: a line for each thing learnt, one live line on a terminal, and the end."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from biopsy import events
+from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output, time_left
+from biopsy.model.weight_text import count, size_text
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.precision.result import Found
+
+_MOST_SHOWN = 24
+_END = {"high": "all high", "low": "all low"}
+
+
+class Report:
+    """Listens to a search. ``shown`` says whose output is shown: "all" checks', that with all layers "low", "none"."""
+
+    def __init__(self, console: Console, log: Path | None, shown: str) -> None:
+        self._console = console
+        self._shown = shown
+        self._log = EventLog(log)
+        self._live = LiveLine(console)
+        self._started = time.monotonic()
+        self._done = 0
+        self._stage = events.StageStarted("", 0, 0)
+        self._done_before_stage = 0
+
+    def __enter__(self) -> Report:
+        self._log.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+        self._log.__exit__(kind, value, trace)
+
+    def __call__(self, event: events.Event) -> None:
+        """Take one event: log it, show it."""
+        self._log.write(event)
+        show = getattr(self, f"_on_{type(event).__name__}", None)
+        if show is not None:
+            show(event)
+
+    def _line(self, head: str, text: str) -> None:
+        self._live.stop()
+        self._console.note(f"{head:<{COLUMN}} {text}")
+
+    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+        (self._console.warn if event.grave else self._console.note)(event.text)
+
+    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802
+        parts = [event.name, count(event.nodes, "node"), f"opset {event.opset}"]
+        self._line("model", " · ".join([*parts, f"{size_text(event.weight_bytes)} of weights"]))
+
+    def _on_EndChecked(self, event: events.EndChecked) -> None:  # noqa: N802
+        self._line(_END[event.end], f"{event.outcome}: {event.reason} · {event.seconds:.2f} s")
+
+    def _on_StageStarted(self, event: events.StageStarted) -> None:  # noqa: N802
+        self._stage, self._done_before_stage = event, self._done
+
+    def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802
+        self._console.detail(f"  check {event.number}  {event.doing}: {event.line}")
+        seconds = (time.monotonic() - self._started) / max(1, self._done)
+        usual = self._stage.usual - (self._done - self._done_before_stage)
+        parts = [
+            f"{count(event.left, 'layer')} high",
+            f"{count(self._done, 'check')}, {1 / max(seconds, 1e-3):.1f}/s",
+            *([time_left(usual * seconds)] if usual > 0 and self._done > 2 else []),
+            f"trying {event.doing}",
+        ]
+        self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._stage.nodes))
+
+    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+        self._done += 1
+        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
+        wanted = event.stage == "low" and self._shown == "low" and event.outcome != "passed"
+        if self._shown == "all" or wanted or self._console.verbosity > 0:
+            self._live.stop()
+            say_output(self._console, event.output, whole=self._shown == "all")
+            self._shown = "all" if self._shown == "all" else "none"
+
+    def _on_StageDone(self, event: events.StageDone) -> None:  # noqa: N802
+        change = f"{event.before} -> {count(event.after, 'layer')} high"
+        self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+
+    def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
+        from biopsy.checks.repetition import rate_text
+
+        self._line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+        needed = f"a candidate passes only after {count(event.needed, 'run')} that pass"
+        self._line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
+
+    def _on_Stopped(self, event: events.Stopped) -> None:  # noqa: N802
+        self._line("stopped", f"by {event.reason}, before the end: fewer layers may be enough")
+
+    def _on_Verified(self, event: events.Verified) -> None:  # noqa: N802
+        self._line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
+
+
+def say_result(console: Console, found: Found, names: Path | None) -> None:
+    """The end of a search: which layers must be high, what it cost, what to do next. ``names``: the file of --list."""
+    console.note("")
+    _say_layers(console, found)
+    _say_weights(console, found)
+    for reason, times in found.stays.items():
+        console.note(f"{count(times, 'node')} left as in the model: {reason}")
+    told = " · ".join(f"{times} {outcome}" for outcome, times in found.outcomes.items())
+    console.say(f"{count(found.checks, 'check')}   {told}")
+    console.say(f"{found.seconds:.1f} s")
+    if found.stopped is not None:
+        console.note(f"\nstopped by {found.stopped}: fewer layers may be enough")
+    _say_next(console, found, names)
+
+
+def _say_layers(console: Console, found: Found) -> None:
+    if not found.high:
+        console.say(
+            f"0 of {found.layers} layers need {found.precision}: the check passes with every layer in {found.low}"
+        )
+        return
+    why = {
+        "minimal": "none of them can be low alone" if found.one_minimal else "fewer may be enough",
+        "bisect": f"the {'first' if found.direction == 'forward' else 'last'} ones",
+        "linear": f"the {'first' if found.direction == 'forward' else 'last'} ones",
+    }[found.mode]
+    console.say(
+        f"{len(found.high)} of {count(found.layers, 'layer')} in {found.precision}, the rest in {found.low}: {why}"
+    )
+    shown = found.high if console.verbosity > 0 else found.high[:_MOST_SHOWN]
+    for layer in shown:
+        console.say(f"  {layer.label}")
+    if len(shown) < len(found.high):
+        console.say(f"  and {len(found.high) - len(shown)} more (-v shows all)")
+
+
+def _say_weights(console: Console, found: Found) -> None:
+    for damage in found.damage[:_MOST_SHOWN]:
+        parts = [f"{damage.saturated} too large for {found.low}"] if damage.saturated else []
+        parts += [f"{damage.vanished} become zero"] if damage.vanished else []
+        console.note(f"weight '{damage.name}': of {count(damage.count, 'value')} {', '.join(parts)}")
+    if len(found.damage) > _MOST_SHOWN:
+        console.note(f"and {len(found.damage) - _MOST_SHOWN} weights more (--report lists all)")
+
+
+def _say_next(console: Console, found: Found, names: Path | None) -> None:
+    if found.output is not None:
+        size = size_text(found.output.stat().st_size)
+        console.note(f"\n{found.output}, {size}   the mixed model")
+    if names is not None:
+        console.note(f"{names}   names for nodes_to_exclude, node_block_list")
+    elif found.names:
+        console.note(f"\nnodes_to_exclude = {found.names[:_MOST_SHOWN]!r}")
+    if found.output is not None:
+        console.note(f"\nNext   biopsy inspect model {shlex.quote(str(found.output))} --mode=basic")

@@ -1,0 +1,28 @@
+"""Models without local functions: each call replaced by the nodes of the function, so that these are layers too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.model import walk
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the nodes of local functions in place of their calls; itself if it calls none.
+
+    Raises ModelError if onnx cannot put them there.
+    """
+    if not walk.called(model):
+        return model
+    from onnx import inliner
+
+    try:
+        return inliner.inline_local_functions(model, convert_version=True)
+    except Exception as error:  # whatever the C++ side raises
+        raise errors.ModelError(
+            f"the local functions of the model cannot be put in place of their calls: {error}"
+        ) from error

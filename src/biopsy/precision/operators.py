@@ -1,0 +1,147 @@
+"""What can be said of an operator's precision: from the types that ONNX's own schemas allow, not from a list of ours.
+
+A layer can be computed in a type if the type variables that its floating-point inputs share with its outputs allow it.
+All other inputs (scales and regions of Resize, the k of TopK, axes) keep the type they have. So do nodes with none
+such: those that make values (Constant, Range, RandomNormal), compare or choose them (Greater, ArgMax,
+NonMaxSuppression), convert them, and operators that no schema is known of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from biopsy.precision.formats import BFLOAT16, FLOAT, FLOAT16, WORKING_TYPES, suffix
+
+if TYPE_CHECKING:
+    import onnx
+
+_TYPE_TEXT = {"tensor(float)": FLOAT, "tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
+
+EXACT = frozenset(
+    {
+        "Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile", "Slice", "Split",
+        "Concat", "Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "ReverseSequence",
+        "Compress", "Trilu", "Where", "Neg", "Abs", "Relu", "Max", "Min", "MaxPool", "GlobalMaxPool", "ReduceMax",
+        "ReduceMin",
+    }
+)  # fmt: skip
+"""Operators whose results are values of their inputs, or those with another sign, or zero: they round nothing."""
+
+_CONVERSIONS = frozenset({"Cast", "CastLike", "BitCast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+
+
+class Role(Enum):
+    """What a node is for a search over precisions.
+
+    LAYER: it computes, and can do so in several precisions. CARRIER: it hands on values in the precision they have.
+    FIXED: its types stay. CONVERSION: it reads any type, and gives what it gives.
+    """
+
+    LAYER = "layer"
+    CARRIER = "carrier"
+    FIXED = "fixed"
+    CONVERSION = "conversion"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The role of a node. ``inputs`` and ``outputs`` are the positions whose type may change, ``types`` to which."""
+
+    role: Role
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    types: frozenset[int] = frozenset()
+    reason: str = ""
+
+
+ElementOf = Callable[[str], int]
+"""The element type of the tensor of that name; 0 if it is not known or no tensor."""
+
+
+def part_of(node: onnx.NodeProto, opset: int, elem: ElementOf, needed: frozenset[int] = frozenset({FLOAT16})) -> Part:
+    """What a node is. ``opset`` is the version of the default domain; a layer must know all types ``needed``.
+
+    Rounding around float32 arithmetic needs none, but what ONNX has no fp16 for is nothing that engines lower either.
+    """
+    if node.domain not in ("", "ai.onnx"):
+        return Part(Role.FIXED, reason=f"no schema of {node.domain}.{node.op_type} is known")
+    if node.op_type in _CONVERSIONS:
+        return Part(Role.CONVERSION if node.op_type == "Cast" else Role.FIXED)
+    formal = _formal(node.op_type, opset)
+    if formal is None:
+        return Part(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
+    inputs = _changing(node.input, formal.inputs, formal.shared, elem)
+    outputs = _changing(node.output, formal.outputs, formal.shared, elem)
+    if not inputs or not outputs:
+        return Part(Role.FIXED)
+    variables = {_at(formal.inputs, place) for place in inputs} | {_at(formal.outputs, place) for place in outputs}
+    types = frozenset.intersection(*(formal.shared[variable] for variable in variables))
+    if node.op_type in EXACT:
+        return Part(Role.CARRIER, inputs, outputs, types)
+    if not needed <= types:
+        lacking = " and no ".join(suffix(elem) for elem in sorted(needed - types))
+        return Part(Role.FIXED, reason=f"{node.op_type} of opset {opset} knows no {lacking}")
+    return Part(Role.LAYER, inputs, outputs, types)
+
+
+@dataclass(frozen=True)
+class _Formal:
+    """Type variables of formal inputs and outputs; ``shared``: those of both, with the working types they allow."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    variadic: tuple[bool, bool]
+    shared: dict[str, frozenset[int]]
+
+
+@lru_cache(maxsize=1024)
+def _formal(op_type: str, opset: int) -> _Formal | None:
+    from onnx import defs
+
+    try:
+        schema = defs.get_schema(op_type, opset, "")
+    except defs.SchemaError:
+        return None
+    inputs = tuple(_variable(formal) for formal in schema.inputs)
+    outputs = tuple(_variable(formal) for formal in schema.outputs)
+    both = set(inputs) & set(outputs)
+    allowed = {
+        constraint.type_param_str: frozenset(
+            _TYPE_TEXT[text] for text in constraint.allowed_type_strs if text in _TYPE_TEXT
+        )
+        for constraint in schema.type_constraints
+    }
+    shared = {variable: types for variable, types in allowed.items() if variable in both and types}
+    return _Formal(inputs, outputs, (_repeats(schema.inputs), _repeats(schema.outputs)), shared)
+
+
+def _variable(formal: onnx.defs.OpSchema.FormalParameter) -> str:
+    from onnx import defs
+
+    variadic = formal.option == defs.OpSchema.FormalParameterOption.Variadic
+    return "" if variadic and not formal.is_homogeneous else str(formal.type_str)
+
+
+def _repeats(formals: Iterable[onnx.defs.OpSchema.FormalParameter]) -> bool:
+    from onnx import defs
+
+    return any(formal.option == defs.OpSchema.FormalParameterOption.Variadic for formal in formals)
+
+
+def _at(variables: tuple[str, ...], place: int) -> str:
+    """The variable at a position; the last one is repeated, as variadic inputs are."""
+    return variables[min(place, len(variables) - 1)] if variables else ""
+
+
+def _changing(
+    names: Iterable[str], variables: tuple[str, ...], shared: dict[str, frozenset[int]], elem: ElementOf
+) -> tuple[int, ...]:
+    return tuple(
+        place
+        for place, name in enumerate(names)
+        if name and _at(variables, place) in shared and elem(name) in WORKING_TYPES
+    )

@@ -1,0 +1,107 @@
+"""What a search over precisions leaves: the mixed model, the layers that must be high, and the facts about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy.model.write import write_whole
+from biopsy.precision.constants import Damage
+from biopsy.precision.cost import Cost
+from biopsy.precision.formats import Form
+from biopsy.precision.plan import Layer
+from biopsy.precision.search import Direction, Mode
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where results go: the mixed model, its weights beside it, the report as JSON, the names as text."""
+
+    output: Path | None = None
+    external: str | None = None
+    report: Path | None = None
+    names: Path | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found. ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
+
+    ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
+    final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
+    search. ``damage`` are weights that the low precision cannot hold, of layers that are low.
+    """
+
+    model: str
+    low: str
+    precision: str
+    form: Form | None
+    mode: Mode
+    direction: Direction
+    cost: Cost
+    layers: int
+    high: tuple[Layer, ...]
+    one_minimal: bool
+    outcomes: Mapping[str, int]
+    seconds: float
+    verified: int = 0
+    output: Path | None = None
+    stopped: str | None = None
+    damage: tuple[Damage, ...] = ()
+    stays: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def checks(self) -> int:
+        """Checks that were run, the first and the last included."""
+        return sum(self.outcomes.values())
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the layers that must be high, for other tools; what has no name is left out."""
+        return [layer.name for layer in self.high if layer.name]
+
+
+def write_report(found: Found, path: Path) -> None:
+    """Write what was found as JSON. Raises UsageError if it cannot be written."""
+    told = {
+        "biopsy_precision": 1,
+        "model": found.model,
+        "low": found.low,
+        "high": found.precision,
+        "form": found.form,
+        "mode": found.mode,
+        "direction": None if found.mode == "minimal" else found.direction,
+        "cost": found.cost if found.mode == "minimal" else None,
+        "layers": found.layers,
+        "high_layers": [_layer(layer) for layer in found.high],
+        "nodes_to_exclude": found.names,
+        "one_minimal": found.one_minimal,
+        "fixed": dict(found.stays),
+        "damaged_weights": [damage.told() for damage in found.damage],
+        "outcomes": dict(found.outcomes),
+        "verified": found.verified,
+        "stopped": found.stopped,
+        "output": None if found.output is None else str(found.output),
+        "seconds": round(found.seconds, 3),
+    }
+    write_whole(path, [json.dumps(told, indent=2).encode() + b"\n"])
+
+
+def _layer(layer: Layer) -> dict[str, object]:
+    return {
+        "name": layer.name or None,
+        "op": layer.op_type,
+        "node": layer.place,
+        "inside": list(layer.where),
+        "output": layer.writes,
+        "flops": layer.flops,
+        "bytes": layer.bytes,
+    }
+
+
+def write_names(found: Found, path: Path) -> None:
+    """Write one name a line, as lists of nodes to exclude are; a layer without a name is a comment."""
+    lines = [layer.name if layer.name else f"# {layer.label}, which has no name" for layer in found.high]
+    write_whole(path, ["".join(f"{line}\n" for line in lines).encode()])

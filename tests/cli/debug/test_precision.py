@@ -1,0 +1,259 @@
+"""``biopsy debug precision`` from the command line. Checks are real processes."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from benchmarks.models import transformer
+from biopsy.cli.app import main
+from support.models import info, model, save, weight
+from support.precisions import KNOWN, overflowing
+
+BIN = Path(sys.executable).parent
+GOLDEN = ("biopsy", "run", "{}", "--onnxrt", "--load-inputs", "i.json", "--load-outputs", "golden.json")
+CHECK = ("--check", *GOLDEN, "--rtol", "1e-2", "--atol", "2e-2")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def precision(*words: str) -> int:
+    return main(["debug", "precision", *words])
+
+
+def record(made: onnx.ModelProto) -> None:
+    save(made, Path("m.onnx"))
+    assert main(["run", "m.onnx", "--onnxrt", "--save-inputs", "i.json", "--save-outputs", "golden.json"]) == 0
+
+
+def passes(path: str) -> bool:
+    words = [path if word == "{}" else word for word in CHECK[2:]]
+    return main(words) == 0
+
+
+def looking(folder: Path, code: str) -> tuple[str, ...]:
+    """A check written in Python, which needs no onnx for it. ``high`` are the names of layers that round nothing."""
+    path = folder / "check.py"
+    path.write_text(
+        "import sys\n"
+        "model = open(sys.argv[1], 'rb').read()\n"
+        "high = {f'n{i}' for i in range(30) if f't{i + 1}_raw'.encode() not in model}\n" + code
+    )
+    return ("--check", sys.executable, "-S", str(path), "polygraphy_debug.onnx")
+
+
+def exps(count: int) -> onnx.ModelProto:
+    nodes = [helper.make_node("Sin", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(count)]
+    return model(nodes, [info("t0")], [info(f"t{count}")])
+
+
+def test_minimal_names_exactly_the_layers_that_overflow_or_lose_count(here: Path, capsys) -> None:
+    record(overflowing())
+    assert precision("m.onnx", "--fp16", "-o", "mixed.onnx", "--report", "r.json", "--list", "keep.txt", *CHECK) == 0
+    report = json.loads(Path("r.json").read_text())
+    assert sorted(layer["name"] for layer in report["high_layers"]) == sorted(KNOWN)
+    assert report["one_minimal"]
+    assert report["verified"] == 3
+    assert sorted(Path("keep.txt").read_text().split()) == sorted(KNOWN)
+    assert passes("mixed.onnx")
+    onnx.checker.check_model(onnx.load("mixed.onnx"), full_check=True)
+    assert sorted(path.name for path in here.iterdir()) == [
+        "golden.json",
+        "i.json",
+        "keep.txt",
+        "m.onnx",
+        "mixed.onnx",
+        "r.json",
+    ]
+    told = capsys.readouterr().out
+    assert "4 of 57 layers in float32, the rest in fp16" in told
+    assert "Loop 'loop' / body / Add 'running_sum'" in told
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_bisect_gives_an_end_of_the_network_that_contains_them(here: Path, direction: str) -> None:
+    record(overflowing())
+    assert (
+        precision("m.onnx", "-o", "mixed.onnx", "--report", "r.json", "--mode", "bisect", "--dir", direction, *CHECK)
+        == 0
+    )
+    report = json.loads(Path("r.json").read_text())
+    found = [layer["name"] for layer in report["high_layers"]]
+    assert set(KNOWN) <= set(found)
+    assert found[-1 if direction == "forward" else 0] in KNOWN
+    assert passes("mixed.onnx")
+
+
+@pytest.mark.slow
+def test_four_layers_of_a_transformer_of_400_nodes(here: Path) -> None:
+    made = transformer(400)
+    wanted = _spoil(made)
+    record(made)
+    assert precision("m.onnx", "-o", "mixed.onnx", "--report", "r.json", *CHECK) == 0
+    report = json.loads(Path("r.json").read_text())
+    assert sorted(layer["name"] for layer in report["high_layers"]) == sorted(wanted)
+    assert passes("mixed.onnx")
+    assert report["seconds"] < 60
+
+
+def _spoil(made: onnx.ModelProto) -> list[str]:
+    """Put three factors behind layers that fp16 cannot hold, each with its inverse, which it can."""
+    nodes = list(made.graph.node)
+    wanted = []
+    for at, place in enumerate((60, 200, 330)):
+        for number, node in enumerate(nodes):
+            if number >= place and node.op_type == "MatMul" and node.input[1].startswith("w"):
+                break
+        small, large = np.ones(16), np.ones(16)
+        small[0], large[0] = 1e-5, 1e5
+        made.graph.initializer.extend([weight(f"small{at}", *small), weight(f"large{at}", *large)])
+        first = helper.make_node("Mul", [node.input[0], f"small{at}"], [f"small_{at}"], name=f"small_{at}")
+        second = helper.make_node("Mul", [f"small_{at}", f"large{at}"], [f"large_{at}"], name=f"large_{at}")
+        node.input[0] = f"large_{at}"
+        nodes[number:number] = [first, second]
+        wanted.append(f"large_{at}")
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del made.graph.node[:]
+    made.graph.node.extend(copies)
+    return wanted
+
+
+def test_the_seeds_form_with_artifacts_and_the_default_name(here: Path) -> None:
+    save(exps(6), here / "m.onnx")
+    check = looking(here, "sys.exit(not {'n1', 'n4'} <= high)")
+    words = ("--artifacts", "polygraphy_debug.onnx", "--art-dir", "sorted", "--iter-info", "i.json", *check)
+    assert precision("m.onnx", "--fp16", "-o", "mixed.onnx", "--list", "l.txt", *words) == 0
+    assert Path("l.txt").read_text().split() == ["n1", "n4"]
+    good, bad = (list((here / "sorted" / kind).glob("polygraphy_debug_*.onnx")) for kind in ("good", "bad"))
+    assert len(good) + len(bad) == json.loads(Path("i.json").read_text())["iteration"] + 1
+    assert all(not _low(path) & {"n1", "n4"} for path in good)
+    assert all(_low(path) & {"n1", "n4"} for path in bad)
+
+
+def _low(path: Path) -> set[str]:
+    return {node.name for node in onnx.load(path).graph.node if node.output[0].endswith("_raw")}
+
+
+def test_linear_raises_layer_by_layer(here: Path) -> None:
+    save(exps(6), here / "m.onnx")
+    check = looking(here, "sys.exit('n4' not in high)")
+    assert precision("m.onnx", "--list", "l.txt", "--mode", "linear", "--direction", "reverse", *check) == 0
+    assert Path("l.txt").read_text().split() == ["n4", "n5"]
+
+
+def test_what_cannot_be_said_does_not_count_as_passing(here: Path) -> None:
+    save(exps(6), here / "m.onnx")
+    check = looking(here, "sys.exit(0 if {'n1', 'n4'} <= high else 1 if len(high) % 2 == 0 else 125)")
+    assert precision("m.onnx", "--list", "l.txt", *check) == 0
+    assert Path("l.txt").read_text().split() == ["n1", "n4"]
+
+
+def test_if_even_all_high_fails_it_says_so_and_writes_nothing(here: Path, capsys) -> None:
+    save(exps(4), here / "m.onnx")
+    assert precision("m.onnx", "-o", "mixed.onnx", "--check", sys.executable, "-c", "raise SystemExit(1)", "{}") == 3
+    told = capsys.readouterr().err
+    assert "the check fails even with every layer in float32" in told
+    assert "biopsy debug reduce" in told
+    assert not Path("mixed.onnx").exists()
+
+
+def test_if_all_low_passes_it_says_so_and_the_list_is_empty(here: Path, capsys) -> None:
+    save(exps(4), here / "m.onnx")
+    words = ("-o", "mixed.onnx", "--list", "l.txt", "--check", sys.executable, "-c", "pass", "{}")
+    assert precision("m.onnx", "--bf16", *words) == 0
+    assert Path("l.txt").read_text() == ""
+    assert _low(Path("mixed.onnx")) == {"n0", "n1", "n2", "n3"}
+    assert "0 of 4 layers need float32: the check passes with every layer in bf16" in capsys.readouterr().out
+
+
+def test_a_flaky_check_is_measured_and_its_layers_are_found(here: Path, capsys) -> None:
+    save(exps(12), here / "m.onnx")
+    code = "import os\nsys.exit(not {'n3', 'n8'} <= high and os.urandom(1)[0] % 3 > 0)"
+    assert precision("m.onnx", "--list", "l.txt", "--confidence", "0.999", *looking(here, code)) == 0
+    assert Path("l.txt").read_text().split() == ["n3", "n8"]
+    assert "flaky" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("jobs", ["1", "2", "3"])
+def test_the_result_does_not_depend_on_how_many_checks_run_at_once(here: Path, jobs: str) -> None:
+    save(exps(24), here / "m.onnx")
+    *words, _ = looking(here, "sys.exit(not ({'n3', 'n17'} <= high or {'n5', 'n6'} <= high))")
+    assert precision("m.onnx", "-o", "mixed.onnx", "--list", "l.txt", "--jobs", jobs, *words, "{}") == 0
+    assert Path("l.txt").read_text().split() == ["n5", "n6"]
+
+
+def test_a_limit_ends_the_search_with_the_best_so_far(here: Path, capsys) -> None:
+    save(exps(24), here / "m.onnx")
+    check = looking(here, "sys.exit(not {'n3', 'n17'} <= high)")
+    words = ("-o", "mixed.onnx", "--report", "r.json", "--repeat", "1", "--max-checks", "7")
+    assert precision("m.onnx", *words, *check) == 5
+    report = json.loads(Path("r.json").read_text())
+    assert {"n3", "n17"} <= set(report["nodes_to_exclude"])
+    assert len(report["nodes_to_exclude"]) < 24
+    assert report["stopped"] == "--max-checks 7"
+    assert not report["one_minimal"]
+
+
+def test_weights_that_fp16_cannot_hold_are_told(here: Path, capsys) -> None:
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"], name="mul")]
+    save(model(nodes, [info("x")], [info("y")], [weight("w", 1e5, 1e-9, shape=(1, 2))]), here / "m.onnx")
+    assert precision("m.onnx", "--report", "r.json", "--check", sys.executable, "-c", "pass", "{}") == 0
+    assert "weight 'w': of 2 values 1 too large for fp16, 1 become zero" in capsys.readouterr().out
+    (told,) = json.loads(Path("r.json").read_text())["damaged_weights"]
+    assert told == {"name": "w", "count": 2, "saturated": 1, "vanished": 1}
+
+
+def test_external_weights_are_found_from_the_candidate_and_the_result(here: Path) -> None:
+    (here / "data").mkdir()
+    made = model(
+        [helper.make_node("Mul", ["x", "w"], ["y"], name="mul"), helper.make_node("Sin", ["y"], ["z"], name="sin")],
+        [info("x", (1000,))], [info("z", (1000,))], [weight("w", *np.linspace(0, 3, 1000), shape=(1000,))],
+    )  # fmt: skip
+    onnx.save(made, here / "data" / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=10)
+    for form in ("--emulate", "--native"):
+        check = ("--check", sys.executable, "-c", _IS_SOUND, "{}")
+        assert precision("data/m.onnx", form, "-o", "mixed.onnx", "--save-external-data", "mixed.bin", *check) == 0
+        assert (here / "mixed.bin").stat().st_size >= 4000
+        assert main(["run", "mixed.onnx", "--onnxrt"]) == 0
+
+
+_IS_SOUND = """
+import sys, onnx, onnxruntime
+onnxruntime.InferenceSession(sys.argv[1])
+names = [node.name for node in onnx.load(sys.argv[1], load_external_data=False).graph.node]
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--fp8",), "Cast knows fp8 e4m3fn since opset 19"),
+        (("--fp8", "--native"), "no operator of ONNX computes in fp8"),
+        (("--fp16", "-p", "float16"), "no higher precision"),
+        (("-o", "m.onnx"), "it would be lost"),
+        (("--save-external-data", "w.bin"), "needs an output"),
+    ],
+)
+def test_what_makes_no_sense_is_told(here: Path, capsys, words: tuple[str, ...], why: str) -> None:
+    save(exps(2), here / "m.onnx")
+    assert precision("m.onnx", *words, "--check", sys.executable, "-c", "pass", "{}") == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_model_without_layers_says_why(here: Path, capsys) -> None:
+    made = model([helper.make_node("Fused", ["x"], ["y"], domain="com.example")], [info("x")], [info("y")])
+    made.opset_import.add(domain="com.example", version=1)
+    save(made, here / "m.onnx")
+    assert precision("m.onnx", "--check", sys.executable, "-c", "pass", "{}") == 2
+    assert "no schema of com.example.Fused is known" in capsys.readouterr().err
