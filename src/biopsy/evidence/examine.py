@@ -148,6 +148,7 @@ class Examination:
         assert self._whole is not None
         if self._question.nodes is None:
             self._look_through_windows(groups, self._whole)
+            self._whole.narrow(self._inner_names())
             self._explain(groups, self._whole)
         blamed = self._blamed()
         for node in self._unexplained(self._whole):
@@ -169,6 +170,12 @@ class Examination:
                     continue
                 if not (all_right and found.error.times < _JUMP):
                     self._take(groups.within(rest, found))
+
+    def _inner_names(self) -> list[str]:
+        """Tensors inside groups that are right when those are marked."""
+        hiding = (group for group in self._groups if group.hides)
+        written = (tensor for group in hiding for node in group.nodes for tensor in self._index.node_writes[node])
+        return [self._index.names[tensor] for tensor in written]
 
     @property
     def _rest(self) -> set[int]:
@@ -224,7 +231,9 @@ class Examination:
 
     def _blamed(self) -> set[int]:
         """Nodes that are known to be wrong."""
-        return {node for suspect in self.findings.suspects for node in suspect.nodes}
+        assert self._alones is not None
+        alone = {node for node in self._alones.found if self._layer(self._index.nodes[node]).is_suspect}
+        return alone.union(*(group.nodes for group in self._groups))
 
     @property
     def _random(self) -> set[int]:

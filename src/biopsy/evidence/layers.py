@@ -86,6 +86,11 @@ class Layer:
             return "propagates" if self.introduced is not None else "unknown"
         return "right" if self.introduced is not None or self.propagated is not None else "unknown"
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it makes errors, or fails, by itself."""
+        return self.verdict in ("introduces", "fails")
+
 
 @dataclass(frozen=True)
 class Group:
@@ -182,7 +187,7 @@ class Findings:
         found = [
             Suspect((layer.number,), (layer.label,), layer.inputs, layer.outputs, layer.introduced, layer.failure)
             for layer in self.layers
-            if layer.verdict in ("introduces", "fails")
+            if layer.is_suspect
         ]
         found += [
             Suspect(group.nodes, group.labels, group.inputs, group.outputs, group.error, group.failure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from biopsy import errors, events
@@ -28,7 +28,8 @@ class Whole:
     """Runs the whole model in the suspect.
 
     ``outputs`` are the errors of the model's outputs, ``failure`` why there are none; ``propagated`` those of tensors,
-    each marked in one batch; ``odd`` the NaN and infinities in them. ``observed``: what marking has changed.
+    each marked in one batch; ``odd`` the NaN and infinities in them. ``observed``: what marking has changed, at first
+    with all tensors of the batch (see ``narrow``).
     ``unmarkable``: tensors that the suspect cannot give. ``wavers``: it gives other values from run to run.
     """
 
@@ -112,12 +113,18 @@ class Whole:
         if before == after:
             self.observed.append(Observed("differs", output, tuple(names)))
         elif after:
-            self.observed.append(Observed("gone", output, self._that_hide(output, names)))
+            self.observed.append(Observed("gone", output, tuple(names)))
         else:
             self.observed.append(Observed("appears", output, tuple(names)))
 
-    def _that_hide(self, output: str, names: Sequence[str]) -> tuple[str, ...]:
-        """Few of ``names`` that make a wrong output right when they are marked."""
+    def narrow(self, first: Sequence[str]) -> None:
+        """Find few tensors that make a wrong output right when they are marked, where many were; best of ``first``."""
+        self.observed = [
+            replace(one, tensors=self._that_hide(one.output, one.tensors, first)) if one.change == "gone" else one
+            for one in self.observed
+        ]
+
+    def _that_hide(self, output: str, names: Sequence[str], first: Sequence[str]) -> tuple[str, ...]:
         tries = itertools.count(1)
 
         def hide(some: Sequence[str]) -> bool:
@@ -125,6 +132,9 @@ class Whole:
             self.listener(events.Measured("marks", number, _MOST_TRIES))
             return number <= _MOST_TRIES and self._hides(output, some)
 
+        alone = next((name for name in first if name in names and hide([name])), None)
+        if alone is not None:
+            return (alone,)
         return tuple(few([name for name in names if name != output], hide))
 
     def _hides(self, output: str, names: Sequence[str]) -> bool:
