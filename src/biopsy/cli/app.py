@@ -47,6 +47,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
     Command(("inspect", "model"), "biopsy.cli.inspect.model", "show the nodes, attributes and weights of a model"),
     Command(("inspect", "data"), "biopsy.cli.inspect.data", "show statistics of saved inputs or outputs"),
+    Command(("inspect", "capability"), "biopsy.cli.inspect.capability", "show which nodes an engine refuses, and why"),
     Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
     Command(("inspect", "tactics"), "biopsy.cli.inspect.tactics", "show what an engine chose for each layer"),
     Command(("inspect", "diff-tactics"), "biopsy.cli.inspect.diff_tactics", "the same as 'debug diff-tactics'"),

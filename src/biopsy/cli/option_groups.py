@@ -29,11 +29,12 @@ _ORT_LEVELS = {
 _LEVELS = tuple(_ORT_LEVELS.values())
 
 
-def add_engines(parser: argparse.ArgumentParser) -> None:
+_SEVERAL = "engines, each as often as wanted; the first is what the others are compared with"
+
+
+def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
     """``--onnxrt``, ``--engine`` and the others, into ``args.engines`` in the order of the command line."""
-    group = parser.add_argument_group(
-        "engines, each as often as wanted; the first is what the others are compared with"
-    )
+    group = parser.add_argument_group(title)
     flag = {"action": "append_const", "dest": "engines"}
     group.add_argument("--onnxrt", **flag, const=PLAIN_ONNXRT, help="ONNX Runtime")  # type: ignore[arg-type]
     group.add_argument("--reference", **flag, const="reference", help="the reference evaluator of onnx")  # type: ignore[arg-type]

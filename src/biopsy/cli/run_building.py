@@ -43,7 +43,7 @@ def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> Non
 
         _saver(args.save_engine, engines)
         require_writable(args.save_engine)
-    if _is_built(args.model):
+    if is_built(args.model):
         for engine in engines:
             if args.model.suffix not in engine.capabilities.saves:
                 raise errors.UsageError(f"{args.model} is no ONNX model, and {engine.name} does not read such files")
@@ -61,7 +61,8 @@ def _saver(path: Path, engines: Sequence[Engine]) -> Engine:
     raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
 
 
-def _is_built(path: Path) -> bool:
+def is_built(path: Path) -> bool:
+    """Whether a file is, by its name, what an engine has built and not an ONNX model."""
     return path.suffix in {".engine", ".plan", ".trt", ".blob", ".ort"}
 
 
@@ -69,7 +70,7 @@ def session_of(
     engine: Engine, model: ModelInput, inputs: Inputs, args: argparse.Namespace, console: Console
 ) -> Session:
     """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
-    if model.path is not None and _is_built(model.path):
+    if model.path is not None and is_built(model.path):
         session = engine.load(model.path)
     else:
         if engine.capabilities.wants_shapes:

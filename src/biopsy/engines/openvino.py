@@ -13,7 +13,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
-from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks
+from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.option import count, switch
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
@@ -99,6 +99,19 @@ class OpenVino(Engine):
         wanted, used = self.options["precision"], _precision(compiled)
         remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
         return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"])
+
+    def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
+        """The nodes with an operation that the device says it does not have."""
+        openvino = _import()
+        index = _indexed(model)
+        core = self._core(openvino)
+        device = self.options["device"]
+        try:
+            read = _read(core, model, index)
+            supported = core.query_model(read, device)
+        except Exception:
+            return None  # it cannot be read as a whole, or the device is several
+        return refused_nodes(read, supported, device, index)
 
     def warm_up(self) -> None:
         """Load the library, its reader of ONNX and the plug-in of the CPU.
@@ -333,10 +346,19 @@ def _type_of(port: Any) -> TensorType | None:
     return TensorType(elem, tuple(None if dim.is_dynamic else dim.get_length() for dim in shape))
 
 
+_SAYS_NOTHING = (
+    "Exception from src/",
+    "Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp",
+    "Model wasn't fully converted.",
+    "Summary:",
+    "To facilitate the conversion of unsupported operations",
+)
+
+
 def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
     """The first lines of OpenVINO's message that say something, without the places in its source files."""
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.startswith("Exception from src/")]
+    told = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
     named = re.search(r"\bfailed with (\w+Failure)\b", str(error))
     kind = named.group(1) if named else type(error).__name__
     message = "\n".join(told) or kind

@@ -105,6 +105,22 @@ def _label_of(name: str, labels: Mapping[str, str]) -> str | None:
     return labels.get(name)
 
 
+def refused_nodes(read: Any, supported: Mapping[str, str], device: str, index: ModelIndex) -> dict[int, str]:
+    """Nodes, by number, that became an operation which is not among the ``supported`` ones of a query."""
+    numbers = {index.names[tensor]: node.number for node in index.nodes for tensor in node.writes}
+    numbers |= {node.name: node.number for node in index.nodes if node.name}
+    found: dict[int, str] = {}
+    for op in read.get_ops():
+        name = op.friendly_name
+        if name in supported or op.get_type_name() in {"Parameter", "Result", "Constant"}:
+            continue
+        while name not in numbers and "/" in name:
+            name = name.rpartition("/")[0]
+        if name in numbers:
+            found.setdefault(numbers[name], f"{device} has no {op.get_type_name()} as it stands here")
+    return found
+
+
 def mean_times(profiles: Iterable[Sequence[Any]]) -> dict[str, float]:
     """Mean microseconds by the name of a layer, from the profiles of several runs."""
     each: dict[str, list[float]] = {}

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,29 +76,41 @@ class Worker:
         Raises what the engine raises (EngineFailure, EngineMissing, CannotCompare, ModelError, DataError, UsageError);
         EngineFailure also if it died by a signal, which is then the ``kind``, or took too long (``kind`` "Timeout").
         """
-        stem = self._scratch / f"{id(self):x}-{next(self._numbers)}"
-        output, written = stem.with_suffix(".safetensors"), stem.with_suffix(".onnx")
-        path = model.path
+        output = self._new_path(".safetensors")
         try:
-            if path is None:
-                write_whole(written, [model.data])
-                path = written
-            answer = self._ask(
-                {
-                    "engine": self.engine,
-                    "model": str(path),
-                    "folder": str(model.folder),
-                    "feeds": str(feeds),
-                    "output": str(output),
-                    "outputs": None if outputs is None else list(outputs),
-                }
-            )
+            with self._request(model) as request:
+                marked = None if outputs is None else list(outputs)
+                answer = self._ask({**request, "feeds": str(feeds), "output": str(output), "outputs": marked})
             self.remarks = tuple(answer["remarks"])
             return _mapped(output)
         finally:
-            for file in (output, written):
-                with contextlib.suppress(OSError):
-                    file.unlink(missing_ok=True)
+            _remove(output)
+
+    def build(self, model: ModelInput) -> None:
+        """Build a model and do no more. Raises what the engine raises, as ``run`` does."""
+        with self._request(model) as request:
+            self._ask({**request, "wants": "build"})
+
+    def refusals(self, model: ModelInput) -> dict[int, str] | None:
+        """What ``Engine.refusals`` says. Raises as ``run`` does."""
+        with self._request(model) as request:
+            found = self._ask({**request, "wants": "refusals"})["refusals"]
+        return None if found is None else {int(number): reason for number, reason in found.items()}
+
+    def _new_path(self, ending: str) -> Path:
+        return self._scratch / f"{id(self):x}-{next(self._numbers)}{ending}"
+
+    @contextlib.contextmanager
+    def _request(self, model: ModelInput) -> Iterator[dict[str, Any]]:
+        """What a request says of a model; one without a path has a file while it is asked about."""
+        path = model.path or self._new_path(".onnx")
+        try:
+            if model.path is None:
+                write_whole(path, [model.data])
+            yield {"engine": self.engine, "model": str(path), "folder": str(model.folder)}
+        finally:
+            if model.path is None:
+                _remove(path)
 
     def close(self) -> None:
         """End the process."""
@@ -186,6 +198,11 @@ def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any] | None, er
     return None, stage
 
 
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
 def _mapped(path: Path) -> list[dict[str, Array]]:
     from biopsy.tensors.files import read_results
 
@@ -227,7 +244,7 @@ def main() -> int:
             _warm_up(request["engine"])
             continue
         try:
-            say({"version": type(create(request["engine"])).version()} if "wants" in request else _serve(request, say))
+            say(_told(request, say) if "wants" in request else _serve(request, say))
         except errors.BiopsyError as error:
             say(told(error))
         except Exception as error:
@@ -239,6 +256,21 @@ def _warm_up(engine: str) -> None:
     """Import the engine's package. What goes wrong is told when a model is to be run."""
     with contextlib.suppress(Exception):
         type(create(engine)).version()
+
+
+def _told(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The answer to what needs no run."""
+    engine = create(request["engine"])
+    if request["wants"] == "version":
+        return {"version": type(engine).version()}
+    path = Path(request["model"])
+    model = ModelInput(read_bytes(path), Path(request["folder"]), path)
+    say({"stage": "build"})
+    if request["wants"] == "refusals":
+        found = engine.refusals(model)
+        return {"refusals": None if found is None else dict(found)}
+    engine.build(model)
+    return {"built": True}
 
 
 def _serve(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from biopsy.cli.app import main
+from support.models import chain, save
 
 
 @pytest.fixture
@@ -65,3 +66,31 @@ def test_an_unknown_mode_is_status_2(model: Path, capsys) -> None:
 def test_the_help_has_examples(capsys) -> None:
     assert main(["inspect", "model", "--help"]) == 0
     assert "--mode=basic" in capsys.readouterr().out
+
+
+# What an engine has saved
+
+
+def test_what_onnxruntime_has_saved_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(chain(3), tmp_path / "m.onnx")
+    built = str(tmp_path / "m.ort")
+    assert main(["run", str(tmp_path / "m.onnx"), "--onnxrt", "--build-only", "--save-engine", built]) == 0
+    assert main(["inspect", "model", built]) == 0
+    shown = capsys.readouterr().out
+    assert "built by onnxrt" in shown
+    assert "input   t0  float32[2,2]" in shown
+
+
+def test_the_layers_of_what_openvino_has_saved_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'biopsy[openvino]'")
+    save(chain(3), tmp_path / "m.onnx")
+    assert main(["run", str(tmp_path / "m.onnx"), "--openvino", "--save-engine", str(tmp_path / "m.blob")]) == 0
+    assert main(["inspect", "model", str(tmp_path / "m.blob"), "--show", "layers"]) == 0
+    shown = capsys.readouterr().out
+    assert "output  t3" in shown
+    assert "float32" in shown[shown.index("layer   ") :]
+
+
+def test_a_built_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "model", str(tmp_path / "no.engine")]) == 2
+    assert "no.engine" in capsys.readouterr().err

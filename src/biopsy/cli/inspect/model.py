@@ -1,4 +1,4 @@
-"""``biopsy inspect model``: show the nodes, attributes and weights of a model."""
+"""``biopsy inspect model``: show the nodes, attributes and weights of a model, or what an engine made of one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.cli.option_groups import add_weights_folder
+from biopsy.cli.run_building import is_built
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -16,6 +17,7 @@ examples:
   biopsy inspect model model.onnx                                   a summary
   biopsy inspect model model.onnx --mode=basic                      every node, with lines such as: mul0 [Op: Mul]
   biopsy inspect model model.onnx --show layers attrs weights       everything
+  biopsy inspect model model.blob --show layers                     what OpenVINO has built
   biopsy debug reduce model.onnx -o reduced.onnx --fail-regex "Op: Mul" \\
       --check biopsy inspect model polygraphy_debug.onnx --mode=basic"""
 
@@ -30,7 +32,7 @@ MODES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
     parser.add_argument(
         "--mode",
         choices=tuple(MODES),
@@ -49,7 +51,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
+    if is_built(args.model):
+        _show_built(args.model, bool({*MODES[args.mode], *args.show}), console)
+        return 0
     from biopsy.model.describe import describe
 
     console.say(describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir))
     return 0
+
+
+def _show_built(path: Path, with_layers: bool, console: Console) -> None:
+    """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
+    from biopsy.engines import registry
+    from biopsy.model.load import require_file
+    from biopsy.model.weight_text import printable
+
+    require_file(path)
+    name = next(name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves)
+    engine = registry.create(name)
+    session = engine.load(path)
+    console.say(f"{path} · built by {name} {engine.version()}")
+    for kind, names in (("input ", session.inputs), ("output", session.outputs)):
+        for tensor in names:
+            type_ = session.inputs.get(tensor)
+            console.say(printable(f"{kind}  {tensor}{f'  {type_}' if type_ is not None else ''}"))
+    if with_layers:
+        for layer in session.layers():
+            facts = (layer.kind, layer.implementation, layer.precision, layer.layout, ", ".join(layer.nodes))
+            console.say(printable(f"layer   {layer.name}  [{' · '.join(filter(None, facts))}]"))

@@ -1,0 +1,145 @@
+"""``biopsy inspect capability``: which nodes an engine refuses, why, and which parts it takes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli import option_groups, options, trt_options
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.engines.capability import Part, Parts, Survey
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.model.index import ModelIndex
+
+EXAMPLES = """\
+examples:
+  biopsy inspect capability model.onnx --trt                    what does TensorRT not take? (no GPU is needed with RTX)
+  biopsy inspect capability model.onnx --openvino -o parts      write the parts as models
+  biopsy inspect capability model.onnx --engine onnxrt:providers=cuda
+
+exit status: 0 the engine takes every node; 1 it refuses some; 4 nothing was concluded"""
+
+_MOST_SHOWN = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``inspect capability``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write each part as a model into this folder")
+    parser.add_argument(
+        "--timeout",
+        default="10m",
+        metavar="TIME",
+        help="a build that takes longer counts as refused: 90s, 10m, 1h (default: 10m)",
+    )
+    option_groups.add_weights_folder(parser)
+    option_groups.add_engines(parser, "the engine to ask")
+    trt_options.add(parser)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Ask, show, write."""
+    import tempfile
+
+    from biopsy.engines.capability import Parts, survey
+    from biopsy.engines.worker import Worker
+    from biopsy.model.index import index_file
+
+    spec = _engine(args)
+    index = index_file(args.model, args.external_data_dir)
+    if args.output is not None:
+        _require_empty(args.output)
+    parts = Parts(index)
+    with (
+        tempfile.TemporaryDirectory(prefix="biopsy-capability-") as scratch,
+        Worker(spec.text, Path(scratch), options.duration(args.timeout)) as worker,
+    ):
+        version = worker.version()
+        found = survey(index, worker, parts)
+    _show(found, f"{spec.text} {version}", console)
+    if args.output is not None:
+        _write(args.output, found, parts, console)
+    return 0 if found.takes_all else 1
+
+
+def _engine(args: argparse.Namespace) -> EngineSpec:
+    from biopsy.engines.registry import create
+
+    specs = option_groups.engine_specs(args)
+    if len(specs) != 1:
+        raise errors.UsageError("inspect capability asks one engine, not several")
+    create(specs[0])
+    return specs[0]
+
+
+def _show(found: Survey, engine: str, console: Console) -> None:
+    from biopsy.model.weight_text import printable
+
+    nodes = found.index.nodes
+    total, refused = len(nodes), len(found.refused)
+    console.say(f"{engine} takes {total - refused} of {total} nodes ({_questions(found)})")
+    for number, reason in sorted(found.refused.items())[:_MOST_SHOWN]:
+        console.say(printable(f"  {nodes[number].label}   {reason}"))
+    if refused > _MOST_SHOWN:
+        console.say(f"  and {refused - _MOST_SHOWN} more")
+    for group in found.together:
+        console.say(printable(f"refused together, though neither half is: {_span(found.index, group.nodes)}"))
+        console.say(printable(f"  {group.reason}"))
+        console.say("  biopsy debug reduce finds the smallest part that is refused")
+    for number, why in found.unknown.items():
+        console.warn(printable(f"{nodes[number].label} could not be asked about alone: {why}"))
+    if refused:
+        _show_parts(found, console)
+
+
+def _show_parts(found: Survey, console: Console) -> None:
+    from biopsy.model.weight_text import printable
+
+    parts = found.parts()
+    console.say(f"{len(parts)} parts:")
+    for part in parts[:_MOST_SHOWN]:
+        kind = "supported  " if part.supported else "unsupported"
+        console.say(printable(f"  {kind}  {_span(found.index, part.nodes)}"))
+    if len(parts) > _MOST_SHOWN:
+        console.say(f"  and {len(parts) - _MOST_SHOWN} more")
+
+
+def _span(index: ModelIndex, nodes: Sequence[int]) -> str:
+    first, last = index.nodes[nodes[0]].label, index.nodes[nodes[-1]].label
+    return first if len(nodes) == 1 else f"{len(nodes)} nodes, {first} to {last}"
+
+
+def _questions(found: Survey) -> str:
+    each = [(found.queries, "question"), (found.builds, "build")]
+    return " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in each if count)
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise errors.UsageError(f"{folder} is no empty folder: nothing in it is overwritten")
+
+
+def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
+    from biopsy.engines.capability import file_names
+
+    folder.mkdir(parents=True, exist_ok=True)
+    each = found.parts()
+    for part, path in zip(each, file_names(each, folder), strict=True):
+        try:
+            _write_one(part, path, parts)
+        except errors.UsageError as error:
+            console.warn(f"{path.name} is not written: {error.message}")
+    console.note(f"{len(each)} part{'' if len(each) == 1 else 's'} in {folder}")
+
+
+def _write_one(part: Part, path: Path, parts: Parts) -> None:
+    from biopsy.model import external, load
+
+    made = load.parse(parts.bytes_of(part.nodes), None)
+    external.save_with_weights(made, path, parts.index.folder, None)

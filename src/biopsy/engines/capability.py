@@ -1,0 +1,197 @@
+"""Which nodes of a model an engine takes: asked of the engine itself, then by building parts, each by halves.
+
+An engine that is asked names what it knows to refuse; only building tells the rest. A part is a model whose cut tensors
+are inputs of the types that shape inference tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.model import infer, load
+from biopsy.model.index import ModelIndex
+from biopsy.model.slice import Boundary, Subset, candidate_bytes
+
+
+class Asked(Protocol):
+    """Who is asked about models: a ``Worker``, so that an engine that crashes ends a process of its own."""
+
+    def build(self, model: ModelInput) -> None:
+        """Build. Raises EngineFailure."""
+
+    def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
+        """What the engine itself says it refuses."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Connected nodes that the engine takes, or does not take."""
+
+    supported: bool
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Together:
+    """Nodes that are refused together although each half of them is taken."""
+
+    nodes: tuple[int, ...]
+    reason: str
+
+
+@dataclass
+class Survey:
+    """What was found. ``unknown``: nodes that could not be asked about alone, and why; they count as taken."""
+
+    index: ModelIndex
+    refused: dict[int, str] = field(default_factory=dict)
+    together: list[Together] = field(default_factory=list)
+    unknown: dict[int, str] = field(default_factory=dict)
+    queries: int = 0
+    builds: int = 0
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether nothing was refused."""
+        return not self.refused and not self.together
+
+    def parts(self) -> list[Part]:
+        """The nodes in parts, in the order of their first nodes. No path leaves a part and comes back to it."""
+        index = self.index
+        stage: dict[int, int] = {}
+        part_of: dict[int, int] = {}
+        members: dict[int, list[int]] = {}
+        for node in index.nodes:
+            number = node.number
+            before = [index.producer[tensor] for tensor in node.reads if tensor in index.producer]
+            stage[number] = max((stage[one] + (self._differs(one, number)) for one in before), default=0)
+            joined = {part_of[one] for one in before if stage[one] == stage[number] and not self._differs(one, number)}
+            target = min(joined, default=number)
+            members.setdefault(target, []).append(number)
+            part_of[number] = target
+            for other in joined - {target}:
+                for one in members.pop(other):
+                    members[target].append(one)
+                    part_of[one] = target
+        found = [Part(nodes[0] not in self.refused, tuple(sorted(nodes))) for nodes in members.values()]
+        return sorted(found, key=lambda part: part.nodes)
+
+    def _differs(self, one: int, other: int) -> bool:
+        return (one in self.refused) != (other in self.refused)
+
+
+class Parts:
+    """Makes models of some of the nodes of one model."""
+
+    def __init__(self, index: ModelIndex) -> None:
+        self.index = index
+        light = infer.without_weights(load.parse(index.buffer[:], index.path))
+        infos = infer.infer_value_infos(light.SerializeToString())
+        self._infos = {index.ids[name]: info for name, info in infos.items() if name in index.ids}
+
+    def bytes_of(self, nodes: Sequence[int]) -> bytes:
+        """The model of these nodes. Raises UsageError if a tensor that it is cut at has no known type."""
+        subset = Subset(self.index, tuple(sorted(nodes)))
+        wanted = [*subset.cuts, *subset.sinks]
+        missing = [tensor for tensor in subset.cuts if tensor not in self._infos]
+        if missing:
+            raise errors.UsageError(f"nothing tells the type of {self.index.names[missing[0]]!r}")
+        infos = {tensor: self._infos[tensor] for tensor in wanted if tensor in self._infos}
+        return candidate_bytes(subset, Boundary(infos, {}))
+
+
+def survey(index: ModelIndex, asked: Asked, parts: Parts, listen: Callable[[Survey], None] = lambda _: None) -> Survey:
+    """Find out which nodes are refused, and why. ``listen`` is called with each question.
+
+    Raises what the engine raises, but for EngineFailure, which is the answer of a build.
+    """
+    search = _Search(Survey(index), asked, parts, listen)
+    search.ask_itself()
+    search.ask_by_building()
+    return search.found
+
+
+class _Search:
+    def __init__(self, found: Survey, asked: Asked, parts: Parts, listen: Callable[[Survey], None]) -> None:
+        self.found = found
+        self._asked = asked
+        self._parts = parts
+        self._listen = listen
+
+    @property
+    def _left(self) -> tuple[int, ...]:
+        left = (node.number for node in self.found.index.nodes)
+        return tuple(number for number in left if number not in self.found.refused)
+
+    def _model(self, nodes: Sequence[int]) -> ModelInput:
+        return ModelInput(self._parts.bytes_of(nodes), self.found.index.folder)
+
+    def ask_itself(self) -> None:
+        """Ask the engine, again without what it refuses, until it names nothing more."""
+        while left := self._left:
+            try:
+                named = self._asked.refusals(self._model(left))
+            except (errors.EngineFailure, errors.UsageError):
+                return
+            if named is not None:
+                self._count("queries")
+            if not named:
+                return
+            self.found.refused |= {left[place]: reason for place, reason in named.items()}
+
+    def ask_by_building(self) -> None:
+        """Build what is left; what fails is built by halves."""
+        before = len(self.found.refused)
+        left = self._left
+        if left and self._search(left) and len(self.found.refused) > before and not self.found.together:
+            rest = self._left
+            reason = self._reason_against(rest) if rest else None
+            if reason is not None and len(rest) > 1:
+                self.found.together.append(Together(rest, reason))
+
+    def _search(self, nodes: tuple[int, ...]) -> bool:
+        """Whether something among these nodes is refused; it is then written down."""
+        reason = self._reason_against(nodes)
+        if reason is None:
+            return False
+        if len(nodes) == 1:
+            self.found.refused[nodes[0]] = reason
+            return True
+        middle = len(nodes) // 2
+        halves = [self._search(nodes[:middle]), self._search(nodes[middle:])]
+        if not any(halves):
+            self.found.together.append(Together(nodes, reason))
+        return True
+
+    def _reason_against(self, nodes: tuple[int, ...]) -> str | None:
+        try:
+            model = self._model(nodes)
+        except errors.UsageError as error:
+            if len(nodes) > 1:
+                return error.message
+            self.found.unknown[nodes[0]] = error.message
+            return None
+        self._count("builds")
+        try:
+            self._asked.build(model)
+        except errors.EngineFailure as failure:
+            return " ".join(failure.message.split())
+        return None
+
+    def _count(self, what: Literal["queries", "builds"]) -> None:
+        setattr(self.found, what, getattr(self.found, what) + 1)
+        self._listen(self.found)
+
+
+def file_names(parts: Sequence[Part], folder: Path) -> list[Path]:
+    """A file for each part, numbered from 1: ``supported-1.onnx``, ``unsupported-2.onnx``."""
+    width = len(str(len(parts)))
+    return [
+        folder / f"{'supported' if part.supported else 'unsupported'}-{number:0{width}}.onnx"
+        for number, part in enumerate(parts, 1)
+    ]
