@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from biopsy.cli import options
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.judge import Rules
+    from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
 
 REST_OPTIONS = ("--check", "--check-inference")
@@ -216,6 +218,40 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     if isinstance(check, WarmCheck):
         check.start()
     return check
+
+
+def check_of(args: argparse.Namespace, jobs: int) -> Check:
+    """The check: a command, or the person who typed the line."""
+    if args.check is not None:
+        return command_of(args, jobs)
+    from biopsy.checks.interactive import InteractiveCheck
+
+    return InteractiveCheck(_ask)
+
+
+def _ask(question: str) -> str:
+    """Show a question and read a line; where no terminal echoes it, begin a new line after it."""
+    answer = input(question)
+    if not sys.stdin.isatty():
+        print()  # noqa: T201 -- this is the command line
+    return answer
+
+
+def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
+    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
+    from biopsy.checks.command import own_words
+    from biopsy.cli import run
+    from biopsy.cli.app import Parser
+
+    words = own_words(args.check or ())
+    if not words or words[0] != "run":
+        return None
+    parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
+    run.configure(parser)
+    try:
+        return parser.parse_known_args(list(words[1:]))[0]
+    except errors.UsageError:
+        return None  # the check itself will tell what is wrong with it
 
 
 @contextlib.contextmanager

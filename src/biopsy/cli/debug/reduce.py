@@ -14,7 +14,6 @@ from biopsy.cli import option_groups, options
 from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
-    from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
     from biopsy.reduction.iteration import IterationFiles
     from biopsy.reduction.job import Job
@@ -250,7 +249,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks.command import CommandCheck
 
     jobs = check_options.jobs_of(args, console)
-    check = _check(args, jobs)  # what warms up for it does so while the rest is loaded
+    check = check_options.check_of(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.model.index import index_file
@@ -298,7 +297,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.reduction.steadiness import Repeating
     from biopsy.reduction.trials import Budget, Crew
 
-    own_run = _own_run(args)
+    own_run = check_options.own_run(args)
     output = args.output or Path(f"{args.model.stem}_reduced.onnx")
     safeguards.require_distinct_files(args, output)
     safeguards.require_writable_candidate(args.iter_artifact)
@@ -345,23 +344,6 @@ def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
     return ranking_in(args.order_by, args.model)
 
 
-def _check(args: argparse.Namespace, jobs: int) -> Check:
-    """The check: a command, or the person who typed the line."""
-    if args.check is not None:
-        return check_options.command_of(args, jobs)
-    from biopsy.checks.interactive import InteractiveCheck
-
-    return InteractiveCheck(_ask)
-
-
-def _ask(question: str) -> str:
-    """Show a question and read a line; where no terminal echoes it, begin a new line after it."""
-    answer = input(question)
-    if not sys.stdin.isatty():
-        print()  # noqa: T201 -- this is the command line
-    return answer
-
-
 def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Callable[[], Sequence[Feed]] | None:
     """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values.
 
@@ -392,20 +374,3 @@ def _compares_recorded(args: argparse.Namespace, own_run: argparse.Namespace | N
         return bool(own_run.load_outputs or own_run.validate)
     words = own_words(args.check or ())
     return False if words and words[0] == "inspect" else None
-
-
-def _own_run(args: argparse.Namespace) -> argparse.Namespace | None:
-    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
-    from biopsy.checks.command import own_words
-    from biopsy.cli import run
-    from biopsy.cli.app import Parser
-
-    words = own_words(args.check or ())
-    if not words or words[0] != "run":
-        return None
-    parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
-    run.configure(parser)
-    try:
-        return parser.parse_known_args(list(words[1:]))[0]
-    except errors.UsageError:
-        return None  # the check itself will tell what is wrong with it
