@@ -15,9 +15,16 @@ HARM = {
     "makes a dead link of": "os.remove(path); os.symlink('nowhere', path)",
     "locks": "os.chmod(path, 0)",
 }
+QUICK = {"deletes", "rewrites", "makes a full folder of", "makes a pipe of", "makes a link of"}
 
 
-@pytest.mark.parametrize(("harm", "jobs"), zip(HARM.values(), "12" * len(HARM), strict=False), ids=HARM)
+CASES = [
+    pytest.param(harm, "12"[number % 2], marks=[] if name in QUICK else pytest.mark.slow, id=name)
+    for number, (name, harm) in enumerate(HARM.items())
+]
+
+
+@pytest.mark.parametrize(("harm", "jobs"), CASES)
 def test_whatever_a_check_does_to_the_candidate_the_result_is_right(place, harm: str, jobs: str) -> None:
     place.model()
     (place.folder / "precious.txt").write_text("untouched")
@@ -30,7 +37,9 @@ def test_whatever_a_check_does_to_the_candidate_the_result_is_right(place, harm:
     assert (place.folder / "precious.txt").read_text() == "untouched"
 
 
-@pytest.mark.parametrize("place_of_candidates", ["polygraphy_debug.onnx", "elsewhere.onnx"])
+@pytest.mark.parametrize(
+    "place_of_candidates", ["elsewhere.onnx", pytest.param("polygraphy_debug.onnx", marks=pytest.mark.slow)]
+)
 def test_a_check_that_knows_the_place_by_itself_and_makes_a_folder_there_does_no_harm(
     place, place_of_candidates
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_clock_that_jumps_by_a_year_changes_neither_timeouts_nor_the_result(pl
     assert "timed out" in ran.told
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jumping")
 def test_a_reduction_goes_on_whatever_the_clock_says_by_then(place) -> None:
     place.model(12)

@@ -72,7 +72,7 @@ sys.exit('n25' in names and chance < {rate})
 """
 
 
-@pytest.mark.parametrize("rate", [0.3, 0.7])
+@pytest.mark.parametrize("rate", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_a_script_that_fails_by_chance_is_noticed_and_outvoted(place, rate: float) -> None:
     place.model(50)
     line = ["m.onnx", "-o", "r.onnx", "--confidence", "0.9999", "--jobs", "1"]

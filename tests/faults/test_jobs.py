@@ -37,7 +37,7 @@ def results(place, *words: str) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize("code", [NEEDS_TWO, LOT], ids=["two nodes", "no rule"])
+@pytest.mark.parametrize("code", [LOT, pytest.param(NEEDS_TWO, marks=pytest.mark.slow)], ids=["no rule", "two nodes"])
 def test_of_a_script(place, code: str) -> None:
     place.model(12)
     assert len(set(results(place, "--check", *place.check(code)).values())) == 1
@@ -110,7 +110,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
     return model(nodes, [info("t0")], [info(f"t{number}") for number in ends], [weight("unused", 1.0)])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     graphs(),
     st.integers(0, 1 << 16),

@@ -33,7 +33,7 @@ def kill_at_moments(place, count: int, seed: int) -> None:
     for number, moment in enumerate(moments(count, seed)):
         (place.folder / "r.onnx").unlink()
         words[4] = "12"[number % 2]
-        for part in (moment, 1 - moment)[: 1 + number % 3 // 2]:  # some are killed twice
+        for part in (moment, 1 - moment)[: 1 + number % 4 // 3]:  # some are killed twice
             process = place.start(*words)
             time.sleep(part * whole)
             process.kill()
@@ -87,6 +87,7 @@ def test_checks_of_a_killed_biopsy_end_with_their_daemons_and_temporary_files(pl
         path.unlink()
 
 
+@pytest.mark.slow
 def test_a_file_of_the_user_that_is_named_like_a_candidate_stays(place) -> None:
     place.model(12)
     (place.folder / "polygraphy_debug.1.onnx").write_bytes(b"mine")
@@ -125,6 +126,7 @@ def test_the_one_who_cleans_up_knows_checks_by_the_variable_that_they_are_told(p
     assert aftermath.VARIABLE == verdict.VARIABLE
 
 
+@pytest.mark.slow
 def test_a_reduction_in_a_check_of_a_reduction_is_ended_with_its_own_checks(place) -> None:
     """biopsy in biopsy: the outer one is killed while a check of the inner one hangs."""
     place.model(12)

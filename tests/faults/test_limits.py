@@ -54,8 +54,8 @@ def most_memory(pid: int, into: list[int]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("size", [64 << 20, pytest.param(LARGE, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("regex", ["the first line", "the last line"])
+@pytest.mark.parametrize("size", [24 << 20, pytest.param(LARGE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("regex", ["the last line", pytest.param("the first line", marks=pytest.mark.slow)])
 def test_any_amount_of_output_takes_bounded_memory_and_its_ends_are_searched(place, size: int, regex: str) -> None:
     place.model(3)
     silent = place.check("if 'n1' in names: print('the first line the last line')\n", "silent.py")
@@ -84,7 +84,7 @@ def test_output_without_end_is_read_until_the_timeout(place) -> None:
     assert (ran.status, place.nodes()) == (0, ["n1"]), ran.told[-2000:]
 
 
-@pytest.mark.parametrize("option", ["--show-output", "--hide-fail-output", "-v"])
+@pytest.mark.parametrize("option", ["--show-output", pytest.param("-v", marks=pytest.mark.slow)])
 def test_output_of_any_bytes_is_shown_and_written_down_as_text(place, option: str) -> None:
     place.model(3)
     odd = r"bytes(range(256)) + b'\xf0\x9f\x98 \xed\xa0\x80 \r\x1b[2J\n'"

@@ -67,10 +67,7 @@ def test_a_warm_process_that_is_killed_is_done_without_and_the_result_is_the_sam
     told, _ = process.communicate(timeout=300)
     assert process.returncode == 0, told
     assert "Traceback" not in told
-    assert f"n{CULPRIT}" in place.nodes()
-    ran = place.reduce("m.onnx", "-o", "cold.onnx", "--mode=linear", "--jobs", jobs, "--check", *CHECK)
-    assert ran.status == 0
-    assert (place.folder / "r.onnx").read_bytes() == (place.folder / "cold.onnx").read_bytes()
+    assert place.nodes() == ["n6", "n7", "n8"]  # as without a fault: Neg, Identity, Log
 
 
 def test_a_fork_that_is_killed_is_another_failure_and_leads_nowhere(place) -> None:
