@@ -28,8 +28,7 @@ def test_the_choices_of_a_build_are_those_of_its_nodes_and_of_what_it_was_told()
         "conv: kernel Convolution jit",
         "conv: precision float32",
         "conv: layout nchw",
-        "conv: fused with relu",
-        "relu: fused with conv",
+        "fusion conv + relu",
         "number of layers Reorder that the engine put in: 2",
     } <= texts
     assert not any("generated" in text for text in texts)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from biopsy.cli.debug.flags import _own_wording
+from biopsy.cli.debug.varied_run import own_wording
 from biopsy.engines.registry import parse_spec
 from biopsy.tactics.optimizers import optimizers_of, rules
 from biopsy.tactics.switches import Change, change_of, changes_to_try, without_optimizers
@@ -12,7 +12,7 @@ from support.models import chain, save
 
 
 def worded(words: str, wanted: str | None = None, **settings: str) -> str:
-    return " ".join(_own_wording(tuple(words.split()), wanted).with_change(Change(settings)))
+    return " ".join(own_wording(tuple(words.split()), wanted).with_change(Change(settings)))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_setting_may_hold_equals_signs_and_may_be_a_variable():
 
 
 def test_the_environment_is_what_it_was_afterwards():
-    wording = _own_wording(("biopsy", "run", "{}", "--onnxrt"), None)
+    wording = own_wording(("biopsy", "run", "{}", "--onnxrt"), None)
     with wording.environment(Change(environment={"BIOPSY_TEST_VARIABLE": "1"})):
         assert os.environ["BIOPSY_TEST_VARIABLE"] == "1"
     assert "BIOPSY_TEST_VARIABLE" not in os.environ

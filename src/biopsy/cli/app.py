@@ -38,19 +38,24 @@ COMMANDS: tuple[Command, ...] = (
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
     Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need a high precision"),
     Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command: how often it fails, and in which ways"),
-    Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the setting of an engine that switches a failure off"),
     Command(
-        ("debug", "diff-tactics"), "biopsy.cli.inspect.diff_tactics", "tell which choices of an engine go with bad builds"
+        ("debug", "build"), "biopsy.cli.debug.build", "build a model again and again, and sort the builds by a check"
     ),
+    Command(
+        ("debug", "diff-tactics"),
+        "biopsy.cli.inspect.diff_tactics",
+        "tell which choices of an engine go with bad builds",
+    ),
+    Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the setting of an engine that switches a failure off"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
     Command(("inspect", "model"), "biopsy.cli.inspect.model", "show the nodes, attributes and weights of a model"),
     Command(("inspect", "data"), "biopsy.cli.inspect.data", "show statistics of saved inputs or outputs"),
     Command(("inspect", "capability"), "biopsy.cli.inspect.capability", "show which nodes an engine refuses, and why"),
-    Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
     Command(("inspect", "tactics"), "biopsy.cli.inspect.tactics", "show what an engine chose for each layer"),
     Command(("inspect", "diff-tactics"), "biopsy.cli.inspect.diff_tactics", "the same as 'debug diff-tactics'"),
+    Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
     Command(("surgeon", "extract"), "biopsy.cli.surgeon.extract", "cut a subgraph out of a model"),
     Command(("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others"),
     Command(("demo",), "biopsy.cli.demo", "find a real bug of an engine in a model of 458 nodes"),

@@ -24,6 +24,11 @@ class Table:
         """Whether it is in every bad build and in no good one."""
         return self.bad == self.all_bad > 0 and self.good == 0 < self.all_good
 
+    @property
+    def tends_to_fail(self) -> bool:
+        """Whether it is more frequent in bad builds."""
+        return self.bad * self.all_good > self.good * self.all_bad
+
 
 def fisher(table: Table) -> float:
     """The chance of as many bad builds or more among those with a choice, if it had nothing to do with failing.
@@ -62,8 +67,8 @@ def more_builds(table: Table, tests: int, level: float) -> int | None:
     ``tests`` is how many choices are compared: the chance of the table must be below ``level / tests``.
     """
     builds = table.all_bad + table.all_good
-    if table.bad * table.all_good <= table.good * table.all_bad:
-        return None  # it is no more frequent in bad builds
+    if not table.tends_to_fail:
+        return None
     builds_then = builds
     while builds_then < MOST_BUILDS:
         builds_then += max(1, builds_then // 50)

@@ -28,7 +28,7 @@ _ORDER = (
     "kernel",
     "algorithm",
     "layout",
-    "fused with",
+    "fusion",
     "number",
 )
 """Kinds of choices, in the order in which one of them is named for its group: what a person can set comes first."""
@@ -133,19 +133,20 @@ def _choices_of(record: TacticRecord) -> Iterable[Choice]:
             by_node.setdefault(node, []).append(layer)
     for node, layers in by_node.items():
         yield from _choices_of_node(node, layers)
+    for layer in record.layers:
+        if len(layer.nodes) > 1:
+            yield Choice("", "fusion", " + ".join(layer.nodes))
     made_up = Counter(layer.kind for layer in record.layers if not layer.nodes and layer.kind)
     for kind, times in made_up.items():  # they have no nodes to be known by
         yield Choice("", "number", f"of layers {kind} that the engine put in: {times}")
 
 
 def _choices_of_node(node: str, layers: Sequence[LayerRecord]) -> Iterable[Choice]:
-    """A node may be in several layers, and with others in one."""
+    """A node may be in several layers."""
     kernels = [f"{layer.kind} {layer.implementation}".strip() for layer in layers]
     yield from _known(node, "kernel", kernels)
     yield from _known(node, "precision", [layer.precision for layer in layers])
     yield from _known(node, "layout", [layer.layout for layer in layers])
-    others = sorted({other for layer in layers for other in layer.nodes if other != node})
-    yield Choice(node, "fused with", ", ".join(others) or "nothing")
 
 
 def _known(node: str, kind: str, values: Sequence[str]) -> Iterable[Choice]:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.reduction.passes.fewest import fewest
 from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
-from biopsy.tactics.switches import Change, Wording, changes_to_try, without_optimizers
+from biopsy.tactics.switches import Change, VariedCheck, Wording, changes_to_try, without_optimizers
 
 Item = TypeVar("Item")
 
@@ -101,13 +100,11 @@ def _json_of(change: Change) -> dict[str, Mapping[str, str]]:
 
 
 class Trier:
-    """Runs a check with changed settings. ``warm`` is used where no environment has to change, cold ones elsewhere."""
+    """Runs a check with changed settings, and judges and counts what it says."""
 
-    def __init__(
-        self, check: CommandCheck, wording: Wording, model: Path, rules: Rules, listener: events.Listener
-    ) -> None:
+    def __init__(self, check: VariedCheck, model: Path, rules: Rules, listener: events.Listener) -> None:
         self._check = check
-        self._wording = wording
+        self._wording = check.wording
         self._model = model
         self._rules = rules
         self._listener = listener
@@ -117,11 +114,7 @@ class Trier:
 
     def once(self, change: Change, doing: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
-        words = self._wording.with_change(change)
-        check = self._check
-        if cold or change.environment:
-            check = CommandCheck(words, check.default_name, check.timeout, check.memory)
-        check.words = words
+        check = self._check.with_change(change, cold=cold)
         number, self.found.checks = self.found.checks, self.found.checks + 1
         self._listener(events.Checking(number, "flags", doing, 0, 0, check.line(self._model)))
         with self._wording.environment(change):
@@ -147,7 +140,7 @@ class Trier:
         if not failing:
             raise errors.OriginalPasses(
                 "the model does not fail this check as the engine is set, so no setting can switch it off",
-                next_steps=[f"run it by hand: {self._check.line(self._model)}"],
+                next_steps=[f"run it by hand: {self._line}"],
             )
         self.found.failed, self.found.runs = len(failing), len(answers)
         if len(failing) < len(answers):
@@ -160,7 +153,7 @@ class Trier:
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
                 kept="nothing was concluded",
-                next_steps=[f"run it by hand: {self._check.line(self._model)}"],
+                next_steps=[f"run it by hand: {self._line}"],
             )
         if judged.outcome is Outcome.REPRODUCES:
             self.reference = signature_of(judged.evidence)
@@ -168,6 +161,10 @@ class Trier:
             self._check.expect(judged.evidence.seconds)
             self._listener(events.OriginalFails(str(self.reference), judged.reason, judged.evidence.seconds))
         return judged
+
+    @property
+    def _line(self) -> str:
+        return self._check.with_change(Change()).line(self._model)
 
     def change(self, change: Change, doing: str = "") -> Tried:
         """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
@@ -189,8 +186,7 @@ class Trier:
 
 
 def find_switches(
-    check: CommandCheck,
-    wording: Wording,
+    check: VariedCheck,
     model: Path,
     rules: Rules,
     listener: events.Listener = events.ignore,
@@ -202,7 +198,7 @@ def find_switches(
     are sought; where no single setting is one, the fewest of all settings together. Everything is verified in fresh
     processes. Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    trier = Trier(check, wording, model, rules, listener)
+    trier, wording = Trier(check, model, rules, listener), check.wording
     started = time.monotonic()
     trier.begin()
     found = trier.found

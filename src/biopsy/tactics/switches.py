@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.engines import registry
 from biopsy.engines.option import Option
@@ -159,3 +160,32 @@ class Wording:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+class VariedCheck:
+    """A check whose words and environment change from run to run.
+
+    ``check`` is run with other words where only these change: it may be a warm one. Where the environment changes, each
+    run is a process of its own.
+    """
+
+    def __init__(self, check: CommandCheck, wording: Wording) -> None:
+        self.wording = wording
+        self._check = check
+
+    def with_change(self, change: Change, *, cold: bool = False) -> CommandCheck:
+        """The check of a change; it is good until the next call."""
+        words = self.wording.with_change(change)
+        check = self._check
+        if cold or change.environment:
+            return CommandCheck(words, check.default_name, check.timeout, check.memory)
+        check.words = words
+        return check
+
+    def expect(self, seconds: float) -> None:
+        """Say how long a run without a change took."""
+        self._check.expect(seconds)
+
+    def close(self) -> None:
+        """End what was kept warm."""
+        self._check.close()

@@ -6,16 +6,15 @@ import argparse
 import json
 import shlex
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli import option_groups
-from biopsy.cli.debug import check_options
-from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output
+from biopsy.cli.debug import check_options, varied_run
+from biopsy.cli.progress import COLUMN, Report, say_output
+from biopsy.model.weight_text import count
 
 if TYPE_CHECKING:
-    from biopsy.checks.command import CommandCheck
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.flags import Flags
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 REST_OPTIONS = check_options.REST_OPTIONS
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
-
-_PLAIN = {"--onnxrt": "onnxrt", "--openvino": "openvino", "--trt": "trt", "--reference": "reference"}
 
 _EPILOG = """\
 examples:
@@ -74,7 +71,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.model.load import read_bytes
     from biopsy.model.write import require_writable
     from biopsy.tactics.flags import find_switches
-    from biopsy.tactics.switches import Change
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {} --onnxrt"])
@@ -84,26 +80,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     wording = _wording(args)
     if not wording.names_settings:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
-    check = _check(args, wording.with_change(Change()), is_own_run=wording.is_own_run)
+    check = varied_run.varied_check(wording, DEFAULT_CANDIDATE, args.check_timeout)
     rules = check_options.rules_of(args)
     try:
         with check_options.ended_politely(), _Display(console, args) as display:
             display.plan(wording.spec)
-            found = find_switches(check, wording, args.model, rules, display, args.external_data_dir)
+            found = find_switches(check, args.model, rules, display, args.external_data_dir)
     finally:
         check.close()
     if args.output is not None:
         _save_report(args, wording, found)
     _say_result(console, args, wording, found)
     return 0
-
-
-def _check(args: argparse.Namespace, words: tuple[str, ...], *, is_own_run: bool) -> CommandCheck:
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.warm import WarmCheck
-
-    made = WarmCheck if is_own_run else CommandCheck
-    return made(words, DEFAULT_CANDIDATE, args.check_timeout)
 
 
 # Where a check names the engine
@@ -118,7 +106,7 @@ def _wording(args: argparse.Namespace) -> Wording:
     words = tuple(args.check)
     own = own_words(words)
     if own is not None and own[:1] == ("run",) and not _has_place(words):
-        return _own_wording(words, args.engine)
+        return varied_run.own_wording(words, args.engine)
     if args.engine is None:
         raise errors.UsageError(
             "the check is not 'biopsy run', so it does not tell whose settings to vary",
@@ -133,112 +121,42 @@ def _has_place(words: tuple[str, ...]) -> bool:
     return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
 
 
-def _own_wording(words: tuple[str, ...], wanted: str | None) -> Wording:
-    from biopsy.tactics.switches import ENGINE_PLACE, Wording
-
-    places = _engine_places(words)
-    specs = _engine_specs(words)
-    chosen = _chosen(specs, wanted)
-    if chosen is None or len(places) != len(specs):
-        named = ", ".join(spec.text for spec in specs) or "none"
-        raise errors.UsageError(
-            f"the check runs no engine {wanted!r}, so its settings cannot be varied; it runs {named}",
-            next_steps=["--engine NAME    of one of these"],
-        )
-    first, count = places[chosen]
-    instead = [f"--engine={ENGINE_PLACE}"] if count == 1 and words[first].startswith("--engine=") else []
-    rest = instead or ["--engine", ENGINE_PLACE]
-    return Wording((*words[:first], *rest, *words[first + count :]), specs[chosen], is_own_run=True)
-
-
-def _engine_places(words: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Where the words of ``biopsy run`` name an engine, and in how many words."""
-    found: list[tuple[int, int]] = []
-    for place, word in enumerate(words):
-        if word == "--engine":
-            found.append((place, 2))
-        elif word.startswith("--engine=") or word.partition(":")[0] in _PLAIN:
-            found.append((place, 1))
-    return found
-
-
-def _engine_specs(words: tuple[str, ...]) -> list[EngineSpec]:
-    from biopsy.cli import run
-    from biopsy.cli.app import Parser
-
-    parser = Parser(prog="biopsy run", allow_abbrev=False)
-    run.configure(parser)
-    own, _ = parser.parse_known_args(list(words[2:]))
-    return option_groups.engine_specs(own)
-
-
-def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:
-    """Which of the engines is varied: the last that is written as wanted, else the last of that name."""
-    from biopsy.engines.registry import parse_spec
-
-    if wanted is None:
-        return len(specs) - 1 if specs else None
-    asked = parse_spec(wanted)
-    matching = [number for number, spec in enumerate(specs) if spec == asked]
-    matching = matching or [number for number, spec in enumerate(specs) if spec.name == asked.name]
-    return matching[-1] if matching else None
-
-
 # What is shown
 
 
-class _Display:
-    """Listens: a line for what each change did, one live line on a terminal, and the file of ``--events``."""
+class _Display(Report):
+    """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        self._console = console
+        super().__init__(console, args.events)
         self._args = args
-        self._log = EventLog(args.events)
-        self._live = LiveLine(console)
         self._doing = ""
         self._checks = 0
         self._shown_failure = False
 
-    def __enter__(self) -> _Display:
-        self._log.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-        self._log.__exit__(kind, value, trace)
-
     def plan(self, spec: EngineSpec) -> None:
         """Say what is going to happen."""
-        self._line("flags", f"settings of {spec.text} with which {self._args.model} passes")
+        self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
 
-    def __call__(self, event: events.Event) -> None:
-        """Take note of an event."""
-        self._log.write(event)
-        if isinstance(event, events.Checking):
-            self._doing = event.doing
-            self._checks += 1
-            self._live.update("flags", f"{self._checks} checks · {event.doing[:70]}")
-        elif isinstance(event, events.Checked):
-            self._checked(event)
-        elif isinstance(event, events.OriginalFails):
-            self._line("fails", f"{event.reason} · {event.seconds:.2f} s")
-        elif isinstance(event, events.Wavers):
-            rate = f"it fails in {event.failed} of {event.runs} runs"
-            self._line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
+    def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802 -- named after the event
+        self._doing = event.doing
+        self._checks += 1
+        self._live.update("flags", f"{count(self._checks, 'check')} · {event.doing[:70]}")
 
-    def _checked(self, event: events.Checked) -> None:
+    def _on_OriginalFails(self, event: events.OriginalFails) -> None:  # noqa: N802
+        self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
+
+    def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
+        rate = f"it fails in {event.failed} of {event.runs} runs"
+        self.line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
+
+    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
         self._console.detail(f"  check {event.number}  {self._doing[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
         if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
             self._shown_failure = True
             self._live.stop()
             say_output(self._console, event.output, whole=self._args.show_output)
-
-    def _line(self, head: str, text: str) -> None:
-        self._live.stop()
-        self._console.note(f"{head:<{COLUMN}} {text}")
 
 
 def _say_result(console: Console, args: argparse.Namespace, wording: Wording, found: Flags) -> None:
@@ -254,7 +172,7 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
         head = ""
     console.note("")
     if not found.switches:
-        console.say(f"None of the settings that were tried makes it go away ({found.checks} checks).")
+        console.say(f"None of the settings that were tried makes it go away ({count(found.checks, 'check')}).")
         if not wording.names_settings:
             console.say("Does the check read BIOPSY_ENGINE? It names neither {engine} nor {settings}.")
         return
@@ -263,7 +181,7 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
         console.say(f"It {'also ' if number else ''}goes away {switch.text}.{verified}")
     best = found.switches[0]
     environment = "".join(f"{name}={shlex.quote(value)} " for name, value in best.change.environment.items())
-    console.note(f"{found.checks} checks" + (f"; report: {args.output}" if args.output else ""))
+    console.note(count(found.checks, "check") + (f"; report: {args.output}" if args.output else ""))
     console.note("")
     console.note(f"{'Next':<8} {environment}--engine {wording.changed(best.change).text}    is the engine without it")
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _MOST_GROUPS = 5
 _MOST_CHOICES = 6
 _MOST_PLACES = 6
+_LONGEST = 90  # characters
 
 _EPILOG = """\
 examples:
@@ -95,10 +96,11 @@ def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
     yield ""
     if found.groups:
         yield f"{found.tests} choices differ, or groups of choices that were always made together. The best of them:"
-        for number, group in enumerate(found.groups if whole else found.groups[:_MOST_GROUPS], 1):
+        shown = [group for group in found.groups if whole or group.table.tends_to_fail]
+        for number, group in enumerate(shown if whole else shown[:_MOST_GROUPS], 1):
             yield from _group_lines(number, group, whole=whole)
         yield ""
-    yield from _verdict(found)
+    yield from verdict_lines(found)
 
 
 def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
@@ -121,9 +123,13 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
 def _summary_line(kind: str, value: str, places: list[str]) -> str:
     named = [place for place in places if place]
     if not named:
-        return f"    {value}" if kind in ("option", "environment") else f"    {kind} {value}"
+        return f"    {_short(value)}" if kind in ("option", "environment") else f"    {kind} {_short(value)}"
     more = f" and {len(named) - _MOST_PLACES} more" if len(named) > _MOST_PLACES else ""
-    return f"    {kind} {value}: {', '.join(named[:_MOST_PLACES])}{more}"
+    return f"    {kind} {_short(value)}: {', '.join(named[:_MOST_PLACES])}{more}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
 
 
 def _group_lines(number: int, group: Group, *, whole: bool) -> Iterator[str]:
@@ -148,7 +154,7 @@ def _percent(chance: float) -> str:
     return f"{100 * chance:.0f} %" if chance >= 0.1 else f"{100 * chance:.2g} %"
 
 
-def _verdict(found: Difference) -> Iterator[str]:
+def verdict_lines(found: Difference) -> Iterator[str]:
     """What may be concluded, in words that leave no doubt, and what to do next."""
     if not found.good or not found.bad:
         lacking = "bad" if found.good else "good" if found.bad else "good and no bad"
@@ -169,10 +175,11 @@ def _decided(groups: tuple[Group, ...]) -> Iterator[str]:
         yield f"{told} explains it: every bad build has it, and no good one."
     else:
         yield f"{told} goes with failing, but does not explain every outcome: {_counts(best.table)}."
-    if len(best.choices) > 1:
-        yield _head(
-            "", f"{len(best.choices) - 1} other choices were made in the same builds, and may be the cause as well."
-        )
+    others = len(best.choices) - 1
+    if others and best.told.kind in ("option", "environment"):
+        yield _head("", f"{others} choices of the engine come with it.")
+    elif others:
+        yield _head("", f"{others} other choices were made in the same builds, and may be the cause as well.")
     if len(groups) > 1:
         yield _head("", f"{len(groups) - 1} other groups are beyond chance too; they may only go with the first.")
 

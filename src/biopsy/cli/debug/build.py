@@ -1,0 +1,351 @@
+"""``biopsy debug build``: one model, built again and again; which of the builds are bad, and what they share."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors, events
+from biopsy.cli import option_groups, options, trt_options
+from biopsy.cli.debug import check_options
+from biopsy.cli.progress import COLUMN, Report, say_output, time_left
+from biopsy.model.weight_text import count
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.tactics.building import CheckFor, Iteration, Plan, Tally
+    from biopsy.tactics.switches import Wording
+
+REST_OPTIONS = check_options.REST_OPTIONS
+
+PLACEHOLDER = "{}"
+
+USUAL_NAME = "polygraphy_debug.engine"
+"""What Polygraphy calls the engine of an iteration: it stands for ours in a check, whatever its ending is."""
+
+_LEAST_BUILDS = 10
+
+_EPILOG = """\
+examples:
+  Which precision is to blame?
+    biopsy debug build model.onnx --openvino --vary precision=f32,bf16 --until 20 \\
+        --save-tactics replay.json --artifacts replay.json --art-dir replays \\
+        --check biopsy run {} --openvino --load-inputs inputs.json --load-outputs golden.json
+    biopsy debug diff-tactics --dir replays
+  An engine that saves nothing, or a check that builds by itself: {engine} is the engine with its settings.
+    biopsy debug build model.onnx --onnxrt --vary threads=1,2 --vary execution=sequential,parallel \\
+        --check biopsy run model.onnx --engine onnxrt:optimization=none --engine {engine}
+  Does it build each time?
+    biopsy debug build model.onnx --trt --until 5 --check build
+
+exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could not be run; any other fails.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug build``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument(
+        "--until",
+        type=check_options_until,
+        metavar="N|good|bad",
+        help="stop after N builds, or after the first one that passes (good) or fails (bad) (default: every "
+        f"combination of --vary once, and at least {_LEAST_BUILDS} builds)",
+    )
+    group = parser.add_argument_group("what differs from build to build")
+    group.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=V1,V2,...",
+        help="a setting of the engine, or with env.NAME a variable of the environment, and its values; as often as "
+        "wanted: all combinations are built, again and again",
+    )
+    group.add_argument("--seed", type=option_groups.count, metavar="N", help="draw the values by lot instead")
+    group = parser.add_argument_group("files of each build")
+    group.add_argument(
+        "--save-tactics",
+        type=Path,
+        metavar="FILE",
+        help="write what the engine chose for each layer, as JSON, before the check; sorted with the artifacts",
+    )
+    check_options.add_artifacts(group)
+    group.add_argument(
+        "--iter-artifact",
+        "--intermediate-artifact",
+        type=Path,
+        metavar="FILE",
+        help="where the engine saves what it has built (default: polygraphy_debug and the engine's ending)",
+    )
+    group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last one there")
+    check_options.add_iteration_info(group)
+    check_options.add_events(group)
+    _add_check(parser)
+    option_groups.add_engines(parser)
+    trt_options.add(parser)
+    option_groups.add_weights_folder(parser)
+
+
+def check_options_until(text: str) -> int | str:
+    """A number above 0, ``good`` or ``bad``."""
+    return text if text in {"good", "bad"} else options.positive(text)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the check")
+    check_options.add_command(
+        group,
+        f"the command that tells whether a build is bad: the whole rest of the line. In it, {{}}, {USUAL_NAME} or the "
+        "name of --iter-artifact stands for what was built (for the model, if the engine saves nothing), {engine} for "
+        "the engine with its settings; 'biopsy run {}' gets these settings by itself. 'build' alone: a build that "
+        "fails is bad, and nothing else is checked. Without --check you are asked",
+    )
+    check_options.add_rules(group, "has no effect here: any failure is bad")
+    check_options.add_timeout(group, "none")
+    group.add_argument("--build-timeout", type=float, metavar="SECONDS", help="end a build that takes longer")
+    check_options.add_shown_output(group, "the first bad build")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Build as often as asked; returns 0, whatever the builds were like, or raises what ends with another status."""
+    from biopsy.tactics.building import Tally, build_repeatedly, remove
+
+    spec = _spec(args)
+    plan = _plan(args, spec)
+    check_for, close = _checks(args, plan)
+    tally, started, interrupted = Tally(), time.monotonic(), False
+    with check_options.ended_politely(), _Display(console, args, plan) as display:
+        try:
+            display.plan()
+            for iteration in build_repeatedly(plan, check_for, tally, display):
+                display.ended(iteration, tally)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            close()
+            if not args.no_remove_intermediate:
+                remove(plan.artifact)
+    _say_result(console, args, plan, tally, time.monotonic() - started)
+    if interrupted:
+        raise errors.Interrupted("the build that was going on is not counted")
+    return 0
+
+
+# What is asked for
+
+
+def _spec(args: argparse.Namespace) -> EngineSpec:
+    """The engine to build with: the one that is named, else that of the check, else TensorRT if it works here."""
+    from biopsy.engines.registry import EngineSpec, installed
+
+    if args.engines:
+        specs = option_groups.engine_specs(args)
+        if len(specs) > 1:
+            raise errors.UsageError("one engine at a time is built: name only one")
+        return specs[0]
+    checked = _engine_of_check(args.check or [])
+    if checked is not None:
+        return EngineSpec(checked)
+    works = [one.version is not None for one in installed() if one.name == "trt"]
+    return EngineSpec("trt" if any(works) else "onnxrt")
+
+
+def _engine_of_check(words: list[str]) -> str | None:
+    from biopsy.checks.command import own_words
+    from biopsy.cli.debug.varied_run import engines_of_run
+
+    own = own_words(words)
+    if not own or own[0] != "run" or not {"{}", USUAL_NAME} & set(words):
+        return None
+    specs = engines_of_run(tuple(words))
+    return specs[-1].name if specs else None
+
+
+def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
+    from biopsy.checks.artifacts import Artifacts
+    from biopsy.engines.base import ModelInput
+    from biopsy.model.load import read_bytes
+    from biopsy.model.write import require_writable
+    from biopsy.tactics.building import Plan, artifact_name
+    from biopsy.tactics.variations import combinations, parse_variation, require_possible
+
+    variations = [parse_variation(text, spec.name) for text in args.vary]
+    require_possible(spec, variations)
+    name = artifact_name(spec)
+    artifact = args.iter_artifact or (None if name is None else Path(name))
+    if artifact is not None and name is None:
+        raise errors.UsageError(f"--iter-artifact {artifact}: {spec.name} saves nothing", next_steps=[_USE_ENGINE])
+    files = [artifact if artifact and str(file) == USUAL_NAME else file for file in args.artifacts]
+    if args.save_tactics is not None and args.save_tactics not in files:
+        files.append(args.save_tactics)
+    for path in (artifact, args.save_tactics, args.iter_info):
+        if path is not None:
+            require_writable(path)
+            _require_other_file(path, args.model)
+    model = ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)
+    return Plan(
+        model,
+        spec,
+        args.until or max(_LEAST_BUILDS, combinations(variations)),
+        artifact,
+        variations,
+        args.seed,
+        args.save_tactics,
+        Artifacts(tuple(files), args.art_dir),
+        args.iter_info,
+        check_options.rules_of(args),
+        args.build_timeout,
+        checks_building=args.check == ["build"],
+    )
+
+
+_USE_ENGINE = "write {engine} in the check, which then builds by itself: biopsy run {} --engine {engine}"
+
+
+def _require_other_file(path: Path, model: Path) -> None:
+    if path.resolve() == model.resolve():
+        raise errors.UsageError(f"{path} is the model: it would be overwritten")
+
+
+def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[], None]]:
+    """The check for each build, its words with what was built and the engine in their places; and what ends it."""
+    from biopsy.checks.interactive import InteractiveCheck
+    from biopsy.cli.debug.varied_run import varied_check
+
+    if args.check is None:
+        asked = InteractiveCheck(input)
+        return lambda change: asked, asked.close
+    varied = varied_check(_wording(args.check, plan), PLACEHOLDER, args.check_timeout)
+    return varied.with_change, varied.close
+
+
+def _wording(check: list[str], plan: Plan) -> Wording:
+    """The check's words. A ``biopsy run`` of what was built loads it with the settings that it was built with.
+
+    A file of OpenVINO, for one, does not keep the precision that it was compiled for.
+    """
+    from biopsy.checks.command import own_words
+    from biopsy.cli.debug.varied_run import engines_of_run, own_wording
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.tactics.switches import ENGINE_PLACE, Wording
+
+    usual = {USUAL_NAME, str(plan.artifact)}
+    words = tuple(PLACEHOLDER if word in usual else word for word in check)
+    own = own_words(words)
+    is_own_run = own is not None and own[:1] == ("run",)
+    if not is_own_run or any(ENGINE_PLACE in word for word in words) or PLACEHOLDER not in words:
+        return Wording(words, plan.spec, is_own_run=is_own_run)
+    if plan.spec.name not in {spec.name for spec in engines_of_run(words)}:
+        return Wording(words, plan.spec, is_own_run=True)
+    found = own_wording(words, plan.spec.name)
+    return Wording(
+        found.words, EngineSpec(plan.spec.name, {**plan.spec.settings, **found.spec.settings}), is_own_run=True
+    )
+
+
+# What is shown
+
+
+class _Display(Report):
+    """A line for each way to fail that was not met before, and for each remark of the engine."""
+
+    def __init__(self, console: Console, args: argparse.Namespace, plan: Plan) -> None:
+        super().__init__(console, args.events)
+        self._args = args
+        self._plan = plan
+        self._told: set[str] = set()
+
+    def plan(self) -> None:
+        """Say what is going to happen."""
+        until = self._plan.until
+        if isinstance(until, int):
+            often = count(until, "time")
+        else:
+            often = "until one passes" if until == "good" else "until one fails"
+        self.line("build", f"{self._plan.model.path} with {self._plan.spec.text}, {often}")
+        for variation in self._plan.variations:
+            self.line("vary", f"{variation.key} = {', '.join(variation.values)}")
+        if self._plan.artifact is None and not self._plan.checks_building:
+            self.line("", f"{self._plan.spec.name} saves nothing: the check is given the model itself")
+
+    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+        if event.text not in self._told:
+            self._told.add(event.text)
+            super()._on_Remark(event)
+
+    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+        failed = event.outcome not in ("passed",)
+        is_new = failed and event.reason not in self._told
+        if self._args.show_output or (is_new and not self._args.hide_fail_output):
+            self._live.stop()
+            say_output(self._console, event.output, whole=self._args.show_output)
+        if is_new:
+            self._told.add(event.reason)
+            head = "fails" if event.outcome == "reproduced" else "other"
+            self.line(head, f"build {event.number}: {event.reason}")
+
+    def ended(self, iteration: Iteration, tally: Tally) -> None:
+        """A build has been checked and counted."""
+        told = iteration.change.text or self._plan.spec.text
+        for remark in iteration.built.remarks:
+            if remark not in self._told:
+                self._told.add(remark)
+                self.line("", remark)
+        self._console.detail(f"  build {iteration.number}  {told}: {_word(iteration.judged.outcome.name)}")
+        until, spent = self._plan.until, time.monotonic() - self._started
+        left = f" · {time_left(spent / tally.runs * (until - tally.runs))}" if isinstance(until, int) else ""
+        done = tally.runs / until if isinstance(until, int) else 0.0
+        self._live.update("build", f"{count(tally.runs, 'build')} · {_outcomes(tally)}{left}", done)
+
+
+def _word(name: str) -> str:
+    return {"PASSES": "good", "REPRODUCES": "bad"}.get(name, "other")
+
+
+def _outcomes(tally: Tally) -> str:
+    from biopsy.checks.outcome import Outcome
+
+    good, bad = tally.outcomes[Outcome.PASSES], tally.outcomes[Outcome.REPRODUCES]
+    rest = {outcome: times for outcome, times in tally.outcomes.items() if _word(outcome.name) == "other"}
+    others = [f"{times} {outcome.value}" for outcome, times in rest.items()]
+    return " · ".join([f"{good} good", f"{bad} bad", *others])
+
+
+def _say_result(console: Console, args: argparse.Namespace, plan: Plan, tally: Tally, seconds: float) -> None:
+    from biopsy.cli.inspect.diff_tactics import verdict_lines
+    from biopsy.tactics.difference import difference
+
+    console.note("")
+    console.say(f"{count(tally.runs, 'build')}   {_outcomes(tally)} · {seconds:.1f} s")
+    for variation in plan.variations:
+        for value in variation.values:
+            console.say(_rate_line(f"{variation.key}={value}", tally))
+    if plan.artifacts.files and tally.runs:
+        console.say(f"{'files':<{COLUMN}} {plan.artifacts.folder}, in good, bad and other")
+    if not tally.builds:
+        return
+    console.note("")
+    for line in verdict_lines(difference(tally.builds)):
+        console.say(line)
+    if plan.record is not None:
+        console.note(f"{'Next':<{COLUMN}} biopsy debug diff-tactics --dir {shlex.quote(str(plan.artifacts.folder))}")
+    else:
+        again = shlex.join(["biopsy", *sys.argv[1:3]])
+        console.note(
+            f"{'Next':<{COLUMN}} {again} ... --save-tactics replay.json    keeps what was chosen in each build"
+        )
+
+
+def _rate_line(key: str, tally: Tally) -> str:
+    key_of = key.removeprefix("env.")
+    kind = "environment" if key != key_of else "option"
+    those = [build for build in tally.builds if any(c.kind == kind and c.value == key for c in build.choices)]
+    bad = sum(build.is_bad for build in those)
+    return f"{'':<{COLUMN}} {key:<32} {bad} of {len(those)} bad"

@@ -1,0 +1,200 @@
+"""``biopsy debug build`` from the command line: builds vary, are checked, recorded and sorted. Engines are real."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from biopsy.cli.app import main
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import create
+from support.models import chain, info, model, save
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{BIN}:{os.environ['PATH']}")
+    save(chain(3, ("Relu", "Neg")), tmp_path / "model.onnx")
+    return tmp_path
+
+
+def build(*words: str) -> int:
+    return main(["debug", "build", "model.onnx", *words])
+
+
+def script(code: str) -> tuple[str, ...]:
+    """A check in Python that gets what was built and the engine; ``n`` is how often it was run before."""
+    Path("check.py").write_text(
+        "import os, pathlib, sys\n"
+        "n = os.path.getsize('count') if os.path.exists('count') else 0\n"
+        "open('count', 'ab').write(b'.')\n"
+        f"{code}\n"
+    )
+    return (sys.executable, "check.py", "{}", "{engine}")
+
+
+def names_in(folder: str) -> list[str]:
+    return sorted(path.name.split("_N")[1] for path in Path(folder).glob("*"))
+
+
+def records(folder: str = "polygraphy_artifacts") -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in Path(folder).rglob("*.json")]
+    return sorted(found, key=lambda record: record["iteration"])
+
+
+def bf16_is_real() -> bool:
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'biopsy[openvino]'")
+    data = model_of_one_matmul().SerializeToString()
+    session = create("openvino:precision=bf16").build(ModelInput(data, Path()))
+    return "bfloat16" in {layer.precision for layer in session.layers()}
+
+
+def model_of_one_matmul() -> Any:
+    values = np.random.default_rng(1).normal(size=(64, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["t"], name="product"),
+        helper.make_node("Relu", ["t"], ["y"], name="bend"),
+    ]
+    weight = numpy_helper.from_array(values, "w")
+    return model(nodes, [info("x", (64, 64))], [info("y", (64, 64))], [weight])
+
+
+def test_precision_is_named_where_it_decides_which_builds_are_bad(here: Path, capsys):
+    if not bf16_is_real():
+        pytest.skip("OpenVINO does not compute in bf16 on this processor")
+    save(model_of_one_matmul(), here / "model.onnx")
+    assert main(["run", "model.onnx", "--onnxrt", "--save-inputs", "in.json", "--save-outputs", "golden.json"]) == 0
+    check = ("biopsy", "run", "{}", "--openvino", "--load-inputs", "in.json", "--load-outputs", "golden.json")
+    files = ("--save-tactics", "replay.json", "--artifacts", "replay.json", "--art-dir", "replays")
+    vary = ("--vary", "INFERENCE_PRECISION_HINT=f32,bf16", "--until", "20")
+    assert build("--openvino", *vary, *files, "--check", *check, "--atol", "1e-3", "--rtol", "1e-3") == 0
+    shown = capsys.readouterr().out
+    assert "20 builds   10 good · 10 bad" in shown
+    assert "precision=bf16 explains it" in shown
+    assert (len(names_in("replays/good")), len(names_in("replays/bad"))) == (10, 10)
+    assert not Path("polygraphy_debug.blob").exists()
+    assert main(["debug", "diff-tactics", "--dir", "replays", "--report", "report.json"]) == 0
+    assert "\n  1  precision=bf16\n" in capsys.readouterr().out
+    first = json.loads(Path("report.json").read_text())["groups"][0]
+    assert (first["bad"], first["good"]) == (10, 0)
+    assert {"where": "product", "kind": "precision", "value": "bfloat16"} in first["choices"]
+
+
+def test_a_flaky_check_that_depends_on_no_choice_does_not_decide(here: Path, capsys):
+    outcomes = [0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1]  # even and odd numbers fail equally often
+    vary = ("--vary", "threads=1,2")
+    assert build("--onnxrt", "--until", "12", *vary, "--check", *script(f"sys.exit({outcomes}[n])")) == 0
+    shown = capsys.readouterr().out
+    assert "12 builds   6 good · 6 bad" in shown
+    assert "The evidence does not decide" in shown
+    assert "explains it" not in shown
+
+
+def test_the_general_form_of_the_seeds(here: Path, capsys):
+    Path("log.txt").touch()
+    code = "assert pathlib.Path(sys.argv[1]).exists(); pathlib.Path('log.txt').write_text(sys.argv[1]); sys.exit(n % 2)"
+    program, path, *_ = script(code)
+    files = ("--artifacts", "log.txt", "replay.json", "--save-tactics", "replay.json")
+    assert build(*files, "--onnxrt", "--until", "4", "--check", program, path, "polygraphy_debug.engine") == 0
+    assert names_in("polygraphy_artifacts/good") == ["0.json", "0.txt", "2.json", "2.txt"]
+    assert names_in("polygraphy_artifacts/bad") == ["1.json", "1.txt", "3.json", "3.txt"]
+    assert main(["debug", "diff-tactics", "--dir", "polygraphy_artifacts"]) == 0
+    assert "good and bad builds are alike in all that is recorded" in capsys.readouterr().out
+
+
+def test_without_an_engine_one_that_works_here_is_taken_and_said(here: Path, capsys):
+    assert build("--until", "1", "--check", "build") == 0
+    shown = capsys.readouterr().out
+    assert "model.onnx with trt" in shown or "model.onnx with onnxrt" in shown
+
+
+def test_a_record_tells_settings_and_layers_by_the_models_nodes_and_the_outcome(here: Path, capsys):
+    vary = ("--vary", "optimization=none,all", "--vary", "env.SOME_VARIABLE=a,b")
+    words = (*vary, "--save-tactics", "t.json")
+    assert build("--engine", "onnxrt:threads=1", *words, "--until", "4", "--check", *script("sys.exit(n == 3)")) == 0
+    found = records()
+    assert [record["outcome"] for record in found] == ["good", "good", "good", "bad"]
+    told = [(record["settings"], record["environment"]) for record in found]
+    assert told[1] == ({"threads": "1", "optimization": "none"}, {"SOME_VARIABLE": "b"})
+    assert told[2] == ({"threads": "1", "optimization": "all"}, {"SOME_VARIABLE": "a"})
+    assert found[0]["varied"] == ["optimization", "env.SOME_VARIABLE"]
+    assert [layer["nodes"] for layer in found[0]["layers"]] == [["n0"], ["n1"], ["n2"]]
+    assert (found[0]["engine"], found[0]["device"]) == ("onnxrt", "CPU")
+
+
+def test_the_check_runs_in_the_environment_of_the_build(here: Path, capsys):
+    code = "sys.exit(os.environ['SOME_VARIABLE'] == 'b' or os.environ['BIOPSY_ENGINE'] != sys.argv[2])"
+    vary = ("--vary", "env.SOME_VARIABLE=a,b", "--until", "10")
+    assert build("--onnxrt", *vary, "--check", *script(code)) == 0
+    shown = capsys.readouterr().out
+    assert "env.SOME_VARIABLE=b explains it" in shown
+    assert "SOME_VARIABLE" not in os.environ
+
+
+def test_until_bad_ends_with_the_first_bad_build_and_leaves_it_if_asked(here: Path, capsys):
+    words = ("--onnxrt", "--until", "bad", "--no-remove-intermediate", "--iter-artifact", "mine.ort")
+    assert build(*words, "--check", *script("sys.exit(n == 2)")) == 0
+    assert "3 builds   2 good · 1 bad" in capsys.readouterr().out
+    assert main(["run", "mine.ort", "--onnxrt"]) == 0
+
+
+def test_a_build_that_fails_or_crashes_is_neither_good_nor_bad(here: Path, capsys):
+    for fault in ("refuse", "crash"):
+        assert build("--engine", f"fake:{fault}.Neg=build", "--until", "2", "--check", *script("sys.exit(0)")) == 0
+        assert "2 builds   0 good · 0 bad · 2 cannot say" in capsys.readouterr().out
+        assert not Path("count").exists()  # nothing was there to be checked
+
+
+def test_a_build_that_fails_is_bad_if_building_is_what_is_checked(here: Path, capsys):
+    words = ("--engine", "fake", "--vary", "crash.Neg=build,run", "--until", "8")
+    assert build(*words, "--check", "build") == 0
+    shown = capsys.readouterr().out
+    assert "8 builds   4 good · 4 bad" in shown
+    assert "fails      build 0: it does not build: SIGSEGV" in shown
+
+
+def test_an_engine_that_saves_nothing_gives_the_check_the_model_and_its_settings(here: Path, capsys):
+    words = ("--engine", "fake", "--vary", "offset.Neg=0,1", "--until", "10", "--hide-fail-output")
+    check = ("biopsy", "run", "{}", "--engine", "reference", "--engine", "{engine}")
+    assert build(*words, "--check", *check) == 0
+    shown = capsys.readouterr().out
+    assert "fake saves nothing: the check is given the model itself" in shown
+    assert "offset.Neg=1 explains it" in shown
+
+
+def test_values_may_be_drawn_by_lot_always_the_same_ones_for_a_seed(here: Path, capsys):
+    drawn = []
+    for attempt in range(2):
+        words = ("--vary", "threads=1,2,3", "--seed", "5", "--save-tactics", "t.json", "--art-dir", f"a{attempt}")
+        assert build("--onnxrt", *words, "--until", "6", "--check", *script("sys.exit(0)")) == 0
+        drawn.append([record["settings"]["threads"] for record in records(f"a{attempt}")])
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--vary", "optimization=some"), "optimization=some"),
+        (("--vary", "precision"), "a key and its values are wanted"),
+        (("--vary", "threads=1", "--vary", "threads=2"), "it is given twice"),
+        (("--vary", "nothing=1,2"), "has no option 'nothing'"),
+        (("--iter-artifact", "model.onnx"), "is the model"),
+        (("--openvino",), "only one"),
+    ],
+)
+def test_what_cannot_be_built_is_wrong_usage(here: Path, words: tuple[str, ...], told: str, capsys):
+    assert build("--onnxrt", *words, "--check", "build") == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_check_that_cannot_be_run_ends_with_status_4(here: Path, capsys):
+    assert build("--onnxrt", "--until", "2", "--check", "./nothing-of-this-name", "{}") == 4

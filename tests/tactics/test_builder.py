@@ -1,0 +1,74 @@
+"""Builds in processes of their own."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.tactics.builder import Builder, Order
+from biopsy.tactics.variations import changes, parse_variation
+from support.models import chain, save
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> ModelInput:
+    path = save(chain(3, ("Relu", "Neg")), tmp_path / "model.onnx")
+    return ModelInput(path.read_bytes(), tmp_path, path)
+
+
+def test_a_crash_is_a_failure_and_the_next_build_goes_on(given: ModelInput, tmp_path: Path):
+    with Builder(given) as builder:
+        crashed = builder.build(Order("fake:crash.Neg=build"))
+        assert crashed.failure is not None
+        assert (crashed.failure.kind, crashed.failure.stage) == ("SIGSEGV", "build")
+        built = builder.build(Order("onnxrt:threads=1", save_to=tmp_path / "out.ort"))
+        assert built.failure is None
+        assert (tmp_path / "out.ort").exists()
+        assert [layer.nodes for layer in built.layers] == [("n0",), ("n1",), ("n2",)]
+
+
+def test_times_are_measured_where_a_profile_is_asked_for(given: ModelInput):
+    with Builder(given) as builder:
+        layers = builder.build(Order("onnxrt:threads=1,profile")).layers
+    assert all(layer.time_us is not None for layer in layers)
+
+
+def test_a_build_that_takes_too_long_is_ended_and_the_next_one_goes_on(given: ModelInput):
+    with Builder(given, timeout=0.001) as builder:
+        late = builder.build(Order("onnxrt"))
+        assert late.failure is not None
+        assert late.failure.kind == "Timeout"
+        builder._timeout = None
+        assert builder.build(Order("onnxrt")).failure is None
+
+
+def test_a_variable_of_the_environment_is_that_of_one_build(given: ModelInput):
+    with Builder(given) as builder:
+        assert builder.build(Order("onnxrt", {"SOME_VARIABLE": "1"})).failure is None
+    assert "SOME_VARIABLE" not in os.environ
+
+
+def test_a_missing_engine_and_a_model_that_is_not_there_are_no_failures(given: ModelInput, tmp_path: Path):
+    with Builder(given) as builder, pytest.raises(errors.UsageError):
+        builder.build(Order("onnxrt:providers=nothing"))
+    absent = ModelInput(b"", tmp_path, tmp_path / "absent.onnx")
+    with Builder(absent) as builder, pytest.raises(errors.BiopsyError, match=r"absent\.onnx"):
+        builder.build(Order("onnxrt"))
+
+
+def test_the_names_of_engines_for_their_options_are_understood():
+    assert parse_variation("INFERENCE_PRECISION_HINT=f32,bf16", "openvino").key == "precision"
+    assert parse_variation("NUM_STREAMS=1,2", "openvino").key == "config.NUM_STREAMS"
+    assert parse_variation("session.disable_prepacking=0,1", "onnxrt").key == "config.session.disable_prepacking"
+    assert parse_variation("intra_op_num_threads=1,2", "onnxrt").key == "threads"
+    assert parse_variation("env.A=1\\,2,3", "onnxrt").values == ("1,2", "3")
+
+
+def test_all_combinations_come_before_one_comes_again():
+    variations = [parse_variation("threads=1,2", "onnxrt"), parse_variation("env.A=x,y", "onnxrt")]
+    order = changes(variations)
+    first = [next(order).text for _ in range(4)]
+    assert len(set(first)) == 4
+    assert next(order).text == first[0]
