@@ -7,7 +7,6 @@ assert comparison.passed, comparison.failures
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from os import PathLike
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from biopsy import events
+from biopsy.checks.aftermath import temporary_folder
 from biopsy.checks.function import FunctionCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
@@ -165,8 +165,8 @@ def reduce(
     >>> biopsy.reduce("model.onnx", has_mul, "reduced.onnx", takes="model").nodes        # doctest: +SKIP
     ("Mul 'onnx_graphsurgeon_node_3'",)
     """
-    with tempfile.TemporaryDirectory(prefix="biopsy-") as folder:
-        candidate = Path(folder) / "candidate.onnx"
+    with temporary_folder("biopsy-") as folder:
+        candidate = folder / "candidate.onnx"
         job = Job(
             Target(Path(output), None if min_good is None else Path(min_good)),
             mode,
