@@ -33,7 +33,7 @@ class Assembly:
         }
         rest = type(graph)()
         for field in ("name", "doc_string"):
-            if graph.HasField(field):  # type: ignore[arg-type]
+            if graph.HasField(field):
                 setattr(rest, field, getattr(graph, field))
         for field in ("input", "output", "sparse_initializer", "quantization_annotation", "metadata_props"):
             if hasattr(graph, field):
@@ -56,3 +56,13 @@ class Assembly:
         weights += [string_field(_INITIALIZER, weight.SerializeToString()) for weight in made.weights.values()]
         length = len(nodes) + len(self._rest) + sum(map(len, weights))
         return [self._around, head(_GRAPH, length), nodes, *weights, self._rest]
+
+
+def unchanged(model: onnx.ModelProto, places: Mapping[str, bytes]) -> Sequence[bytes]:
+    """The bytes of the model itself, its weights referred to at ``places``."""
+    from biopsy.precision.caster import Mixed
+
+    nodes = type(model.graph)()
+    nodes.node.extend(model.graph.node)
+    nodes.value_info.extend(model.graph.value_info)
+    return Assembly(model, places).parts(Mixed(nodes, {}, frozenset()))

@@ -30,6 +30,9 @@ from biopsy.reduction.workspace import Workspace, workspace
 _FINAL_RUNS = 3
 """Fresh processes in which the result must pass, unless --repeat says otherwise."""
 
+_MOST_KEPT = 4
+"""Models that are kept besides those that may be checked next."""
+
 _MOST_ROUNDS = 4
 """Searches that are run, each knowing more, while the result is found to waver."""
 
@@ -113,6 +116,7 @@ class _Run:
         self._proven = False
         self._verified = 0
         self._stopped: str | None = None
+        self._made: dict[frozenset[int], Trial] = {}
         self.best: tuple[int, ...] | None = None
         trials.listener = self._tell
         trials.left = len(self._all)
@@ -319,7 +323,16 @@ class _Run:
     # What all of it needs
 
     def _trial(self, high: Sequence[int], stage: str, doing: str) -> Trial:
-        return Trial(self._mixtures.parts(frozenset(high)), len(high), stage, doing)
+        """The model with these layers high; the last few are kept, since they are asked for again and again."""
+        chosen = frozenset(high)
+        found = self._made.pop(chosen, None)
+        if found is None or (found.stage, found.doing) != (stage, doing):
+            parts = found.parts if found is not None else self._mixtures.parts(chosen)
+            found = Trial(parts, len(chosen), stage, doing)
+        self._made[chosen] = found
+        while len(self._made) > _MOST_KEPT + 2 * self._trials.jobs:
+            del self._made[next(iter(self._made))]
+        return found
 
     def _count(self) -> int:
         return len(self._all if self.best is None else self.best)

@@ -13,7 +13,7 @@ from onnx import helper
 from benchmarks.models import transformer
 from biopsy.cli.app import main
 from support.models import info, model, save, weight
-from support.precisions import KNOWN, overflowing
+from support.precisions import KNOWN, Network, overflowing
 
 BIN = Path(sys.executable).parent
 GOLDEN = ("biopsy", "run", "{}", "--onnxrt", "--load-inputs", "i.json", "--load-outputs", "golden.json")
@@ -257,3 +257,73 @@ def test_a_model_without_layers_says_why(here: Path, capsys) -> None:
     save(made, here / "m.onnx")
     assert precision("m.onnx", "--check", sys.executable, "-c", "pass", "{}") == 2
     assert "no schema of com.example.Fused is known" in capsys.readouterr().err
+
+
+# Engines and int8
+
+
+def spoilt() -> onnx.ModelProto:
+    """11 layers, one of which overflows in fp16 and is lost in int8."""
+    network = Network()
+    network.plain(2)
+    network.overflow("big")
+    network.plain(1)
+    return network.made()
+
+
+LOOSE = ("--check", *GOLDEN, "--rtol", "5e-2", "--atol", "5e-2")
+
+
+def test_an_engine_is_built_from_each_candidate_and_checked_in_its_place(here: Path) -> None:
+    record(spoilt())
+    words = (
+        "--engine",
+        "onnxrt",
+        "--emulate",
+        "-o",
+        "mixed.onnx",
+        "--list",
+        "l.txt",
+        "--artifacts",
+        "polygraphy_debug.ort",
+    )
+    assert precision("m.onnx", *words, *LOOSE) == 0
+    assert Path("l.txt").read_text().split() == ["big"]
+    assert list(here.glob("polygraphy_artifacts/good/polygraphy_debug_*.ort"))
+    assert list(here.glob("polygraphy_artifacts/bad/polygraphy_debug_*.ort"))
+    assert passes("mixed.onnx")
+    assert not list(here.glob("polygraphy_debug*"))
+
+
+def test_an_engine_that_writes_no_files_is_told(here: Path, capsys) -> None:
+    record(spoilt())
+    assert precision("m.onnx", "--engine", "reference", *LOOSE) == 2
+    assert "writes no file of what it builds" in capsys.readouterr().err
+
+
+def test_tensorrt_builds_each_mixed_model(here: Path, capsys) -> None:
+    """TensorRT-RTX builds without a GPU; what it has built cannot be run here, so the check only looks at it."""
+    pytest.importorskip("tensorrt_rtx")
+    save(spoilt(), here / "m.onnx")
+    check = ("--check", sys.executable, "-c", "import sys; sys.exit(open(sys.argv[1], 'rb').read(4) == b'')", "{}")
+    assert precision("m.onnx", "--trt", "-o", "mixed.onnx", "--report", "r.json", "--repeat", "1", *check) == 0
+    report = json.loads(Path("r.json").read_text())
+    assert report["form"] == "native"
+    assert report["high_layers"] == []
+
+
+def test_int8_names_the_layer_whose_values_have_no_common_scale(here: Path, capsys) -> None:
+    record(spoilt())
+    words = ("--int8", "-o", "mixed.onnx", "--list", "l.txt")
+    assert precision("m.onnx", *words, *LOOSE) == 0
+    assert "big" in Path("l.txt").read_text().split()
+    assert "int8 is calibrated with 1 inputs of i.json" in capsys.readouterr().out
+    kinds = [node.op_type for node in onnx.load("mixed.onnx").graph.node]
+    assert "QuantizeLinear" in kinds
+    assert passes("mixed.onnx") or main([*(word.replace("{}", "mixed.onnx") for word in LOOSE[2:])]) == 0
+
+
+def test_int8_without_inputs_says_loudly_that_they_are_random(here: Path, capsys) -> None:
+    save(spoilt(), here / "m.onnx")
+    assert precision("m.onnx", "--int8", "--check", sys.executable, "-c", "pass", "{}") == 0
+    assert "calibrated with RANDOM inputs" in capsys.readouterr().err

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, options
+from biopsy.cli import option_groups
 from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
-    from biopsy.precision.formats import Form, Format
+    from biopsy.precision.formats import Format
     from biopsy.precision.job import Job
     from biopsy.precision.mixtures import Mixtures
     from biopsy.reduction.workspace import Workspace
+    from biopsy.tensors.results import Feed
 
 REST_OPTIONS = check_options.REST_OPTIONS
 
@@ -55,9 +56,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_precisions(parser)
     _add_search(parser)
     _add_check_options(parser)
-    _add_work_options(parser)
+    check_options.add_limits(parser.add_argument_group("time"))
     _add_iteration_options(parser)
     group = parser.add_argument_group("the model")
+    group.add_argument(
+        "--load-inputs",
+        "--load-input-data",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="inputs to calibrate --int8 with (default: those of the check if it is 'biopsy run', else random ones)",
+    )
     option_groups.add_weights_folder(group)
     option_groups.add_weights_file(group)
 
@@ -90,6 +99,19 @@ def _add_precisions(parser: argparse.ArgumentParser) -> None:
         dest="form",
         const="native",
         help="low layers have low types, with Casts only where precisions meet: for engines that compute so",
+    )
+
+    engine = parser.add_argument_group("check an engine built from the mixed model, and not the model")
+    which = engine.add_mutually_exclusive_group()
+    which.add_argument(
+        "--trt",
+        action="store_const",
+        dest="engine",
+        const="trt",
+        help="build with TensorRT, whose file is what {} stands for in the check; low layers are --native",
+    )
+    which.add_argument(
+        "--engine", metavar="NAME[:key=value,...]", help="the same with any engine that writes such files"
     )
 
 
@@ -127,49 +149,10 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
     )
     check_options.add_rules(group, "changes nothing here, where any failure means that a candidate does not pass")
     check_options.add_timeout(group, "20 times as long as with every layer high, at least 60")
-    group.add_argument(
-        "--check-memory",
-        type=options.byte_size,
-        metavar="SIZE",
-        help="end a check whose processes together need more, such as 4GB (default: no limit)",
-    )
-    group.add_argument(
-        "--cold-checks",
-        action="store_true",
-        help="start a process for every check, also where the check is 'biopsy run' and could be a fork of a warm one",
-    )
+    check_options.add_memory(group)
+    check_options.add_cold(group)
     check_options.add_shown_output(group, "the check with every layer low")
-    group.add_argument(
-        "--repeat",
-        type=options.positive,
-        metavar="N",
-        help="a candidate passes only if it passes N times (default: once; as often as --confidence needs if the "
-        "failure turns out to be flaky)",
-    )
-    group.add_argument(
-        "--confidence",
-        type=float,
-        default=0.99,
-        metavar="P",
-        help="how sure to be that a candidate passes if the failure is flaky (default: 0.99)",
-    )
-
-
-def _add_work_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("time")
-    group.add_argument(
-        "--jobs",
-        type=options.positive,
-        metavar="N",
-        help="checks that run at once; the result is the same for any N (default: as many as there are processors, "
-        "one where checks would share files)",
-    )
-    group.add_argument(
-        "--max-checks", type=options.positive, metavar="N", help="stop after so many checks, with the best result"
-    )
-    group.add_argument(
-        "--max-time", type=options.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
-    )
+    check_options.add_repeating(group)
 
 
 def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
@@ -179,9 +162,8 @@ def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
         "--iter-artifact",
         "--intermediate-artifact",
         type=Path,
-        default=Path(DEFAULT_CANDIDATE),
         metavar="FILE",
-        help=f"where each candidate is written (default: {DEFAULT_CANDIDATE})",
+        help=f"where each candidate is written (default: {DEFAULT_CANDIDATE}, and polygraphy_debug.engine with --trt)",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last candidate there")
     check_options.add_iteration_info(group)
@@ -191,37 +173,71 @@ def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
-    from biopsy.cli.debug.precision_report import Report, say_result
+    from biopsy.cli.debug.precision_report import PrecisionReport, say_result
     from biopsy.model.index import index_file
     from biopsy.precision.job import run_job
 
-    jobs = _jobs(args, console)
+    _complete(args)
+    jobs = 1 if args.engine is not None else check_options.jobs_of(args, console)
     check = _check(args, jobs)
     try:
         job = _job(args, jobs)
         index = index_file(args.model, args.external_data_dir)
+        _warn_of_dropped_casts(args, console)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
-        with check_options.ended_politely(), Report(console, args.events, _shown(args)) as report:
-            found = run_job(index, lambda place: _mixtures(args, index, place), check, job, report)
+        with check_options.ended_politely(), PrecisionReport(console, args.events, _shown(args)) as report:
+            feeds = _feeds(args, index, console) if args.low == "int8" else ()
+            found = run_job(index, lambda place: _mixtures(args, index, place, feeds), check, job, report)
     finally:
         check.close()
     say_result(console, found, args.list)
     return errors.Interrupted.status if found.stopped else 0
 
 
+def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
+    """Say so if the check runs an engine that takes rounding for a detour, as OpenVINO does on a CPU."""
+    own = check_options.own_run(args)
+    engines = (own.engines or ()) if own is not None else ()
+    if args.form == "emulate" and args.low in (None, "fp16") and any(each.startswith("openvino") for each in engines):
+        console.warn("OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt")
+
+
 def _shown(args: argparse.Namespace) -> str:
     return "all" if args.show_output else "none" if args.hide_fail_output else "low"
 
 
-def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace) -> Mixtures:
+def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace, feeds: Sequence[Feed]) -> Mixtures:
     from biopsy.model.load import parse
     from biopsy.precision.mixtures import CastMixtures
 
     model = parse(bytes(index.buffer), index.path)
     places = {index.names[tensor]: data for tensor, data in place.places.items()}
-    form: Form = args.form or "emulate"
-    return CastMixtures(model, _low(args), _high(args), form, index.folder, places)
+    if args.low == "int8":
+        from biopsy.precision.quantized import QuantizedMixtures
+
+        return QuantizedMixtures(model, index.folder, places, feeds)
+    return CastMixtures(model, _low(args), _high(args), args.form, index.folder, places)
+
+
+def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sequence[Feed]:
+    """Inputs to calibrate int8 with: the user's, else those that a check of ours loads, else random ones."""
+    from biopsy.reduction.samples import made_samples
+    from biopsy.tensors.files import read_feeds
+
+    if args.precision != "float32":
+        raise errors.UsageError("--int8 goes with -p float32 only")
+    own = check_options.own_run(args)
+    files = args.load_inputs or (own.load_inputs if own is not None else None) or ()
+    feeds = [feed for file in files for feed in read_feeds(file)]
+    if files:
+        console.note(f"int8 is calibrated with {len(feeds)} inputs of {', '.join(map(str, files))}")
+        return feeds
+    console.warn(
+        "int8 is calibrated with RANDOM inputs, between 0 and 1: what overflows for yours may not be seen. "
+        "Give typical ones by --load-inputs"
+    )
+    return made_samples(index)
 
 
 def _low(args: argparse.Namespace) -> Format:
@@ -238,51 +254,38 @@ def _high(args: argparse.Namespace) -> Format:
     return formats.FP32 if args.precision == "float32" else formats.FP16
 
 
-def _jobs(args: argparse.Namespace, console: Console) -> int:
-    """How many checks run at once; one where they would look at, or write, the same files."""
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.process import processors
-
-    if args.check is None:
-        return 1
-    jobs: int = args.jobs or processors()
-    shared = {
-        "--artifacts": args.artifacts,
-        "--iter-info": args.iter_info,
-        "--no-remove-intermediate": args.no_remove_intermediate,
-    }
-    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
-    if not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
-        reasons.append("the check does not name the candidate, so all would look at the same file")
-    if not reasons or jobs == 1:
-        return jobs
-    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
-    return 1
-
-
 def _check(args: argparse.Namespace, jobs: int) -> Check:
-    """The check; what must warm up for it begins to."""
-    from biopsy.checks.command import CommandCheck, own_words
-    from biopsy.checks.interactive import InteractiveCheck
-    from biopsy.checks.warm import WarmCheck
+    """The check: of the candidate, or of what an engine builds from it."""
+    check = check_options.check_of(args, jobs)
+    if args.engine is None:
+        return check
+    from biopsy.checks.command import CommandCheck
+    from biopsy.precision.engine_file import EngineFileCheck
 
-    if args.check is None:
-        return InteractiveCheck(_ask)
-    own = own_words(args.check)
-    name = str(args.iter_artifact)
-    if own is None or own[:1] != ("run",) or args.cold_checks:
-        return CommandCheck(args.check, name, args.check_timeout, args.check_memory)
-    warm = WarmCheck(args.check, name, args.check_timeout, args.check_memory, jobs)
-    warm.start()
-    return warm
+    words = ["biopsy", "run", "{}", "--engine", args.engine, "--build-only", "--save-engine", str(args.iter_artifact)]
+    builder = CommandCheck(words, "", args.check_timeout, args.check_memory)
+    return EngineFileCheck(builder, check, args.iter_artifact, keep=args.no_remove_intermediate)
 
 
-def _ask(question: str) -> str:
-    """Show a question and read a line; where no terminal echoes it, begin a new line after it."""
-    answer = input(question)
-    if not sys.stdin.isatty():
-        print()  # noqa: T201 -- this is the command line
-    return answer
+def _complete(args: argparse.Namespace) -> None:
+    """Fill in what depends on other options: the form, and where the files of an iteration stand."""
+    args.candidate = Path(DEFAULT_CANDIDATE)
+    if args.engine is not None:
+        from biopsy.engines.registry import find_class, parse_spec
+
+        saves = [kind for kind in find_class(parse_spec(args.engine).name).capabilities.saves if kind != ".onnx"]
+        if not saves:
+            raise errors.UsageError(
+                f"{args.engine} writes no file of what it builds, so it cannot be checked",
+                next_steps=["let the check build it: --check biopsy run {} --engine " + args.engine],
+            )
+        args.iter_artifact = args.iter_artifact or Path(DEFAULT_CANDIDATE).with_suffix(saves[0])
+        args.candidate = args.iter_artifact.with_suffix(".onnx")
+    elif args.iter_artifact is not None:
+        args.candidate = args.iter_artifact
+    args.iter_artifact = args.iter_artifact or args.candidate
+    low_types = args.engine is not None and args.engine.startswith("trt") and args.low != "fp8"
+    args.form = args.form or ("native" if low_types else "emulate")
 
 
 def _job(args: argparse.Namespace, jobs: int) -> Job:
@@ -303,7 +306,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         args.direction,
         args.cost,
         check_options.rules_of(args),
-        args.iter_artifact,
+        args.candidate,
         IterationFiles(
             Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, keep_last=args.no_remove_intermediate
         ),
@@ -321,6 +324,7 @@ def _require_distinct_files(args: argparse.Namespace) -> None:
         "--report": args.report,
         "--list": args.list,
         "--iter-artifact": args.iter_artifact,
+        "the candidate": args.candidate if args.engine is not None else None,
         "--iter-info": args.iter_info,
         "--events": args.events,
     }

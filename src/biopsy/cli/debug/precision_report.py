@@ -5,11 +5,10 @@ from __future__ import annotations
 import shlex
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.cli.progress import COLUMN, EventLog, LiveLine, say_output, time_left
+from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
 
 if TYPE_CHECKING:
@@ -20,49 +19,22 @@ _MOST_SHOWN = 24
 _END = {"high": "all high", "low": "all low"}
 
 
-class Report:
+class PrecisionReport(Report):
     """Listens to a search. ``shown`` says whose output is shown: "all" checks', that with all layers "low", "none"."""
 
     def __init__(self, console: Console, log: Path | None, shown: str) -> None:
-        self._console = console
+        super().__init__(console, log)
         self._shown = shown
-        self._log = EventLog(log)
-        self._live = LiveLine(console)
-        self._started = time.monotonic()
         self._done = 0
         self._stage = events.StageStarted("", 0, 0)
         self._done_before_stage = 0
 
-    def __enter__(self) -> Report:
-        self._log.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-        self._log.__exit__(kind, value, trace)
-
-    def __call__(self, event: events.Event) -> None:
-        """Take one event: log it, show it."""
-        self._log.write(event)
-        show = getattr(self, f"_on_{type(event).__name__}", None)
-        if show is not None:
-            show(event)
-
-    def _line(self, head: str, text: str) -> None:
-        self._live.stop()
-        self._console.note(f"{head:<{COLUMN}} {text}")
-
-    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
-        (self._console.warn if event.grave else self._console.note)(event.text)
-
-    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802
+    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802 -- named after the event
         parts = [event.name, count(event.nodes, "node"), f"opset {event.opset}"]
-        self._line("model", " · ".join([*parts, f"{size_text(event.weight_bytes)} of weights"]))
+        self.line("model", " · ".join([*parts, f"{size_text(event.weight_bytes)} of weights"]))
 
     def _on_EndChecked(self, event: events.EndChecked) -> None:  # noqa: N802
-        self._line(_END[event.end], f"{event.outcome}: {event.reason} · {event.seconds:.2f} s")
+        self.line(_END[event.end], f"{event.outcome}: {event.reason} · {event.seconds:.2f} s")
 
     def _on_StageStarted(self, event: events.StageStarted) -> None:  # noqa: N802
         self._stage, self._done_before_stage = event, self._done
@@ -90,20 +62,20 @@ class Report:
 
     def _on_StageDone(self, event: events.StageDone) -> None:  # noqa: N802
         change = f"{event.before} -> {count(event.after, 'layer')} high"
-        self._line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+        self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
     def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
         from biopsy.checks.repetition import rate_text
 
-        self._line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
+        self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that pass"
-        self._line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
+        self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
 
     def _on_Stopped(self, event: events.Stopped) -> None:  # noqa: N802
-        self._line("stopped", f"by {event.reason}, before the end: fewer layers may be enough")
+        self.line("stopped", f"by {event.reason}, before the end: fewer layers may be enough")
 
     def _on_Verified(self, event: events.Verified) -> None:  # noqa: N802
-        self._line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
+        self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
 
 
 def say_result(console: Console, found: Found, names: Path | None) -> None:

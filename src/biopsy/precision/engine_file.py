@@ -1,0 +1,74 @@
+"""Checks that look at what an engine has built from a candidate, and not at the candidate itself."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.process import Stop
+from biopsy.checks.verdict import VerdictFile
+
+
+class EngineFileCheck:
+    """Has ``builder`` make ``built`` of each candidate, and asks ``check`` about that.
+
+    What cannot be built says nothing of precision: the candidate is invalid. One at a time, for there is one file.
+    """
+
+    names_candidate = True
+
+    def __init__(self, builder: Check, check: Check, built: Path, *, keep: bool = False) -> None:
+        """``keep``: the last engine is left there."""
+        self._builder = builder
+        self._check = check
+        self._keep = keep
+        self.built = built
+
+    @property
+    def automatic(self) -> bool:
+        """As the check is: building costs nobody's attention."""
+        return self._check.automatic
+
+    @property
+    def stoppable(self) -> bool:
+        """As both are."""
+        return self._builder.stoppable and self._check.stoppable
+
+    def expect(self, seconds: float) -> None:
+        """Pass it on to both."""
+        self._builder.expect(seconds)
+        self._check.expect(seconds)
+
+    def glance(self) -> Check:
+        """The same, with a check that may be content with the first thing that it finds wrong."""
+        return EngineFileCheck(self._builder, self._check.glance(), self.built, keep=self._keep)
+
+    def cold(self) -> Check:
+        """The same without anything that was kept warm."""
+        return EngineFileCheck(self._builder.cold(), self._check.cold(), self.built, keep=self._keep)
+
+    def close(self) -> None:
+        """End what was kept warm, and remove the last engine unless it is to be kept."""
+        self._builder.close()
+        self._check.close()
+        if not self._keep:
+            self.built.unlink(missing_ok=True)
+
+    def line(self, candidate: Path) -> str:
+        """Both commands."""
+        return f"{self._builder.line(candidate)} && {self._check.line(self.built)}"
+
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Build, then ask. Raises CheckError if either cannot be run."""
+        started = time.monotonic()
+        self.built.unlink(missing_ok=True)
+        building = self._builder.run(candidate, stop)
+        if building.status != 0 or not self.built.exists():
+            if building.verdict.outcome == "infrastructure":
+                return building
+            said = building.verdict.message or f"exit status {building.status}"
+            verdict = VerdictFile("invalid", message=f"no engine could be built: {said}")
+            return replace(building, status=125, verdict=verdict, timed_out=False, out_of_memory=False)
+        return replace(self._check.run(self.built, stop), seconds=time.monotonic() - started)
