@@ -119,6 +119,22 @@ def test_tolerances_and_statistics_by_name_decide(examine) -> None:
     assert examine(growing(3), suspect, judge=mean, nodes=re.compile("n1")).suspects == []
 
 
+def test_a_reference_that_is_more_precise_than_the_model_is_fed_in_the_types_of_the_model(examine) -> None:
+    found = examine(growing(20), "fake:scale.n7=1.001", reference="reference:float64")
+    assert labels(found) == ["Neg 'n7'"]
+    assert {layer.failure for layer in found.layers} == {None}
+
+
+def test_rounding_that_adds_up_is_no_layers_fault(examine) -> None:
+    """Each layer is off by half a bit; two hundred of them together are out of the tolerances."""
+    nodes = [helper.make_node("Mul", [f"t{i}", "w"], [f"t{i + 1}"], name=f"n{i}") for i in range(200)]
+    made = model(nodes, [info("t0")], [info("t200")], [weight("w", 1.01)])
+    judge = Judge(Tolerances({"": 0.0}, {"": 3e-7}))
+    found = examine(made, "onnxrt", reference="reference:float64", judge=judge)
+    assert not found.outputs[0].passed and found.suspects == [] and not found.passed
+    assert any("rounding that adds up" in remark for remark in found.remarks)
+
+
 # Failures
 
 

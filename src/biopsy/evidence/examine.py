@@ -11,9 +11,10 @@ from biopsy import events
 from biopsy.engines.base import Capabilities, ModelInput
 from biopsy.engines.worker import Worker
 from biopsy.evidence.alone import Alones
-from biopsy.evidence.groups import Groups, Wrong
-from biopsy.evidence.judge import Judge, Odd, worst
-from biopsy.evidence.layers import Findings, Group, Layer, Origin, TensorError
+from biopsy.evidence.explain import Explanation, propagated
+from biopsy.evidence.groups import Groups
+from biopsy.evidence.judge import Judge, Odd
+from biopsy.evidence.layers import Findings, Layer, Origin
 from biopsy.evidence.origins import origins
 from biopsy.evidence.pieces import Pieces
 from biopsy.evidence.recorded import Recorded, Recorder, is_constant, wanted
@@ -27,18 +28,6 @@ from biopsy.tensors.results import Feed
 _RANDOM = frozenset(
     {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-_MOST_GROUPS = 8
-_JUMP = 10.0
-"""How many times what is allowed a layer must be off in the whole model, its inputs being right, to look at it."""
-
-_NEAR = 64
-"""Nodes of a neighbourhood: so far it is looked for what makes such a layer wrong."""
-
-_WINDOWS = (4, 16)
-"""Nodes of the pieces that are looked through; any half of them that are neighbours stand in one piece together."""
-
-_FEW = 32
-"""Nodes of a group that a person can look at; more of them are rounding that adds up."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +62,7 @@ class Examination:
         self._recorded: Recorded | None = None
         self._whole: Whole | None = None
         self._alones: Alones | None = None
-        self._groups: list[Group] = []
+        self._explanation: Explanation | None = None
         self._remarks: list[str] = []
         self._complete = False
         self.engines = Engines((question.reference, ""), (question.suspect, ""))
@@ -110,7 +99,16 @@ class Examination:
         self._alones = Alones(pieces, suspect, question.judge, self._listener)
         self._alones.run([node.number for node in self._chosen if node.op_type not in _RANDOM], question.limit)
         self._run_marked(self._whole, recorded)
-        self._look_for_groups(Groups(pieces, suspect, question.judge, self._listener))
+        self._explain(Groups(pieces, suspect, question.judge, self._listener), self._whole)
+
+    def _explain(self, groups: Groups, whole: Whole) -> None:
+        """Look for groups; everywhere, if all layers are measured."""
+        alone = frozenset(node.number for node in self._chosen if self._layer(node).is_suspect)
+        random = frozenset(node.number for node in self._index.nodes if node.op_type in _RANDOM)
+        self._explanation = Explanation(self._index, groups, whole, alone, random)
+        if self._question.nodes is None:
+            self._explanation.run(self._question.limit)
+        self._explanation.look_at(self._chosen)
 
     def _run_marked(self, whole: Whole, recorded: Recorded) -> None:
         if whole.failure is not None:
@@ -142,117 +140,21 @@ class Examination:
     def _words(self, node: Node) -> list[str]:
         return [node.label, node.name, node.op_type, *(self._index.names[tensor] for tensor in node.writes)]
 
-    # What neither the whole model nor single layers explain
-
-    def _look_for_groups(self, groups: Groups) -> None:
-        assert self._whole is not None
-        if self._question.nodes is None:
-            self._look_through_windows(groups, self._whole)
-            self._whole.narrow(self._inner_names())
-            self._explain(groups, self._whole)
-        blamed = self._blamed()
-        for node in self._unexplained(self._whole):
-            if node not in blamed and not groups.is_spent:
-                self._take(groups.around(node, self._rest, most=_NEAR))
-                blamed = self._blamed()
-
-    def _look_through_windows(self, groups: Groups, whole: Whole) -> None:
-        """Run few neighbours at a time: so a group is found whose error nobody sees at the outputs.
-
-        Where all outputs are right, small errors are not looked at: rounding adds up within a window too.
-        """
-        all_right = whole.failure is None and all(error.passed for error in whole.outputs.values())
-        for size in _WINDOWS:
-            for window in groups.windows(self._rest, size, self._question.limit):
-                rest = set(window) - self._blamed()
-                found = groups.wrong(rest)
-                if found is None or found.error is None or len(self._groups) >= _MOST_GROUPS:
-                    continue
-                if not (all_right and found.error.times < _JUMP):
-                    self._take(groups.within(rest, found))
-
-    def _inner_names(self) -> list[str]:
-        """Tensors inside groups that are right when those are marked."""
-        hiding = (group for group in self._groups if group.hides)
-        written = (tensor for group in hiding for node in group.nodes for tensor in self._index.node_writes[node])
-        return [self._index.names[tensor] for tensor in written]
-
-    @property
-    def _rest(self) -> set[int]:
-        """Nodes that are not known to be wrong, and not random."""
-        return set(range(len(self._index.nodes))) - self._blamed() - self._random
-
-    def _explain(self, groups: Groups, whole: Whole) -> None:
-        """Take away what is wrong by itself. While the rest is wrong, find out which part of it is, and go on."""
-        is_wrong = whole.failure is not None or not all(error.passed for error in whole.outputs.values())
-        while is_wrong and len(self._groups) < _MOST_GROUPS and not groups.is_spent:
-            rest = self._rest
-            found = groups.wrong(rest)
-            if found is None:
-                return
-            group = self._group_in(rest, found, groups, whole)
-            if groups.is_spent or len(group.nodes) > _FEW:
-                what = "cannot be run" if found.failure else "are out of tolerance"
-                self._remarks.append(
-                    f"{len(group.nodes)} layers together {what}, and no few of them: errors that add up, or a fault "
-                    "that needs them all"
-                )
-                return
-            self._take(group)
-
-    def _group_in(self, rest: set[int], found: Wrong, groups: Groups, whole: Whole) -> Group:
-        """A group within ``rest``, which is wrong: around what points to it, else by halves."""
-        for centre in (*self._hidden(whole), *self._unexplained(whole)):
-            if centre in rest and (group := groups.around(centre, rest, found)) is not None:
-                return group
-        return groups.within(rest, found)
-
-    def _hidden(self, whole: Whole) -> list[int]:
-        """The nodes that compute the tensors which hide a failure when they are marked."""
-        producer = self._index.producer
-        names = [name for one in whole.observed if one.change == "gone" for name in one.tensors]
-        return [producer[self._index.ids[name]] for name in names if self._index.ids[name] in producer]
-
-    def _unexplained(self, whole: Whole) -> list[int]:
-        """Layers that are wrong in the whole model by far, although their inputs are right there; the worst first."""
-        found = []
-        for node in self._chosen:
-            error = self._propagated(node)
-            inputs = [whole.propagated.get(self._index.names[tensor]) for tensor in node.reads]
-            if error is None or error.passed or error.times < _JUMP or node.op_type in _RANDOM:
-                continue
-            if all(before is None or before.passed for before in inputs):
-                found.append((-error.times, node.number))
-        return [number for _, number in sorted(found)]
-
-    def _take(self, group: Group | None) -> None:
-        if group is not None and len(group.nodes) <= _FEW:
-            self._groups.append(group)
-
-    def _blamed(self) -> set[int]:
-        """Nodes that are known to be wrong."""
-        assert self._alones is not None
-        alone = {node for node in self._alones.found if self._layer(self._index.nodes[node]).is_suspect}
-        return alone.union(*(group.nodes for group in self._groups))
-
-    @property
-    def _random(self) -> set[int]:
-        return {node.number for node in self._index.nodes if node.op_type in _RANDOM}
-
     # What is known
 
     @property
     def findings(self) -> Findings:
         """What is known so far."""
-        whole = self._whole
+        whole, explanation = self._whole, self._explanation
+        more = explanation.remarks if explanation is not None else []
         return Findings(
             [self._layer(node) for node in self._chosen],
             tuple(whole.outputs.values()) if whole is not None else (),
             whole.failure if whole is not None else None,
-            tuple(self._groups),
+            tuple(explanation.found) if explanation is not None else (),
             tuple(whole.observed) if whole is not None else (),
             tuple(self._origins()),
-            tuple(self._remarks),
+            (*self._remarks, *more),
             self._complete,
         )
 
@@ -266,7 +168,7 @@ class Examination:
             tuple(self._index.names[tensor] for tensor in node.reads if tensor not in self._index.weights),
             tuple(self._index.names[tensor] for tensor in node.writes),
             alone.error if alone is not None else None,
-            self._propagated(node),
+            propagated(self._index, self._whole, node) if self._whole is not None else None,
             alone.failure if alone is not None else None,
             accused=self._whole is None or self._whole.failure is not None,
             note=self._note(node),
@@ -276,13 +178,6 @@ class Examination:
         if node.op_type in _RANDOM:
             return "it is random: not judged"
         return self._alones.impossible.get(node.number, "") if self._alones is not None else ""
-
-    def _propagated(self, node: Node) -> TensorError | None:
-        if self._whole is None:
-            return None
-        found = [self._whole.propagated.get(self._index.names[tensor]) for tensor in node.writes]
-        known = [error for error in found if error is not None]
-        return worst(known) if known else None
 
     def _origins(self) -> Iterable[Origin]:
         if not self._complete or self._recorded is None or self._whole is None or self._alones is None:

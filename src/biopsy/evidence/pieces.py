@@ -28,13 +28,13 @@ class _Stored(Recording):
     """Recorded values as borders of candidates ask for them, all from one file: nothing is run for them."""
 
     def __init__(self, index: ModelIndex, recorded: Recorded) -> None:
-        super().__init__(index, lambda: recorded.samples, Path(), events.ignore)
+        super().__init__(index, lambda: recorded.fed, Path(), events.ignore)
         self._recorded = recorded
         self._names = index.names
 
     def values(self, tensor: int) -> list[Array] | None:
         name = self._names[tensor]
-        return self._recorded.values(name) if name in self._recorded else None
+        return [sample[name] for sample in self._recorded.fed] if name in self._recorded else None
 
 
 class Pieces:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
@@ -13,7 +16,9 @@ from biopsy.evidence.judge import Judge, Odd, odd
 from biopsy.model.index import ModelIndex
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
+from biopsy.model.tensor_type import STRING, TensorType
 from biopsy.reduction.types_of_cuts import CutTypes
+from biopsy.tensors.dtypes import dtype_named
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.growing import GrowingFile, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, record
@@ -23,15 +28,17 @@ from biopsy.tensors.sizes import tensor_sizes
 
 @dataclass
 class Recorded:
-    """Recorded values by the name of the tensor, one per sample; every array is a view of the mapped file ``path``.
+    """Recorded values by the name of the tensor, one per sample; every array is a view of a mapped file.
 
-    ``inputs`` is a file with the model's inputs alone. ``outputs`` are the model's own outputs per sample, nothing
-    else being marked.
+    ``fed`` are the same values in the types of the model, from the file ``path``: what pieces are fed with. They differ
+    where the reference computes in more than the model's types. ``inputs`` is a file with the model's inputs alone.
+    ``outputs`` are the model's own outputs per sample, nothing else being marked.
     """
 
     path: Path
     inputs: Path
     samples: Sequence[Mapping[str, Array]]
+    fed: Sequence[Mapping[str, Array]]
     outputs: Sequence[Mapping[str, Array]]
     _odd: dict[str, Odd | None] = field(default_factory=dict)
 
@@ -76,6 +83,34 @@ def is_constant(index: ModelIndex, node: int) -> bool:
     return found.op_type == "Constant" and not found.domain
 
 
+def _in_types_of_the_model(index: ModelIndex, samples: Sequence[Mapping[str, Array]], path: Path) -> Path | None:
+    """Write the values to ``path`` in the types that the model has them in; None if they are in those already."""
+    types = CutTypes(index, lambda tensor: None)
+    wrong = {
+        name: dtype
+        for name, value in samples[0].items()
+        if (dtype := _dtype(types.tensor_type(index.ids[name]))) is not None and dtype != value.dtype
+    }
+    if not wrong:
+        return None
+    names = list(samples[0])
+    places = [(0, number, name) for number in range(len(samples)) for name in names]
+    with GrowingFile(path, {"recording": "fed"}, places) as file:
+        for number, sample in enumerate(samples):
+            for name, value in sample.items():
+                with np.errstate(all="ignore"):
+                    file.append((0, number, name), value.astype(wrong[name]) if name in wrong else value)
+                release(value)
+        file.commit()
+        file.finish({0: results_of(file, names, 0, "fed", len(samples))})
+    return path
+
+
+def _dtype(kind: TensorType | None) -> np.dtype[Any] | None:
+    """The type of elements as NumPy has it; None for strings, and where it is not known."""
+    return None if kind is None or kind.elem == STRING else dtype_named(kind.dtype)
+
+
 class Recorder:
     """Records with one engine, batch by batch, below ``limit`` bytes of tensors at a time."""
 
@@ -113,7 +148,9 @@ class Recorder:
             file.finish({0: results_of(file, [*given, *names], 0, self._worker.engine, len(feeds))})
         if self._lost:
             self._listener(events.Remark(f"{self._worker.engine} cannot give {_listed(self._lost)}: not recorded"))
-        found = Recorded(path, inputs, read_feeds(path), outputs)
+        samples = read_feeds(path)
+        fed = _in_types_of_the_model(self._index, samples, folder / "fed.safetensors")
+        found = Recorded(fed or path, inputs, samples, read_feeds(fed) if fed else samples, outputs)
         self._listener(
             events.Recorded(
                 self._worker.engine, len(names), len(feeds), path.stat().st_size, time.monotonic() - started

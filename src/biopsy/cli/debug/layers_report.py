@@ -212,7 +212,9 @@ def _say_group(console: Console, group: Group) -> None:
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
     if group.hides:
-        console.say(f"{'':<{COLUMN}} with the tensors between them marked as outputs it is gone: a fault of fusion")
+        console.say(
+            f"{'':<{COLUMN}} with the tensors between them marked as outputs it is gone: it comes from fusing them"
+        )
 
 
 def _say_observed(console: Console, observed: Observed) -> None:
@@ -254,7 +256,7 @@ def _say_verdict(console: Console, found: Findings) -> None:
         )
     if found.is_masked:
         console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
-    labels = [" -> ".join(printable(label) for label in one.labels) for one in found.suspects[:3]]
+    labels = [_named(one) for one in found.suspects[:3]]
     more = f" and {len(found.suspects) - 3} more" if len(found.suspects) > 3 else ""
     incomplete = "" if found.complete else " (interrupted: not all was measured)"
     if labels:
@@ -263,6 +265,14 @@ def _say_verdict(console: Console, found: Findings) -> None:
         console.say(f"PASSED | no tensor is out of tolerance{incomplete}")
     else:
         console.say(f"FAILED | tensors are out of tolerance, and no layer alone makes them so{incomplete}")
+
+
+def _named(one: Suspect) -> str:
+    """A layer by its name, a group by its ends."""
+    first, last = printable(one.labels[0]), printable(one.labels[-1])
+    if len(one.labels) < 3:
+        return " -> ".join(map(printable, one.labels))
+    return f"{first} -> ... -> {last} ({len(one.labels)} layers)"
 
 
 def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:
