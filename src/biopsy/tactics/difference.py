@@ -46,7 +46,8 @@ class Choice(NamedTuple):
         """Words for a person."""
         if self.kind in ("option", "environment"):
             return self.value
-        return f"{self.where}: {self.kind} {self.value}" if self.where else f"{self.kind} {self.value}"
+        value = self.value.partition(" | ")[0] if self.kind == "algorithm" else self.value
+        return f"{self.where}: {self.kind} {value}" if self.where else f"{self.kind} {value}"
 
 
 @dataclass(frozen=True)

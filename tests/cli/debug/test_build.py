@@ -180,6 +180,24 @@ def test_values_may_be_drawn_by_lot_always_the_same_ones_for_a_seed(here: Path, 
     assert len(set(drawn[0])) > 1
 
 
+def test_tensorrt_really_builds_without_a_gpu(here: Path, capsys):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed: pip install 'biopsy[tensorrt]'")
+    files = ("--save-tactics", "replay.json", "--artifacts", "polygraphy_debug.engine")
+    assert build("--trt", "--until", "3", *files, "--check", "test", "-s", "polygraphy_debug.engine") == 0
+    shown = capsys.readouterr().out
+    assert "3 builds   3 good · 0 bad" in shown
+    assert "trt does not tell its layers: the records hold its settings only" in shown
+    assert names_in("polygraphy_artifacts/good") == ["0.engine", "0.json", "1.engine", "1.json", "2.engine", "2.json"]
+
+
+def test_without_a_check_a_person_is_asked_about_each_build(here: Path, capsys, monkeypatch: pytest.MonkeyPatch):
+    answers = iter(["p", "u", "f", "s"])
+    monkeypatch.setattr("builtins.input", lambda question: next(answers))
+    assert build("--onnxrt", "--until", "3", "--save-tactics", "t.json") == 0
+    assert "3 builds   1 good · 1 bad · 1 cannot say" in capsys.readouterr().out
+    assert [record["outcome"] for record in records()] == ["good", "bad", "other"]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.models import transformer
 from biopsy.cli.app import main
 from biopsy.model.demonstration import demonstration_model
 from support import bug
@@ -56,6 +57,17 @@ def test_the_bug_of_the_layer_normalization_is_switched_off_by_its_fusion_alone(
     shown = capsys.readouterr().out
     assert f"It goes away when {best['optimizers'][0]}" in shown
     assert "optimization=extended                      still fails" in shown
+
+
+def test_the_precision_of_openvino_is_named(here: Path, capsys):
+    pytest.importorskip("openvino", reason="openvino is not installed: pip install 'biopsy[openvino]'")
+    save(transformer(24), here / "model.onnx")
+    check = ("biopsy", "run", "{}", "--onnxrt", "--engine", "openvino:precision=bf16", "--atol", "1e-4")
+    if main([*check[1:2], "model.onnx", *check[3:]]) == 0:
+        pytest.skip("OpenVINO does not compute in bf16 on this processor")
+    assert flags("--check", *check) == 0
+    assert {"precision": "f32"} in [one["settings"] for one in report()["switches"] if one["verified"]]
+    assert "It goes away with precision=f32." in capsys.readouterr().out
 
 
 def test_a_single_setting_is_found_in_any_command_that_takes_the_engine(here: Path, capsys):

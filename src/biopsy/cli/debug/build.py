@@ -216,11 +216,10 @@ def _require_other_file(path: Path, model: Path) -> None:
 
 def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
-    from biopsy.checks.interactive import InteractiveCheck
     from biopsy.cli.debug.varied_run import varied_check
 
     if args.check is None:
-        asked = InteractiveCheck(input)
+        asked = check_options.check_of(args, 1)
         return lambda change: asked, asked.close
     varied = varied_check(_wording(args.check, plan), PLACEHOLDER, args.check_timeout)
     return varied.with_change, varied.close
@@ -264,6 +263,8 @@ class _Display(Report):
 
     def plan(self) -> None:
         """Say what is going to happen."""
+        from biopsy.engines.registry import find_class
+
         until = self._plan.until
         if isinstance(until, int):
             often = count(until, "time")
@@ -274,6 +275,8 @@ class _Display(Report):
             self.line("vary", f"{variation.key} = {', '.join(variation.values)}")
         if self._plan.artifact is None and not self._plan.checks_building:
             self.line("", f"{self._plan.spec.name} saves nothing: the check is given the model itself")
+        if self._plan.record is not None and not find_class(self._plan.spec.name).capabilities.layers:
+            self.line("", f"{self._plan.spec.name} does not tell its layers: the records hold its settings only")
 
     def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
         if event.text not in self._told:

@@ -109,10 +109,10 @@ def _wording(args: argparse.Namespace) -> Wording:
         return varied_run.own_wording(words, args.engine)
     if args.engine is None:
         raise errors.UsageError(
-            "the check is not 'biopsy run', so it does not tell whose settings to vary",
+            "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
             next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
         )
-    return Wording(words, parse_spec(args.engine))
+    return Wording(words, parse_spec(args.engine), is_own_run=own is not None and own[:1] == ("run",))
 
 
 def _has_place(words: tuple[str, ...]) -> bool:

@@ -71,7 +71,7 @@ def _record_lines(record: TacticRecord, patterns: list[str] | None) -> Iterator[
         yield f"{'':<{COLUMN}} {remark}"
     layers = [layer for layer in record.layers if _matches(layer.nodes or (layer.kind,), patterns)]
     yield ""
-    yield f"{len(layers)} of {len(record.layers)} layers"
+    yield f"{len(layers)} of {len(record.layers)} layers" if record.layers else "the engine told no layers"
     for layer in layers:
         yield from _layer_lines(layer)
 
