@@ -109,10 +109,11 @@ the two tools with each other. Other work on the machine can double any of them.
 
 Each run is a whole process, `debug reduce` from start to end, in the same folder on the same model. The check is
 the same for both, a Python script that loads the candidate without its weights and looks for one, two or three nodes by
-their names (`finds_nodes.py`). Own time is what is left of the wall time without the checks, which is why biopsy is told
-`--jobs 1`. Its checks include those that Polygraphy does not make: the original three times, a model of one Identity
-node, which should pass, a result of several nodes eight times, and the result as it was written. Memory is that of the reducing process at its highest. A run is stopped after {limit} s; "no result" is a
-traceback. Slower: than biopsy in its default mode, minimal.
+their names (`finds_nodes.py`). Own time is what is left of the wall time without the checks, which is why biopsy is
+told `--jobs 1`. Its checks include those that Polygraphy does not make: the original three times, a model of one
+Identity node, which should pass, a result of several nodes eight times, and the result as it was written. Memory is
+that of the reducing process at its highest. A run is stopped after {limit} s; "no result" is a traceback. Slower: than
+biopsy in its default mode, minimal.
 
 {reductions}
 
