@@ -190,6 +190,30 @@ def test_nodes_and_inputs_without_a_low_type_stay(cast, run, form) -> None:
         np.testing.assert_allclose(actual, expected, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize("opset", [9, 14, 15, 17])
+def test_statistics_of_a_normalization_keep_their_type_where_onnx_lets_them(cast, run, opset) -> None:
+    node = helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])
+    weights = [weight(name, *values) for name, values in (("s", (1, 2)), ("b", (0, 1)), ("m", (0.1, 0)), ("v", (1, 3)))]
+    made = model([node], [info("x")], [info("y")], weights, opset=opset)
+    found = cast(made, FP16, "native")
+    onnx.checker.check_model(found, full_check=True)
+    kept = {entry.name for entry in found.graph.initializer if entry.data_type == 1}
+    assert kept == {9: set(), 14: {"m", "v"}}.get(opset, {"s", "b", "m", "v"})
+    np.testing.assert_allclose(run(found, {"x": X})[0], run(made, {"x": X})[0], rtol=4e-3, atol=4e-3)
+
+
+def test_new_names_are_those_of_no_other_tensor_or_node(cast, run) -> None:
+    made = two_layers()
+    made.graph.node[0].output[0] = made.graph.node[1].input[0] = made.graph.value_info[0].name = "x_fp16"
+    made.graph.node[1].name = "w_fp16_cast"
+    for form in ("emulate", "native"):
+        found = cast(made, FP16, form)
+        names = [node.name for node in found.graph.node]
+        assert len(set(names)) == len(names)
+        onnx.checker.check_model(found, full_check=True)
+        np.testing.assert_allclose(run(found, {"x": X})[0], run(made, {"x": X})[0], rtol=4e-3)
+
+
 def test_what_stays_is_told_with_its_reason() -> None:
     nodes = [
         helper.make_node("Exp", ["x"], ["e"]),

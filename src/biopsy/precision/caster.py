@@ -219,7 +219,7 @@ class _Caster:
         low = self._name_of(scope, name, rounds.elem, own)
         home = self._name_of(scope, name, elem, own)
         casts = scope.casts.setdefault(place, [])
-        casts += [_cast(raw, low, rounds.elem), _cast(low, home, elem)]
+        casts += [self._cast(raw, low, rounds.elem), self._cast(low, home, elem)]
         scope.tensors[name] = _Tensor(own, elem, scope, place, holders(rounds), {elem: home, rounds.elem: low})
         return raw
 
@@ -232,7 +232,7 @@ class _Caster:
         if rounds not in tensor.rounded:
             low = self._variant(tensor, name, rounds.elem)
             made = self._fresh(f"{low}_{suffix(elem)}", tensor.scope, name, elem)
-            tensor.scope.casts.setdefault(tensor.place, []).append(_cast(low, made, elem))
+            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(low, made, elem))
             tensor.rounded[rounds] = made
         return tensor.rounded[rounds]
 
@@ -249,7 +249,7 @@ class _Caster:
             tensor.scope.converted[made] = weight
         else:
             source = tensor.variants[tensor.home]
-            tensor.scope.casts.setdefault(tensor.place, []).append(_cast(source, made, elem))
+            tensor.scope.casts.setdefault(tensor.place, []).append(self._cast(source, made, elem))
         return made
 
     def _may_store(self, tensor: _Tensor) -> bool:
@@ -265,13 +265,27 @@ class _Caster:
         return name if elem == own else self._fresh(f"{name}_{suffix(elem)}", scope, name, elem)
 
     def _fresh(self, wanted: str, scope: _Scope, origin: str, elem: int) -> str:
-        """A name that nothing has yet, noted with the tensor that it stands for and its type."""
+        """A name for a tensor, noted with that which it stands for and its type."""
+        made = self._new_name(wanted)
+        scope.types[made] = (origin, elem)
+        return made
+
+    def _new_name(self, wanted: str) -> str:
+        """A name that neither a tensor nor a node has yet."""
         made, again = wanted, 1
         while made in self._taken:
             again += 1
             made = f"{wanted}_{again}"
         self._taken.add(made)
-        scope.types[made] = (origin, elem)
+        return made
+
+    def _cast(self, source: str, target: str, elem: int) -> onnx.NodeProto:
+        import onnx
+
+        made = onnx.NodeProto(op_type="Cast", name=self._new_name(f"{target}_cast"))
+        made.input.append(source)
+        made.output.append(target)
+        made.attribute.add(name="to", type=onnx.AttributeProto.INT, i=elem)
         return made
 
     # Bodies
@@ -302,16 +316,6 @@ def _after_cast(scope: _Scope, node: PlannedNode, source: _Tensor | None, made: 
     else:
         known = source.exact
     return known if OF_ELEM[made.elem] in known else frozenset()
-
-
-def _cast(source: str, target: str, elem: int) -> onnx.NodeProto:
-    import onnx
-
-    made = onnx.NodeProto(op_type="Cast", name=f"{target}_cast")
-    made.input.append(source)
-    made.output.append(target)
-    made.attribute.add(name="to", type=onnx.AttributeProto.INT, i=elem)
-    return made
 
 
 def _renamed(proto: onnx.NodeProto, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> onnx.NodeProto:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
+from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.work import clear
@@ -127,11 +128,10 @@ class _Run:
         if not self._all:
             raise errors.UsageError("no node of this model can be computed in another precision", next_steps=_why(self))
         try:
-            self._until_spent(self._try_ends)
-            if self.best is None:
-                raise errors.Interrupted(f"stopped by {self._stopped} before anything was found")
-            self._search()
-            self._write(self.best)
+            best = self._searched()
+            while best is None:  # an answer was taken back: ask again from there, all others being remembered
+                best = self._searched()
+            self._write(best)
             self._settle()
         except (KeyboardInterrupt, errors.Interrupted) as stop:
             raise errors.Interrupted(self._left(), kept=self._rescue()) from stop
@@ -147,6 +147,21 @@ class _Run:
         if self._job.target.names is not None:
             write_names(found, self._job.target.names)
         return found
+
+    def _searched(self) -> tuple[int, ...] | None:
+        """Check both ends and search; None if a person has taken an answer back. Raises Interrupted if a limit came
+        before there was anything to write.
+        """
+        try:
+            self._until_spent(self._try_ends)
+            if self.best is None:
+                raise errors.Interrupted(f"stopped by {self._stopped}")
+            self._search()
+        except UndoError:
+            if self._trials.take_back() is None:
+                self._listener(events.Remark("there is no answer to take back"))
+            self.best, self._proven = None, False
+        return self.best
 
     # Both ends
 

@@ -1,8 +1,8 @@
 """What can be said of an operator's precision: from the types that ONNX's own schemas allow, not from a list of ours.
 
 A layer can be computed in a type if the type variables that its floating-point inputs share with its outputs allow it.
-All other inputs (scales and regions of Resize, the k of TopK, axes) keep the type they have. So do nodes with none
-such: those that make values (Constant, Range, RandomNormal), compare or choose them (Greater, ArgMax,
+All other inputs (scales and regions of Resize, statistics of BatchNormalization, axes) keep the type they have. So do
+nodes with none such: those that make values (Constant, Range, RandomNormal), compare or choose them (Greater, ArgMax,
 NonMaxSuppression), convert them, and operators that no schema is known of.
 """
 
@@ -74,8 +74,10 @@ def part_of(node: onnx.NodeProto, opset: int, elem: ElementOf, needed: frozenset
     formal = _formal(node.op_type, opset)
     if formal is None:
         return Part(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
-    inputs = _changing(node.input, formal.inputs, formal.shared, elem)
     outputs = _changing(node.output, formal.outputs, formal.shared, elem)
+    given = {_at(formal.outputs, place) for place in outputs}
+    shared = {variable: types for variable, types in formal.shared.items() if variable in given}
+    inputs = _changing(node.input, formal.inputs, shared, elem)
     if not inputs or not outputs:
         return Part(Role.FIXED)
     variables = {_at(formal.inputs, place) for place in inputs} | {_at(formal.outputs, place) for place in outputs}
@@ -94,7 +96,6 @@ class _Formal:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    variadic: tuple[bool, bool]
     shared: dict[str, frozenset[int]]
 
 
@@ -116,7 +117,7 @@ def _formal(op_type: str, opset: int) -> _Formal | None:
         for constraint in schema.type_constraints
     }
     shared = {variable: types for variable, types in allowed.items() if variable in both and types}
-    return _Formal(inputs, outputs, (_repeats(schema.inputs), _repeats(schema.outputs)), shared)
+    return _Formal(inputs, outputs, shared)
 
 
 def _variable(formal: onnx.defs.OpSchema.FormalParameter) -> str:
@@ -124,12 +125,6 @@ def _variable(formal: onnx.defs.OpSchema.FormalParameter) -> str:
 
     variadic = formal.option == defs.OpSchema.FormalParameterOption.Variadic
     return "" if variadic and not formal.is_homogeneous else str(formal.type_str)
-
-
-def _repeats(formals: Iterable[onnx.defs.OpSchema.FormalParameter]) -> bool:
-    from onnx import defs
-
-    return any(formal.option == defs.OpSchema.FormalParameterOption.Variadic for formal in formals)
 
 
 def _at(variables: tuple[str, ...], place: int) -> str:

@@ -2,7 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -257,6 +260,39 @@ def test_a_model_without_layers_says_why(here: Path, capsys) -> None:
     save(made, here / "m.onnx")
     assert precision("m.onnx", "--check", sys.executable, "-c", "pass", "{}") == 2
     assert "no schema of com.example.Fused is known" in capsys.readouterr().err
+
+
+def test_a_person_is_asked_and_may_take_an_answer_back(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """n2 is the one; the first look at it goes wrong."""
+    save(exps(4), here / "m.onnx")
+    told: list[str] = []
+
+    def answer(question: str) -> str:
+        assert "[p]ass or [f]ail" in question
+        right = "f" if "n2" in _low(Path("polygraphy_debug.onnx")) else "p"
+        undo = told[-1:] == ["wrong"]
+        told.append("undo" if undo else "wrong" if len(told) == 2 else right)
+        return {"undo": "u", "wrong": "f" if right == "p" else "p"}.get(told[-1], right)
+
+    monkeypatch.setattr("builtins.input", answer)
+    assert precision("m.onnx", "-o", "mixed.onnx", "--list", "l.txt") == 0
+    assert Path("l.txt").read_text().split() == ["n2"]
+    assert "undo" in told
+
+
+def test_sigterm_keeps_the_best_so_far(here: Path) -> None:
+    save(exps(24), here / "m.onnx")
+    code = "import time\nn = len([i for i in range(24) if f'n{i}' in high])\ntime.sleep(60 if 0 < n < 12 else 0)\n"
+    check = looking(here, code + "sys.exit(not {'n3'} <= high)")
+    words = [sys.executable, "-m", "biopsy", "debug", "precision", "m.onnx", "-o", "mixed.onnx", "--jobs", "1", *check]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        time.sleep(6)
+        running.send_signal(signal.SIGTERM)
+        told = running.communicate(timeout=60)[0]
+    assert running.returncode == 5, told
+    assert "mixed.onnx, which passes" in told
+    assert "n3" not in _low(Path("mixed.onnx"))
+    assert sorted(path.name for path in here.iterdir()) == ["check.py", "m.onnx", "mixed.onnx"]
 
 
 # Engines and int8
