@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, run_building, run_options, trt_options
+from biopsy.cli import option_groups, run_options, trt_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -48,7 +48,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     option_groups.add_inputs(parser)
     option_groups.add_comparing(parser)
     run_options.add(parser)
-    run_building.add(parser)
     trt_options.add(parser)
 
 
@@ -90,6 +89,7 @@ class Findings:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
+    from biopsy.cli.run_building import require_possible
     from biopsy.cli.run_settings import golden_values, inputs_of, model_of, require_writable, tolerances_of
     from biopsy.engines.registry import create
 
@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     for ignored in option_groups.ignored_settings(args):
         console.warn(f"{ignored}; with --engine, write it after the name")
     engines = [create(spec) for spec in specs]
-    run_building.require_possible(args, engines)
+    require_possible(args, engines)
     tolerances, stats = tolerances_of(args)
     require_writable(args)
     golden = golden_values(args.load_outputs or ())
@@ -158,9 +158,10 @@ def _run_one(
     """Run one engine, in memory or into the recorder's file. Raises EngineFailure."""
     if recorder is not None:
         return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
+    from biopsy.cli.run_building import session_of
     from biopsy.engines.runner import run_session, runner_name
 
-    session = run_building.session_of(engine, model, feeder.inputs, args, console)
+    session = session_of(engine, model, feeder.inputs, args, console)
     if args.build_only:
         console.note(f"{engine.label} {engine.version()} has built the model")
         return Ran(engine, remarks=tuple(session.remarks))

@@ -19,19 +19,6 @@ _NEEDS_A_RUN = ("load_outputs", "save_outputs", "save_inputs", "compare_with", "
 """Options that ask for what only running gives."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """What is built and kept."""
-    group = parser.add_argument_group("building")
-    group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
-    group.add_argument(
-        "--save-engine",
-        type=Path,
-        metavar="FILE",
-        help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
-        "Runtime; MODEL may be such a file too",
-    )
-
-
 def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> None:
     """Raise UsageError for options that contradict each other, or that no engine here can follow."""
     if args.build_only:

@@ -28,7 +28,7 @@ _COMPARISONS: dict[str, frozenset[str]] = {
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    """The limits of other figures than the tolerances', noise, report, memory."""
+    """The limits of other figures than the tolerances', noise, what is built, report, memory."""
     add_limits(parser)
     group = parser.add_argument_group("a bug, or only rounding")
     group.add_argument(
@@ -42,6 +42,15 @@ def add(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[OUTPUT:]TIMES",
         help="how many times the error of plain float32 still is rounding (default: 10)",
+    )
+    group = parser.add_argument_group("building")
+    group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
+    group.add_argument(
+        "--save-engine",
+        type=Path,
+        metavar="FILE",
+        help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
+        "Runtime; MODEL may be such a file too",
     )
     group = parser.add_argument_group("report and memory")
     group.add_argument("--report", type=Path, metavar="FILE.json", help="write what was found as JSON too")

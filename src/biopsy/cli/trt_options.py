@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import NamedTuple
 
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
-
-
-class _Words(NamedTuple):
-    """An option that takes values: its spellings, the setting they stand for, and its help."""
-
-    names: tuple[str, ...]
-    setting: str
-    metavar: str
-    help: str
-    many: bool = True
 
 
 _SWITCHES = {
@@ -42,21 +31,23 @@ _BUILDER_FLAGS = {
 }
 """Flag -> TensorRT's builder flag."""
 
+_ONE, _MANY = False, True
 _WORDS = (
-    _Words(("--trt-min-shapes",), "min_shapes", "NAME:[d0,...]", "smallest shapes of inputs"),
-    _Words(("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", "shapes of inputs to be fastest for"),
-    _Words(("--trt-max-shapes",), "max_shapes", "NAME:[d0,...]", "greatest shapes of inputs"),
-    _Words(("--trt-outputs",), "outputs", "NAME", "tensors of TensorRT's network to return; 'mark all': every one"),
-    _Words(("--pool-limit", "--memory-pool-limit"), "pool", "POOL:SIZE", "limits of memory pools: workspace:16M"),
-    _Words(("--workspace",), "pool.workspace", "SIZE", "the same for the pool workspace", many=False),
-    _Words(("--load-timing-cache",), "load_timing_cache", "FILE", "a timing cache to begin with", many=False),
-    _Words(("--save-timing-cache",), "save_timing_cache", "FILE", "where to keep the timing cache", many=False),
-    _Words(("--builder-optimization-level",), "optimization", "LEVEL", "0 to 5", many=False),
-    _Words(("--hardware-compatibility-level",), "hardware_compatibility", "LEVEL", "such as ampere_plus", many=False),
-    _Words(("--tactic-sources",), "tactic_sources", "NAME", "tactic sources to use, and no others"),
-    _Words(("--onnx-flags",), "onnx_flags", "NAME", "flags of the ONNX parser, such as native_instancenorm"),
-    _Words(("--plugins",), "plugins", "FILE", "libraries of plug-ins to load"),
+    (("--trt-min-shapes",), "min_shapes", "NAME:[d0,...]", _MANY, "smallest shapes of inputs"),
+    (("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", _MANY, "shapes of inputs to be fastest for"),
+    (("--trt-max-shapes",), "max_shapes", "NAME:[d0,...]", _MANY, "greatest shapes of inputs"),
+    (("--trt-outputs",), "outputs", "NAME", _MANY, "tensors of TensorRT's network to return; 'mark all': every one"),
+    (("--pool-limit", "--memory-pool-limit"), "pool", "POOL:SIZE", _MANY, "limits of memory pools: workspace:16M"),
+    (("--workspace",), "pool.workspace", "SIZE", _ONE, "the same for the pool workspace"),
+    (("--load-timing-cache",), "load_timing_cache", "FILE", _ONE, "a timing cache to begin with"),
+    (("--save-timing-cache",), "save_timing_cache", "FILE", _ONE, "where to keep the timing cache"),
+    (("--builder-optimization-level",), "optimization", "LEVEL", _ONE, "0 to 5"),
+    (("--hardware-compatibility-level",), "hardware_compatibility", "LEVEL", _ONE, "such as ampere_plus"),
+    (("--tactic-sources",), "tactic_sources", "NAME", _MANY, "tactic sources to use, and no others"),
+    (("--onnx-flags",), "onnx_flags", "NAME", _MANY, "flags of the ONNX parser, such as native_instancenorm"),
+    (("--plugins",), "plugins", "FILE", _MANY, "libraries of plug-ins to load"),
 )
+"""Options with values: spellings, the setting they stand for, what a value is, whether there may be several, help."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -64,23 +55,17 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
     for flag, (setting, text) in _SWITCHES.items():
         group.add_argument(flag, dest=f"trt_{setting}", action="store_true", help=text)
-    for words in _WORDS:
-        nargs = {"nargs": "+"} if words.many else {}
-        group.add_argument(
-            *words.names,
-            dest=_dest(words),
-            metavar=words.metavar,
-            help=words.help,
-            **nargs,  # type: ignore[arg-type]
-        )
+    for names, setting, metavar, many, text in _WORDS:
+        nargs = "+" if many else None
+        group.add_argument(*names, dest=_dest(setting), metavar=metavar, nargs=nargs, help=text)
     for flag, name in _BUILDER_FLAGS.items():
         group.add_argument(
             flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
         )
 
 
-def _dest(words: _Words) -> str:
-    return f"trt_{words.setting.replace('.', '_')}"
+def _dest(setting: str) -> str:
+    return f"trt_{setting.replace('.', '_')}"
 
 
 def settings(args: argparse.Namespace) -> dict[str, str | None]:
@@ -89,14 +74,14 @@ def settings(args: argparse.Namespace) -> dict[str, str | None]:
     for setting, _ in _SWITCHES.values():
         if getattr(args, f"trt_{setting}", False):
             found[setting] = None
-    for words in _WORDS:
-        value = getattr(args, _dest(words), None)
+    for _, setting, _, many, _ in _WORDS:
+        value = getattr(args, _dest(setting), None)
         if value is None:
             continue
-        if words.setting == "pool":
+        if setting == "pool":
             found |= {f"pool.{pool}": limit for pool, _, limit in (word.partition(":") for word in value)}
         else:
-            found[words.setting] = "+".join(value) if words.many else value
+            found[setting] = "+".join(value) if many else value
     flags: Sequence[str] | None = getattr(args, "trt_flags", None)
     if flags:
         found["flags"] = "+".join(flags)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.cli.option_groups import add_weights_folder
-from biopsy.cli.run_building import is_built
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -51,6 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
+    from biopsy.cli.run_building import is_built
+
     if is_built(args.model):
         _show_built(args.model, bool({*MODES[args.mode], *args.show}), console)
         return 0
