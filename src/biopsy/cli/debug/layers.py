@@ -97,7 +97,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
     from biopsy.cli.debug.check_options import ended_politely
-    from biopsy.cli.debug.layers_report import Report, say_result
+    from biopsy.cli.debug.layers_report import LayersReport, say_result
     from biopsy.evidence.examine import Examination
 
     _require_sense(args)
@@ -106,7 +106,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with (
         tempfile.TemporaryDirectory(prefix="biopsy-", dir=args.work_dir, ignore_cleanup_errors=True) as scratch,
         ended_politely(),
-        Report(console, args.events) as report,
+        LayersReport(console, args.events) as report,
     ):
         examination = Examination(question, Path(scratch), report)
         report.model(question.index, args.model)

@@ -7,11 +7,10 @@ import math
 import shlex
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.cli.progress import COLUMN, EventLog, LiveLine, time_left
+from biopsy.cli.progress import COLUMN, Report, time_left
 from biopsy.model.weight_text import count, printable, size_text
 
 if TYPE_CHECKING:
@@ -30,25 +29,12 @@ _STAGES = {
 _MOST_LABELS = 12
 
 
-class Report:
-    """Listens to an examination: lines and one live line; events into the file ``log``."""
+class LayersReport(Report):
+    """Listens to an examination."""
 
     def __init__(self, console: Console, log: Path | None) -> None:
-        self._console = console
-        self._log = EventLog(log)
-        self._live = LiveLine(console)
+        super().__init__(console, log)
         self._stage = ""
-        self._started = time.monotonic()
-
-    def __enter__(self) -> Report:
-        self._log.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.stop()
-        self._log.__exit__(kind, value, trace)
 
     def model(self, index: ModelIndex, path: Path) -> None:
         """Say what was understood."""
@@ -63,24 +49,16 @@ class Report:
             )
         )
 
-    def __call__(self, event: events.Event) -> None:
-        """Take one event: log it, show it."""
-        self._log.write(event)
-        if isinstance(event, events.Measured):
-            self._progress(event)
-            return
-        self._live.stop()
-        if isinstance(event, events.ModelRead):
-            inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
-            what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
-            line(self._console, "model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
-        elif isinstance(event, events.Recorded):
-            what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
-            line(self._console, "recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
-        elif isinstance(event, events.Remark):
-            (self._console.warn if event.grave else self._console.note)(event.text)
+    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802 -- named after the event
+        inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
+        what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
+        self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
 
-    def _progress(self, event: events.Measured) -> None:
+    def _on_Recorded(self, event: events.Recorded) -> None:  # noqa: N802
+        what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
+        self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
+
+    def _on_Measured(self, event: events.Measured) -> None:  # noqa: N802
         if event.stage != self._stage:
             self._stage, self._started = event.stage, time.monotonic()
         spent = time.monotonic() - self._started
