@@ -54,7 +54,11 @@ COMMANDS: tuple[Command, ...] = (
     Command(("inspect", "data"), "biopsy.cli.inspect.data", "show statistics of saved inputs or outputs"),
     Command(("inspect", "capability"), "biopsy.cli.inspect.capability", "show which nodes an engine refuses, and why"),
     Command(("inspect", "tactics"), "biopsy.cli.inspect.tactics", "show what an engine chose for each layer"),
-    Command(("inspect", "diff-tactics"), "biopsy.cli.inspect.diff_tactics", "the same as 'debug diff-tactics'"),
+    Command(
+        ("inspect", "diff-tactics"),
+        "biopsy.cli.inspect.diff_tactics",
+        "tell which choices of an engine go with bad builds",
+    ),
     Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
     Command(("surgeon", "extract"), "biopsy.cli.surgeon.extract", "cut a subgraph out of a model"),
     Command(("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -81,7 +81,7 @@ CheckFor = Callable[[Change], Check]
 
 def build_repeatedly(
     plan: Plan, check_for: CheckFor, tally: Tally, listener: events.Listener = events.ignore
-) -> Iterator[Iteration]:
+) -> Generator[Iteration, None, None]:
     """Build, check and sort as often as the plan says; yields each iteration when it is over.
 
     A build that fails is INVALID, unless building is what is checked. Raises CheckError if a check cannot be run, and

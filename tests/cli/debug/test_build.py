@@ -132,7 +132,7 @@ def test_a_record_tells_settings_and_layers_by_the_models_nodes_and_the_outcome(
 
 def test_the_check_runs_in_the_environment_of_the_build(here: Path, capsys):
     code = "sys.exit(os.environ['SOME_VARIABLE'] == 'b' or os.environ['BIOPSY_ENGINE'] != sys.argv[2])"
-    vary = ("--vary", "env.SOME_VARIABLE=a,b", "--until", "10")
+    vary = ("--vary", "env.SOME_VARIABLE=a,b", "--until", "8")
     assert build("--onnxrt", *vary, "--check", *script(code)) == 0
     shown = capsys.readouterr().out
     assert "env.SOME_VARIABLE=b explains it" in shown
@@ -174,7 +174,7 @@ def test_values_may_be_drawn_by_lot_always_the_same_ones_for_a_seed(here: Path, 
     drawn = []
     for attempt in range(2):
         words = ("--vary", "threads=1,2,3", "--seed", "5", "--save-tactics", "t.json", "--art-dir", f"a{attempt}")
-        assert build("--onnxrt", *words, "--until", "6", "--check", *script("sys.exit(0)")) == 0
+        assert build("--onnxrt", *words, "--until", "4", "--check", *script("sys.exit(0)")) == 0
         drawn.append([record["settings"]["threads"] for record in records(f"a{attempt}")])
     assert drawn[0] == drawn[1]
     assert len(set(drawn[0])) > 1

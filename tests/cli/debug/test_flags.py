@@ -59,6 +59,7 @@ def test_the_bug_of_the_layer_normalization_is_switched_off_by_its_fusion_alone(
     assert "optimization=extended                      still fails" in shown
 
 
+@pytest.mark.slow
 def test_the_precision_of_openvino_is_named(here: Path, capsys):
     pytest.importorskip("openvino", reason="openvino is not installed: pip install 'biopsy[openvino]'")
     save(transformer(24), here / "model.onnx")

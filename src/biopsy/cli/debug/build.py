@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 import time
@@ -124,8 +125,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with check_options.ended_politely(), _Display(console, args, plan) as display:
         try:
             display.plan()
-            for iteration in build_repeatedly(plan, check_for, tally, display):
-                display.ended(iteration, tally)
+            with contextlib.closing(build_repeatedly(plan, check_for, tally, display)) as builds:
+                for iteration in builds:
+                    display.ended(iteration, tally)
         except KeyboardInterrupt:
             interrupted = True
         finally:
