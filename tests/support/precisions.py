@@ -13,24 +13,31 @@ TRIPS = 3000
 
 
 class Network:
-    """A chain of well-behaved layers, into which others are put; ``x`` is its end so far."""
+    """A chain of well-behaved layers, into which others are put; ``x`` is its end so far.
 
-    def __init__(self) -> None:
+    All names begin with ``prefix``, except those of layers that are given one.
+    """
+
+    def __init__(self, x: str = "x", width: int = WIDTH, prefix: str = "") -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
-        self.x = "x"
+        self.x = x
+        self._width = width
+        self._prefix = prefix
         self._random = np.random.default_rng(3)
 
     def weight(self, values: object) -> str:
-        name = f"w{len(self.weights)}"
+        name = f"{self._prefix}w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(np.asarray(values, np.float32), name))
         return name
 
     def node(self, op: str, *inputs: str, name: str = "", **attributes: object) -> None:
         number = len(self.nodes)
-        name = name or f"n{number}"
-        self.nodes.append(helper.make_node(op, [self.x, *inputs], [f"t{number}"], name=name, **attributes))
-        self.x = f"t{number}"
+        name = name or f"{self._prefix}n{number}"
+        self.nodes.append(
+            helper.make_node(op, [self.x, *inputs], [f"{self._prefix}t{number}"], name=name, **attributes)
+        )
+        self.x = f"{self._prefix}t{number}"
 
     def plain(self, blocks: int) -> None:
         for _ in range(blocks):
@@ -40,7 +47,7 @@ class Network:
 
     def overflow(self, name: str) -> None:
         """A factor that is no finite fp16, of what is as small as it is large."""
-        small, large = np.ones(WIDTH), np.ones(WIDTH)
+        small, large = np.ones(self._width), np.ones(self._width)
         small[0], large[0] = 1e-5, 1e5
         self.node("Mul", self.weight(small))
         self.node("Mul", self.weight(large), name=name)

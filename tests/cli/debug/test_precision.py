@@ -111,21 +111,20 @@ def test_four_layers_of_a_transformer_of_400_nodes(here: Path) -> None:
 
 
 def _spoil(made: onnx.ModelProto) -> list[str]:
-    """Put three factors behind layers that fp16 cannot hold, each with its inverse, which it can."""
+    """Put three factors that fp16 cannot hold and a long sum between the layers; returns what must be high."""
     nodes = list(made.graph.node)
-    wanted = []
-    for at, place in enumerate((60, 200, 330)):
-        for number, node in enumerate(nodes):
-            if number >= place and node.op_type == "MatMul" and node.input[1].startswith("w"):
-                break
-        small, large = np.ones(16), np.ones(16)
-        small[0], large[0] = 1e-5, 1e5
-        made.graph.initializer.extend([weight(f"small{at}", *small), weight(f"large{at}", *large)])
-        first = helper.make_node("Mul", [node.input[0], f"small{at}"], [f"small_{at}"], name=f"small_{at}")
-        second = helper.make_node("Mul", [f"small_{at}", f"large{at}"], [f"large_{at}"], name=f"large_{at}")
-        node.input[0] = f"large_{at}"
-        nodes[number:number] = [first, second]
-        wanted.append(f"large_{at}")
+    wanted = ["factor_a", "factor_b", "running_sum", "factor_c"]
+    for place, name in zip((60, 150, 262, 330), wanted, strict=True):
+        number = next(
+            number
+            for number, node in enumerate(nodes)
+            if number >= place and node.op_type == "MatMul" and node.input[1].startswith("w")
+        )
+        network = Network(nodes[number].input[0], 16, f"{name}_")
+        (network.accumulation if name == "running_sum" else network.overflow)(name)
+        nodes[number].input[0] = network.x
+        nodes[number:number] = network.nodes
+        made.graph.initializer.extend(network.weights)
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del made.graph.node[:]
     made.graph.node.extend(copies)
