@@ -31,7 +31,7 @@ from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.reduction.job import Job, run_job
 from biopsy.reduction.problem import Cut
-from biopsy.reduction.remembering import Remembering
+from biopsy.reduction.remembering import Remembering, digest_of_feeds
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Mode, Selection
 from biopsy.reduction.steadiness import Repeating
@@ -183,7 +183,10 @@ def reduce(
             crew=Crew(jobs, executor),
             budget=Budget(max_checks, max_seconds),
             repeating=Repeating(repeat, confidence),
-            remembering=Remembering(None if journal is None else Path(journal)),
+            remembering=Remembering(
+                None if journal is None else Path(journal),
+                about={} if journal is None else {"inputs": digest_of_feeds(inputs or ())},
+            ),
         )
         return run_job(_index(model), _as_check(check, candidate, takes, jobs), job, listener)
 

@@ -56,7 +56,12 @@ def write_iteration(path: Path, iteration: int) -> None:
 
 
 def require_distinct(files: Sequence[Path], reserved: Path) -> None:
-    """Raise UsageError if an artifact is the result file: it would be moved away."""
+    """Raise UsageError if an artifact is the result file, or a folder that stands there already: it would be moved."""
     for file in files:
+        if file.is_dir():
+            raise errors.UsageError(
+                f"{file} is given as an artifact, and it is a folder that stands there already: it would be moved away",
+                next_steps=["name the files, or a folder that the check makes anew each time"],
+            )
         if file.resolve() == reserved.resolve():
             raise errors.UsageError(f"{file} is given as an artifact and as the output: it would be moved away")

@@ -118,7 +118,7 @@ class CommandCheck:
                 raise _cannot_start(words, error) from error
             pipe.handed_on()
             try:
-                return process.attend(running, pipe.reading, self._limits, stop)
+                return process.attend(running, pipe.reading, lambda: self._limits, stop)
             finally:
                 running.close()
 

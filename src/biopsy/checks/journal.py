@@ -27,6 +27,9 @@ from biopsy.model.write import cannot_write, require_writable
 FRESH = "--fresh    starts over, and keeps the old journal aside"
 """The next step where a journal cannot be used."""
 
+OF_A_FILE = "file "
+"""How the names begin that stand for files; one that was not there at first is a product, not a condition."""
+
 _APPLICATION = int.from_bytes(b"biop", "big")
 _VERSION = 1
 _TABLES = (
@@ -270,7 +273,8 @@ def require_same_identity(
     then: Mapping[str, str], now: Mapping[str, str], what: str, *, kept: str, next_steps: Sequence[str]
 ) -> None:
     """Raise UsageError that names what differs between the reduction ``what`` was written by and this one."""
-    differing = [name for name in {**now, **then} if then.get(name) != now.get(name)]
+    made_since = {name for name in now if name.startswith(OF_A_FILE) and name not in then}  # by the check itself
+    differing = [name for name in {**now, **then} if then.get(name) != now.get(name) and name not in made_since]
     if not differing:
         return
     lines = [f"{what} belongs to another reduction; what differs is:"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ Cause = Literal["itself", "time", "memory", "stop"]
 _GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 _LAST_WAIT = 30.0  # seconds after SIGKILL: what sleeps in the kernel until then will not end
 _LOOK_AT_MEMORY = 0.05  # seconds
+_LOOK_AT_LIMITS = 10.0  # seconds, while there is none
+_LONGEST_WAIT = 3600.0  # seconds; poll() counts milliseconds in an int
 _LOOK_AT_STATUS = 0.005  # seconds, where no descriptor tells of a process's end
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MOST_DRAINED = 1 << 20  # bytes read after the end, for what still writes then was not ended by us
@@ -106,7 +109,7 @@ class Process:
 
     def status(self) -> int | None:
         """Its status if it has ended; whoever it left behind in its group is ended first, while its number is ours."""
-        if self._end is not None and not select.select([self._end], [], [], 0)[0]:
+        if self._end is not None and not _readable([self._end], 0):
             return None
         if self._end is None and self._popen.poll() is None:
             return None
@@ -147,10 +150,11 @@ class Pipe:
             self.writing = -1
 
 
-def attend(running: Running, output: int, limits: Limits, stop: Stop | None = None) -> Ended:
+def attend(running: Running, output: int, limits: Callable[[], Limits], stop: Stop | None = None) -> Ended:
     """Watch a run until it has ended, and end it if it reaches a limit or is not wanted any more.
 
-    ``output`` is the end to read of the pipe that it prints into. Whatever happens here, it has ended afterwards.
+    ``limits`` are asked again and again: a limit may become known only while it runs. ``output`` is the end to read of
+    the pipe that it prints into. Whatever happens here, it has ended afterwards.
     """
     watch = _Watch(running, output, limits, stop)
     try:
@@ -163,14 +167,15 @@ def attend(running: Running, output: int, limits: Limits, stop: Stop | None = No
 class _Watch:
     """The state of ``attend``: who is listened to, and what has been decided."""
 
-    def __init__(self, running: Running, output: int, limits: Limits, stop: Stop | None) -> None:
+    def __init__(self, running: Running, output: int, limits: Callable[[], Limits], stop: Stop | None) -> None:
         self._running = running
         self._limits = limits
         self._stop = stop
         self._output: int | None = output
         self._kept = _Kept()
         self._cause: Cause = "itself"
-        self._deadline = None if limits.seconds is None else time.monotonic() + limits.seconds
+        self._started = time.monotonic()
+        self._end_by: float | None = None  # when the next, harder step is due, once it was told to end
         self._killed = False
 
     def until_the_end(self) -> Ended:
@@ -182,30 +187,39 @@ class _Watch:
 
     def _wait(self) -> None:
         stop = self._stop if self._cause == "itself" else None
-        listened = [self._running.fileno(), self._output, None if stop is None else stop.fileno()]
-        readable, _, _ = select.select([one for one in listened if one is not None], [], [], self._patience())
+        listened = (self._running.fileno(), self._output, None if stop is None else stop.fileno())
+        readable = _readable([one for one in listened if one is not None], self._patience())
         if self._output in readable:
             self._read()
         if stop is not None and stop.fileno() in readable:
             self._end_because("stop")
 
-    def _patience(self) -> float | None:
-        times = [] if self._deadline is None else [max(0.0, self._deadline - time.monotonic())]
-        if self._limits.memory is not None and self._cause == "itself":
+    @property
+    def _deadline(self) -> float | None:
+        if self._cause != "itself":
+            return self._end_by
+        seconds = self._limits().seconds
+        return None if seconds is None else self._started + seconds
+
+    def _patience(self) -> float:
+        deadline = self._deadline
+        times = [_LOOK_AT_LIMITS] if deadline is None else [max(0.0, deadline - time.monotonic())]
+        if self._limits().memory is not None and self._cause == "itself":
             times.append(_LOOK_AT_MEMORY)
         if self._running.fileno() is None:
             times.append(_LOOK_AT_STATUS)
-        return min(times, default=None)
+        return min(times)
 
     def _decide(self) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        deadline = self._deadline
+        if deadline is not None and time.monotonic() >= deadline:
             if self._cause == "itself":
                 self._end_because("time")
             elif not self._killed:
                 self._kill()
             else:
                 raise errors.CheckError(f"the check (process {self._running.pid}) does not end, not even by SIGKILL")
-        limit = self._limits.memory
+        limit = self._limits().memory
         if limit is not None and self._cause == "itself" and memory_of_session(self._running.pid) > limit:
             self._end_because("memory")
 
@@ -213,14 +227,14 @@ class _Watch:
         self._cause = cause
         if self._running.patient and cause != "memory":
             signal_group(self._running.pid, signal.SIGTERM)
-            self._deadline = time.monotonic() + _GRACE
+            self._end_by = time.monotonic() + _GRACE
         else:
             self._kill()
 
     def _kill(self) -> None:
         end_group(self._running.pid)
         self._killed = True
-        self._deadline = time.monotonic() + _LAST_WAIT
+        self._end_by = time.monotonic() + _LAST_WAIT
 
     def _read(self) -> None:
         assert self._output is not None
@@ -256,6 +270,14 @@ class _Kept:
         if self.seen <= len(self._start) + KEPT_OUTPUT:
             return bytes(self._start + self._end)
         return bytes(self._start) + b"\n[... cut by biopsy ...]\n" + bytes(self._end[-KEPT_OUTPUT:])
+
+
+def _readable(descriptors: Sequence[int], seconds: float) -> set[int]:
+    """Those that can be read, once one can or the time is up; of any number, which select() cannot tell."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(math.ceil(1000 * min(seconds, _LONGEST_WAIT)))}
 
 
 def signal_group(leader: int, number: signal.Signals) -> None:

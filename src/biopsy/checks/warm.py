@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,9 +82,10 @@ class WarmCheck(CommandCheck):
         zygote = self._zygote
         if zygote is not None:
             try:
-                return zygote.check(words, told, self._limits, stop)
+                return zygote.check(words, told, lambda: self._limits, stop)
             except ZygoteGoneError:
                 self._lose(zygote)
+                told.unlink(missing_ok=True)  # what the fork may have said of itself is not what this run will say
         return super()._run(words, told, stop)
 
     def _lose(self, zygote: Zygote) -> None:
@@ -141,7 +142,7 @@ class Zygote:
         self._warming = threading.Lock()
         self._warm = False
 
-    def check(self, words: Sequence[str], told: Path, limits: Limits, stop: Stop | None) -> Ended:
+    def check(self, words: Sequence[str], told: Path, limits: Callable[[], Limits], stop: Stop | None) -> Ended:
         """Run one check in a fork. Raises ZygoteGoneError."""
         self._wait_until_warm()
         connection = self._free.get()

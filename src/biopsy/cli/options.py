@@ -55,6 +55,10 @@ def _dim(option: str, word: str, text: str) -> Dim:
     return text
 
 
+_LARGEST_COUNT = 1_000_000
+_LONGEST_TIME = 1e8  # seconds: three years
+
+
 def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text)
@@ -65,16 +69,17 @@ def byte_size(text: str) -> int:
 
 def duration(text: str) -> float:
     """``90``, ``90s``, ``10m`` or ``1.5h`` -> seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text)
-    if found is None or float(found[1]) == 0:
+    found = re.fullmatch(r"(\d*\.?\d+)\s*([smh]?)", text)
+    seconds = 0.0 if found is None else float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    if not 0 < seconds <= _LONGEST_TIME:
         raise errors.UsageError(f"{text!r} is no time: write 90s, 10m or 1.5h")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    return seconds
 
 
 def positive(text: str) -> int:
     """A whole number, 1 or more."""
-    if not text.isdecimal() or int(text) < 1:
-        raise errors.UsageError(f"{text!r} is no whole number above 0")
+    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_COUNT:
+        raise errors.UsageError(f"{text!r} is no whole number from 1 to {_LARGEST_COUNT}")
     return int(text)
 
 

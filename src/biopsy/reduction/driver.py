@@ -125,6 +125,11 @@ class Driver:
                 return change.model
 
     @property
+    def is_smaller(self) -> bool:
+        """Whether anything simpler than the original is known to reproduce."""
+        return self.refined is not None or self.best not in (None, self.problem.whole)
+
+    @property
     def left(self) -> int:
         """Nodes of the best model so far."""
         if self.refined is not None:

@@ -75,7 +75,7 @@ class Job:
 
 def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
     """Reduce an indexed model. Raises what ``reduce_problem`` raises, and UsageError for a job that cannot be done."""
-    for path in (job.target.output, job.target.min_good):
+    for path in (job.target.output, job.target.min_good, job.remembering.save):
         if path is not None:
             require_writable(path)
     require_distinct(job.files.artifacts.files, job.target.output)
@@ -128,9 +128,11 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
         finished = found.stopped is None
         return found
     finally:
-        job.remembering.export(journal)
-        if finished or not (journal.found or driver.passing or driver.best not in (None, driver.problem.whole)):
-            journal.remove()
+        try:
+            job.remembering.export(journal)
+        finally:
+            if finished or not (journal.found or driver.passing or driver.is_smaller):
+                journal.remove()
 
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:

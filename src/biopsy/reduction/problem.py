@@ -14,6 +14,7 @@ from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM
 from biopsy.model.weight import raw_tensor
 from biopsy.model.wire import fields, string_field
 from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.recording import Recording
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.tensors.results import Array
@@ -22,6 +23,7 @@ Cut = Literal["auto", "input", "constant"]
 """What becomes of a cut: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""
 
 _SHAPE_LIKE = frozenset({6, 7, BOOL})  # int32, int64, bool: what shapes, indices and masks are made of
+_MOST_ORDERS = 4
 _LARGEST_FROZEN = 16 << 20  # bytes
 
 
@@ -58,6 +60,7 @@ class Problem:
         self._suspects = suspects
         self.ranking = ranking
         self._frozen: dict[tuple[int, int], bytes | None] = {}
+        self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
 
     @property
@@ -84,6 +87,14 @@ class Problem:
     def elements(self) -> int:
         """Elements of all tensors that nodes compute, together; what nobody knows of a shape counts as one."""
         return sum(map(self._types.elements, self.index.producer))
+
+    def order(self, candidate: Candidate) -> list[int]:
+        """The nodes of a candidate, those that belong together next to each other; the last few are remembered."""
+        found = self._orders.pop(candidate.nodes, None) or neighbourhood_order(self.index, candidate.nodes)
+        self._orders[candidate.nodes] = found
+        while len(self._orders) > _MOST_ORDERS:
+            del self._orders[next(iter(self._orders))]
+        return list(found)
 
     def prepare(self) -> None:
         """Find out what every candidate will need, while something else must be waited for."""

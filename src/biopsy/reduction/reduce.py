@@ -216,7 +216,7 @@ def _left(driver: Driver) -> str:
 
 def _rescue(driver: Driver, target: Target) -> str | None:
     """Write the best candidate so far; returns what to tell of it."""
-    if driver.best is None or driver.best == driver.problem.whole:
+    if not driver.is_smaller:
         return None
     try:
         _write_model(driver, driver.best_parts(), target.output, target.external)

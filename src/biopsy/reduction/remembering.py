@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,26 @@ from biopsy.checks.outcome import Check
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.reduction.workspace import remove_files
+from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
     from biopsy.reduction.job import Job
 
-_PACKAGES = ("biopsy", "numpy", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt-rtx-cu13")
+_PACKAGES = (
+    "biopsy",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxruntime-openvino",
+    "onnxruntime-directml",
+    "openvino",
+    "tensorrt",
+    "tensorrt-cu12",
+    "tensorrt-cu13",
+    "tensorrt-rtx-cu13",
+)
 """Distributions whose version decides what a check says."""
 
 _MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
@@ -31,7 +46,8 @@ class Remembering:
     """``journal`` is the file to resume from, None for none; ``fresh`` sets an old one aside.
 
     ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
-    ``files`` are those that answers depend on too, besides those that the check names.
+    ``files`` are those that answers depend on too, besides those that the check names; ``about`` is whatever else they
+    depend on, by name.
     """
 
     journal: Path | None = None
@@ -40,6 +56,7 @@ class Remembering:
     save: Path | None = None
     polygraphy_form: bool = False
     files: tuple[Path, ...] = ()
+    about: Mapping[str, str] = field(default_factory=dict)
 
     def export(self, journal: Journal) -> None:
         """Write the replay that was asked for, if one was."""
@@ -91,10 +108,13 @@ def _remove_what_was_left(job: Job, journal: Path) -> None:
 
 def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, str]]:
     """Names and values of all that outcomes, and so the search, depend on."""
+    from biopsy.checks.journal import OF_A_FILE
+
     yield "model", hashlib.blake2b(index.buffer, digest_size=16).hexdigest()
     for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
         yield f"weights {location}", _state(resolve(index.folder, location))
-    yield from ((f"file {path}", _state(path)) for path in job.remembering.files)
+    yield from ((f"{OF_A_FILE}{path}", _state(path)) for path in job.remembering.files)
+    yield from job.remembering.about.items()
     yield from _of_check(check)
     options = {
         "--mode": job.mode,
@@ -121,14 +141,27 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
 
 
 def _of_check(check: Check) -> Iterator[tuple[str, str]]:
+    from biopsy.checks.journal import OF_A_FILE
+
     yield "check", check.line(Path("{}"))
     if isinstance(check, CommandCheck):
         yield "option --check-timeout", str(check.limit_given)
         yield "option --check-memory", str(check.memory)
-        for word in sorted(set(check.words)):
-            path = Path(word)
-            if word != check.default_name and path.is_file():
-                yield f"file {word}", _state(path)
+        program = shutil.which(check.words[0])
+        named = [*check.words, *(word.partition("=")[2] for word in check.words), *([program] if program else [])]
+        for word in sorted(set(filter(None, named))):
+            if word != check.default_name and Path(word).is_file():
+                yield f"{OF_A_FILE}{word}", _state(Path(word))
+
+
+def digest_of_feeds(feeds: Sequence[Feed]) -> str:
+    """What tells one set of inputs from another."""
+    found = hashlib.blake2b(digest_size=16)
+    for feed in feeds:
+        for name, value in sorted(feed.items()):
+            found.update(f"{name} {value.dtype} {value.shape} ".encode())
+            found.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
+    return found.hexdigest()
 
 
 def _state(path: Path) -> str:

@@ -58,7 +58,8 @@ class Steadiness:
         while True:
             judged = self._trials.again(trial(), wanted)
             tries += 1
-            if judged.outcome is not Outcome.PASSES or not self._worth_another(tries, time.monotonic() - started):
+            said = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
+            if said or not self._worth_another(tries, time.monotonic() - started):
                 return judged, tries
 
     @property
@@ -115,13 +116,12 @@ class Steadiness:
             failed += self._trials.again(trial, _ENOUGH_FAILURES - failed).outcome is Outcome.REPRODUCES
             runs += 1
         self._trials.abandon_all()
-        lower = interval(failed, runs, _Z)[0]
-        self._set(failed, runs, runs_needed(lower, self._repeating.confidence))
+        self._set(failed, runs)
         self._note({"failed": failed, "runs": runs, "needed": self._trials.repetitions})
 
-    def _set(self, failed: int, runs: int, needed: int) -> None:
+    def _set(self, failed: int, runs: int) -> None:
         self.wavers = True
-        self._trials.repetitions = needed
+        self._trials.repetitions = needed = runs_needed(interval(failed, runs, _Z)[0], self._repeating.confidence)
         self._trials.listener(events.Wavers(failed, runs, needed, self._repeating.confidence))
 
     def _remembered(self) -> bool:
@@ -131,7 +131,7 @@ class Steadiness:
             return False
         found = json.loads(noted)
         if found["needed"] > 1:
-            self._set(found["failed"], found["runs"], found["needed"])
+            self._set(found["failed"], found["runs"])
         return True
 
     def _note(self, found: dict[str, int]) -> None:

@@ -514,3 +514,36 @@ def test_what_happens_is_written_as_json_lines(here: Path) -> None:
     ended = [event["number"] for event in events if event["event"] in {"Checked", "Abandoned"}]
     assert begun == sorted(ended) == list(range(len(begun)))
     assert {event["outcome"] for event in events if event["event"] == "Checked"} == {"reproduced", "passed"}
+
+
+def test_an_artifact_that_is_a_folder_already_is_not_moved_away(here: Path, capsys) -> None:
+    save(chain(4), here / "m.onnx")
+    (here / "precious").mkdir()
+    assert reduce("m.onnx", "--artifacts", "precious", "--check", "false", "{}") == 2
+    assert (here / "precious").is_dir()
+    assert "a folder that stands there already" in told(capsys)
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "1e300", "9999999999h", "soon"])
+def test_a_time_limit_is_a_time(here: Path, capsys, seconds: str) -> None:
+    save(chain(4), here / "m.onnx")
+    assert reduce("m.onnx", "--check-timeout", seconds, "--check", "false", "{}") == 2
+    assert "is no time" in told(capsys) or "expected one argument" in told(capsys)
+
+
+def test_a_replay_does_not_overwrite_the_model(here: Path, capsys) -> None:
+    path = save(chain(4), here / "m.onnx")
+    before = path.read_bytes()
+    assert reduce("m.onnx", "-o", "r.onnx", "--save-debug-replay", "m.onnx", "--check", "false", "{}") == 2
+    assert path.read_bytes() == before
+    assert "m.onnx is given twice" in told(capsys)
+
+
+def test_a_log_that_the_check_writes_does_not_hinder_going_on(here: Path, capsys) -> None:
+    save(chain(16), here / "m.onnx")
+    check = script(here, "open('log.txt', 'a').write('x'); sys.exit('n3' in names and 'n9' in names)")
+    words = ["m.onnx", "-o", "r.onnx", "--jobs", "1"]
+    assert reduce(*words, "--max-checks", "9", "--check", *check, "log.txt") == 5
+    assert reduce(*words, "--check", *check, "log.txt") == 0
+    assert "remembered" in told(capsys)
+    assert len(onnx.load("r.onnx").graph.node) == 2

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
 
+_MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
+
 REST_OPTIONS = ("--check", "--check-inference")
 """These take the whole rest of the line, whatever it holds."""
 
@@ -75,7 +77,10 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
 def add_timeout(group: argparse._ArgumentGroup, default: str) -> None:
     """``--check-timeout``; ``default`` says in words what holds without it."""
     group.add_argument(
-        "--check-timeout", type=float, metavar="SECONDS", help=f"end a check that takes longer (default: {default})"
+        "--check-timeout",
+        type=options.duration,
+        metavar="SECONDS",
+        help=f"end a check that takes longer (default: {default})",
     )
 
 
@@ -192,7 +197,7 @@ def jobs_of(args: argparse.Namespace, console: Console) -> int:
 
     if args.check is None:
         return 1
-    jobs: int = args.jobs or processors()
+    jobs: int = min(args.jobs or processors(), _MOST_JOBS)
     shared = {
         "--artifacts": args.artifacts,
         "--iter-info": args.iter_info,

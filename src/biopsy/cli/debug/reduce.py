@@ -262,7 +262,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
     except errors.Interrupted as stop:
-        steps = [f"{_same_line()}    goes on from there"] if stop.kept else []
+        in_place = args.output is not None and args.output.resolve() == args.model.resolve()
+        steps = [f"{_same_line()}    goes on from there"] if stop.kept and not in_place else []
         raise errors.Interrupted(stop.message, kept=stop.kept, next_steps=steps) from stop
     finally:
         check.close()

@@ -47,6 +47,7 @@ def _written(args: argparse.Namespace, output: Path) -> Iterator[tuple[str, Path
         "--iter-inputs": args.iter_inputs,
         "--iter-info": args.iter_info,
         "--events": args.events,
+        "--save-debug-replay": args.save_debug_replay,
     }
     yield from ((option, path) for option, path in files.items() if path is not None)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from biopsy.reduction.candidate import Candidate, Proposal, Round, Search
-from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.problem import Problem
 
 
@@ -21,7 +20,7 @@ def bisect(problem: Problem, target: Candidate) -> Search:
 
 
 def _shortest(problem: Problem, target: Candidate, *, from_end: bool) -> Generator[Round, Candidate | None, Candidate]:
-    order = neighbourhood_order(problem.index, target.nodes)
+    order = problem.order(target)
     count = len(order)
     low, high = 0, count  # 'high' nodes are known to fail; 'low' are known, or taken, to pass
     while high - low > 1:

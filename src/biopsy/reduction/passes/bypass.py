@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
-from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.passes.fewest import fewest
 from biopsy.reduction.problem import Problem
 
@@ -16,7 +15,7 @@ def bypass(problem: Problem, target: Candidate) -> Search:
     Fusion bugs need their few nodes connected while everything between them goes. A bypass changes values, so this
     pass proposes nothing where the check compares with recorded ones.
     """
-    order = neighbourhood_order(problem.index, target.nodes)
+    order = problem.order(target)
     detours = {node: tensors for node in order if (tensors := problem.detours(target, node))}
     if not detours or not problem.may_change_values:
         return

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
-from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.passes.fewest import fewest
 from biopsy.reduction.problem import Problem
 
 
 def sets(problem: Problem, target: Candidate) -> Search:
     """Delta debugging over node sets (Zeller and Hildebrandt 2002), in the order of the graph's neighbourhoods."""
-    order = neighbourhood_order(problem.index, target.nodes)
+    order = problem.order(target)
 
     def propose(kept: Sequence[int]) -> Proposal:
         return Proposal(Candidate(tuple(sorted(kept)), target.bypassed), f"{len(kept)} of {len(order)} nodes")
