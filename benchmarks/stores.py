@@ -99,7 +99,6 @@ def measure(ways: Sequence[Way]) -> list[Reading]:
             totals += [run[3] for run in runs]
             best = [min(run[column] for run in runs) for column in range(3)]
             found.append(Reading(way.name, path.stat().st_size / 1e6, *best))
-            print(row(found[-1], found[0]), flush=True)
     if not np.allclose(totals, totals[0]):
         raise SystemExit(f"the readers do not agree: {totals}")
     return found
@@ -124,21 +123,20 @@ def row(one: Reading, first: Reading) -> str:
     return f"| {one.way} | {one.file_mb:,.0f} | {times} | {one.peak:,.0f} | {one.seconds / first.seconds:,.0f} times |"
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER")
-    peer = str(parser.parse_args().peer.absolute() / "bin" / "python")
-    print(HEAD)
-    measure(
+def table(peer: Path) -> str:
+    """Every way as a page's section; ``peer`` is an environment with Polygraphy."""
+    found = measure(
         [
             Way("biopsy, .safetensors", sys.executable, _OURS, "golden.safetensors"),
             Way("the package safetensors, copying", sys.executable, _PLAIN, "golden.safetensors"),
             Way("biopsy, Polygraphy's JSON", sys.executable, _OURS, "golden.json"),
-            Way("Polygraphy, its JSON", peer, _PEERS, "golden.json"),
+            Way("Polygraphy, its JSON", str(peer / "bin" / "python"), _PEERS, "golden.json"),
         ]
     )
+    return "\n".join([HEAD, *(row(one, found[0]) for one in found)])
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER")
+    print(table(parser.parse_args().peer.absolute()))
