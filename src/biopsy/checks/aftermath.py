@@ -11,6 +11,7 @@ This file imports nothing of biopsy.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -55,11 +56,14 @@ def strike(what: str) -> None:
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
     """A temporary folder that is gone afterwards, also when this process is killed in it."""
-    _watch.start()  # before there is a folder
-    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as folder:
-        register(f"folder {folder}")
-        yield Path(folder)
-    strike(f"folder {folder}")
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
+    register(f"folder {folder}")  # before there is one: who is killed in between leaves nothing
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        strike(f"folder {folder}")
 
 
 class _Watch:
