@@ -66,10 +66,17 @@ class TestResolve:
         with pytest.raises(errors.ModelError, match="link"):
             external.resolve(folder, "w.bin", "w")
 
-    def test_a_link_within_the_folder_is_followed(self, tmp_path: Path) -> None:
+    def test_a_link_within_the_folder_is_refused_as_onnx_does(self, tmp_path: Path) -> None:
         (tmp_path / "real.bin").write_text("x")
         (tmp_path / "w.bin").symlink_to(tmp_path / "real.bin")
-        assert external.resolve(tmp_path, "w.bin") == tmp_path.resolve() / "real.bin"
+        with pytest.raises(errors.ModelError, match="symbolic link"):
+            external.resolve(tmp_path, "w.bin", "w")
+
+    def test_the_folder_itself_may_be_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "real" / "w.bin").write_text("x")
+        (tmp_path / "folder").symlink_to(tmp_path / "real")
+        assert external.resolve(tmp_path / "folder", "w.bin") == tmp_path.resolve() / "real" / "w.bin"
 
 
 class TestLoadInto:

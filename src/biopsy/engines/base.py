@@ -37,6 +37,13 @@ class ModelInput:
     shapes: Mapping[str, Sequence[tuple[int, ...]]] = field(default_factory=dict)
     """Shapes of the values that will be fed, by name of the input, as far as they are known before it is built."""
 
+    def __post_init__(self) -> None:
+        """Raise ModelError if the model refers to a file that it may not read, or that is not there."""
+        from biopsy.model.external import LOCATION, require_safe
+
+        if LOCATION in self.data:
+            require_safe(self.data, self.folder, self.path)
+
 
 @dataclass(frozen=True)
 class Capabilities:

@@ -6,18 +6,25 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import walk
+from biopsy.model.load import parse
 from biopsy.model.storage import BITS, raw_size
 from biopsy.model.write import write_whole
 
 if TYPE_CHECKING:
     import onnx
+
+LOCATION = b"location"
+"""The key under which every reference to another file stands: what does not hold these bytes refers to none."""
 
 MOST_INLINE = 1 << 30
 """Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
@@ -25,6 +32,8 @@ MOST_INLINE = 1 << 30
 _LARGEST_MESSAGE = (1 << 31) - 1
 _CHUNK = 8 << 20
 _PAGE = 4096
+_MOST_NAMES = 10_000
+"""Files that are looked at for the other names of a hard link."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +48,8 @@ class Span:
 def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     """The file that a model in ``folder`` means by ``location``; whether it exists is not looked at.
 
-    Raises ModelError, naming ``tensor`` and the file, if the location is absolute, climbs out by ``..``, or is a
-    symbolic link to somewhere outside the folder.
+    Raises ModelError, naming ``tensor`` and the file, if the location is absolute, climbs out by ``..``, passes through
+    a symbolic link, or is a hard link whose other names are not in the folder: these are the rules of ONNX.
     """
 
     def refused(why: str) -> errors.ModelError:
@@ -54,10 +63,33 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     if ".." in pure.parts:
         raise refused("it leads out of the model's folder")
     root = folder.resolve()
-    path = (root / location).resolve()
-    if not path.is_relative_to(root):
-        raise refused("it is a link that leads out of the model's folder")
+    path = root
+    for part in PurePosixPath(location).parts:
+        path = path / part
+        if path.is_symlink():
+            raise refused(f"{path} is a symbolic link")
+    if _may_be_shared(path, root):
+        raise refused("it is a hard link to a file that may stand outside the model's folder")
     return path
+
+
+def _may_be_shared(path: Path, root: Path) -> bool:
+    """Whether a file has names that are not seen in the folder: then its content may be somebody else's."""
+    try:
+        found = path.lstat()
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink == 1:
+            return False
+        names = sum(1 for other in islice(root.rglob("*"), _MOST_NAMES) if _is_same(other, found))
+    except OSError:
+        return False  # a file that is not there, or may not be looked at, is told as that when it is read
+    return names < found.st_nlink
+
+
+def _is_same(path: Path, wanted: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), wanted)
+    except OSError:
+        return False
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
@@ -70,32 +102,72 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return filter(is_external, walk.tensors(model))
 
 
+def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
+    """Raise ModelError if any tensor of a serialized model refers to what it may not read, or to what is not there.
+
+    Engines read what a model names, and not all of them ask whether it may be read: ONNX Runtime up to 1.23 follows
+    absolute paths and links, and takes the location ``*/_ORT_MEM_ADDR_/*`` for an address in its own memory. So this is
+    asked before any of them sees the model. Every message of the model is looked at, whatever field it stands in.
+    """
+    if LOCATION in data:
+        for tensor in _referring(parse(data, path)):
+            place_of(tensor, folder)
+
+
+def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) -> None:
+    """Raise ModelError if any tensor of a serialized model refers to what it may not read; it need not be there."""
+    if LOCATION in data:
+        for tensor in _referring(parse(data, path)):
+            resolve(folder, _entries(tensor).get("location", ""), tensor.name)
+
+
+def _referring(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    return (tensor for tensor in walk.every_tensor(model) if tensor.external_data or is_external(tensor))
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
 def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     """Where an external tensor's values stand.
 
-    Raises ModelError if the location is unsafe, the file is missing, or it does not hold as many bytes as the
-    tensor's type and shape need.
+    Raises ModelError as ``place_of`` does, and if the place has not as many bytes as the tensor's type and shape need.
     """
-    entries = {entry.key: entry.value for entry in tensor.external_data}
+    found = place_of(tensor, folder)
+    if found.length != byte_size(tensor):
+        raise errors.ModelError(
+            f"tensor {tensor.name!r} needs {byte_size(tensor)} bytes by its type and shape, "
+            f"but the model gives it {found.length} bytes of {found.path}"
+        )
+    return found
+
+
+def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
+    """The place that a tensor refers to, whether or not it fits the tensor.
+
+    Raises ModelError if the location is unsafe, the file is missing or no regular one, or is too short.
+    """
+    entries = _entries(tensor)
     path = resolve(folder, entries.get("location", ""), tensor.name)
     try:
         offset = int(entries.get("offset") or 0)
         length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
-        size = path.stat().st_size
+        found = path.lstat()
     except ValueError as error:
         raise errors.ModelError(
             f"the external data of tensor {tensor.name!r} has no proper offset or length"
         ) from error
     except OSError as error:
         raise _missing(tensor.name, path, error) from error
-    if length != byte_size(tensor):
+    if not stat.S_ISREG(found.st_mode):
         raise errors.ModelError(
-            f"tensor {tensor.name!r} needs {byte_size(tensor)} bytes by its type and shape, "
-            f"but the model gives it {length} bytes of {path}"
+            f"the weights of tensor {tensor.name!r} cannot be read from {path}: it is no plain file"
         )
-    if offset < 0 or offset + length > size:
+    if offset < 0 or length < 0 or offset + length > found.st_size:
         raise errors.ModelError(
-            f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, which has only {size}"
+            f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, "
+            f"which has only {found.st_size}"
         )
     return Span(path, offset, length)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors
-from biopsy.model import value_info
+from biopsy.model import external, value_info
 from biopsy.model.load import require_file
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
@@ -184,7 +184,8 @@ class ModelIndex:
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
     """Index the model in a file; a large one is mapped, not read.
 
-    Raises UsageError if there is no such file, ModelError if it is no ONNX model or is damaged.
+    Raises UsageError if there is no such file, ModelError if it is no ONNX model, is damaged, or refers to a file that
+    it may not read.
     """
     require_file(path)
     try:
@@ -197,7 +198,25 @@ def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
             )
     except OSError as error:
         raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
-    return _index(buffer, path, (external_data_dir or path.parent).resolve())
+    index = _index(buffer, path, (external_data_dir or path.parent).resolve())
+    _require_safe_locations(index)
+    return index
+
+
+def _require_safe_locations(index: ModelIndex) -> None:
+    """Raise ModelError if any tensor of the model, wherever it stands, refers to what it may not read.
+
+    The index knows where initializers stand. Anything else that may refer to a file, which is rare, is looked at by
+    protobuf, without the weights of the model.
+    """
+    places = {weight.external.location: weight.name for weight in index.weights.values() if weight.external}
+    for location, name in places.items():
+        external.resolve(index.folder, location, name)
+    inner = [span for span in (*index.node_spans, index.graph_end) if external.LOCATION in span]
+    sparse = [index.buffer[index.weight_fields[tensor]] for tensor in index.sparse_weights]
+    functions = [span for span, _ in index.functions.values()]
+    parts = [string_field(7, b"".join((*inner, *sparse))), index.training, *functions, index.model_end]
+    external.require_safe_locations(b"".join(parts), index.folder, index.path)
 
 
 def index_bytes(data: bytes, folder: Path | None = None) -> ModelIndex:

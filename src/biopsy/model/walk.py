@@ -10,6 +10,7 @@ from biopsy.model.node import FunctionKey
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.message import Message
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
@@ -68,6 +69,22 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else [], attribute.sparse_tensors
             ):
                 yield from (sparse.values, sparse.indices)
+
+
+def every_tensor(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Every TensorProto in a model, wherever it stands, in whatever order: also where ``tensors`` sees no values.
+
+    Found by the descriptors of protobuf, so that no field can be forgotten: defaults of functions' attributes, parts of
+    sparse tensors, training information, and what a later version of ONNX adds.
+    """
+    waiting: list[Message] = [model]
+    while waiting:
+        message = waiting.pop()
+        if message.DESCRIPTOR.name == "TensorProto":
+            yield message  # type: ignore[misc]  # a descriptor is how a message's class is told at run time
+        for field, value in message.ListFields():
+            if field.message_type is not None:
+                waiting += value if isinstance(value, Iterable) else [value]
 
 
 def reads(node: onnx.NodeProto) -> set[str]:

@@ -57,7 +57,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.model import external, load, sanitize, write
     from biopsy.model.weight_text import printable
 
-    model = load.parse(load.read_bytes(args.model), args.model)
+    data = load.read_bytes(args.model)
+    external.require_safe_locations(data, args.external_data_dir or args.model.parent, args.model)
+    model = load.parse(data, args.model)
     write.require_writable(args.output)
     folder = args.external_data_dir or args.model.parent
     before = sanitize.count_operators(model)
