@@ -1,7 +1,8 @@
 """The command tree: one line per command, its module imported only when it is the one asked for.
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
-and returns the exit status. Adding a command is one file plus one line in ``COMMANDS``.
+and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
+``purposes``). Adding a command is one file plus one line in ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from biopsy import errors
+from biopsy.cli import purposes
 from biopsy.cli.console import Console
 
 STATUSES = """\
@@ -133,6 +135,7 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
     if rest is not None:
         args.check = rest
     console.verbosity = args.verbose - args.quiet
+    purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
     return int(module.execute(args, console))
 
 
@@ -148,6 +151,11 @@ def parser_of(program: str, command: Command) -> Parser:
     _add_output_options(parser)
     importlib.import_module(command.module).configure(parser)
     return parser
+
+
+def _none(args: argparse.Namespace) -> purposes.Derived:
+    """The files that most commands name by themselves."""
+    return {}
 
 
 def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:
