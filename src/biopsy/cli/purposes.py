@@ -89,7 +89,7 @@ def _name(action: argparse.Action) -> str:
     spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]
     if spellings or action.option_strings:
         return (spellings or list(action.option_strings))[0]
-    return "the model" if action.dest == "model" else str(action.metavar)
+    return "the model" if action.dest == "model" else f"a {action.metavar} that is read"
 
 
 def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:

@@ -15,7 +15,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
-from biopsy.reduction.workspace import remove_files
+from biopsy.reduction.leftovers import remove_files
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
