@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
+from biopsy.reduction.result_file import size_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -113,7 +114,7 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     told = [f"{n} {what}" for what, n in result.outcomes.items()]
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
-    console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(result.output.stat().st_size)}")
+    console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(size_of(result.output))}")
     if result.min_good is not None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():
