@@ -74,7 +74,7 @@ def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Stea
 
     try:
         return _until_spent(driver, search)
-    except (errors.CheckError, errors.UsageError, OSError) as error:
+    except (errors.CheckError, errors.UsageError, errors.ModelError, OSError) as error:
         kept = _rescue(driver, target) or getattr(error, "kept", None)
         if isinstance(error, errors.BiopsyError):
             raise type(error)(error.message, kept=kept, next_steps=error.next_steps) from error
@@ -153,6 +153,7 @@ def _write_model(driver: Driver, parts: Sequence[bytes], target: Target, path: P
         make_room(path)
     folder = driver.workspace.candidate.parent
     write_result(parts, path, folder, external, driver.problem.index.has_external_data)
+    driver.saved = True
 
 
 def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | None:
@@ -228,7 +229,8 @@ def _rescue(driver: Driver, target: Target) -> str | None:
     try:
         _write_model(driver, driver.best_parts(), target, target.output, target.external)
     except (errors.BiopsyError, OSError):
-        return f"{target.output}, an earlier result that fails in the same way" if target.output.exists() else None
+        is_ours = driver.saved and target.output.exists()
+        return f"{target.output}, an earlier result that fails in the same way" if is_ours else None
     return f"{target.output}, which fails in the same way"
 
 

@@ -15,6 +15,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
+from biopsy.model.wire import pieces
 from biopsy.reduction.leftovers import remove_files
 from biopsy.tensors.results import Feed
 
@@ -110,7 +111,10 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
     """Names and values of all that outcomes, and so the search, depend on."""
     from biopsy.checks.journal import OF_A_FILE
 
-    yield "model", hashlib.blake2b(index.buffer, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces(index.buffer):
+        digest.update(piece)
+    yield "model", digest.hexdigest()
     for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
         yield f"weights {location}", _state(resolve(index.folder, location))
     yield from ((f"{OF_A_FILE}{path}", _state(path)) for path in job.remembering.files)

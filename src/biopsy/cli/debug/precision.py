@@ -219,7 +219,7 @@ def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace, fee
     from biopsy.model.load import parse
     from biopsy.precision.mixtures import CastMixtures
 
-    model = parse(bytes(index.buffer), index.path)
+    model = parse(index.buffer[:], index.path)
     places = {index.names[tensor]: data for tensor, data in place.places.items()}
     if args.low == "int8":
         from biopsy.precision.quantized import QuantizedMixtures
