@@ -134,6 +134,7 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
+    args.words = words
     console.verbosity = args.verbose - args.quiet
     purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
     return int(module.execute(args, console))

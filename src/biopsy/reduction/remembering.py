@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
+from biopsy.checks.words import names_path
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
@@ -154,7 +155,7 @@ def _of_check(check: Check) -> Iterator[tuple[str, str]]:
         program = shutil.which(check.words[0])
         named = [*check.words, *(word.partition("=")[2] for word in check.words), *([program] if program else [])]
         for word in sorted(set(filter(None, named))):
-            if word != check.default_name and Path(word).is_file():
+            if not names_path(word, check.default_name) and Path(word).is_file():
                 yield f"{OF_A_FILE}{word}", _state(Path(word))
 
 

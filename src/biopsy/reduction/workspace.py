@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -76,13 +77,25 @@ def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     except BlockingIOError:
         if may_move:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
-            return Claim(other), other
+            return _own_claim(other), other
     except OSError as error:
         raise cannot_write(wanted, error) from error
     raise errors.UsageError(
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],
     )
+
+
+def _own_claim(path: Path) -> Claim:
+    """The claim to a path that nobody else wants, though who looks for what the dead have left may have it for once."""
+    for _ in range(_PATIENCE):
+        with contextlib.suppress(BlockingIOError):
+            return Claim(path)
+        time.sleep(0.01)
+    return Claim(path)
+
+
+_PATIENCE = 100
 
 
 def _clear_other_claims(wanted: Path) -> None:

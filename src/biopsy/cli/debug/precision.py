@@ -268,9 +268,19 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
     if args.engine is None:
         return check
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.words import as_word
     from biopsy.precision.engine_file import EngineFileCheck
 
-    words = ["biopsy", "run", "{}", "--engine", args.engine, "--build-only", "--save-engine", str(args.iter_artifact)]
+    words = [
+        "biopsy",
+        "run",
+        "{}",
+        "--engine",
+        args.engine,
+        "--build-only",
+        "--save-engine",
+        as_word(args.iter_artifact),
+    ]
     builder = CommandCheck(words, "", args.check_timeout, args.check_memory)
     return EngineFileCheck(builder, check, args.iter_artifact, keep=args.no_remove_intermediate)
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli import option_groups, options, purposes
+from biopsy.cli import lines, option_groups, options, purposes
 from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
@@ -291,16 +289,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
     except errors.Interrupted as stop:
-        steps = [f"{_same_line()}    goes on from there"] if stop.kept else []
-        raise errors.Interrupted(stop.message, kept=stop.kept, next_steps=steps) from stop
+        if stop.kept is None:
+            raise
+        kept = f"{stop.kept}; the next line goes on from there"
+        raise errors.Interrupted(stop.message, kept=kept, next_steps=[_same_line(args)]) from stop
     finally:
         check.close()
-    say_result(console, result, _same_line())
+    say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
     return errors.Interrupted.status if result.stopped else 0
 
 
-def _same_line() -> str:
-    return shlex.join(["biopsy", *sys.argv[1:]])
+def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
+    return lines.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _shown(args: argparse.Namespace) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
+from biopsy.checks.words import as_word
+from biopsy.cli.lines import line_of
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
 from biopsy.reduction.result_file import size_of
@@ -121,7 +122,5 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
         kept = result.other_models.get(reason)
         console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
     if result.stopped is not None:
-        console.note(
-            f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}    without that option"
-        )
-    console.note(f"\nNext     biopsy inspect model {shlex.quote(str(result.output))} --mode=full")
+        console.note(f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}")
+    console.note(f"\nNext     biopsy inspect model {line_of([as_word(result.output)])} --mode=full")
