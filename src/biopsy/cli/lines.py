@@ -12,6 +12,8 @@ def line_of(words: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
+    if word == "{}":  # which means nothing to a shell
+        return word
     data = word.encode("utf-8", "surrogateescape")
     if word.isprintable() and data == word.encode("utf-8", "replace"):
         return shlex.quote(word)
