@@ -1,4 +1,4 @@
-"""``debug layers`` that was stopped says nothing is right, and the lines it prints show the failure when they are run."""
+"""``debug layers`` that was stopped does not say that all is right, and the lines it prints show the failure."""
 
 import json
 import os

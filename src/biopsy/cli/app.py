@@ -8,6 +8,7 @@ and returns the exit status. A third, ``derived_files(args)``, tells of files th
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -109,8 +110,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell_reduction(error)
         return console.failure(error)
     except Exception as error:  # the last line of defence: a defect of ours is told as one
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            problem = errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")
+            _tell_reduction(problem)
+            return console.failure(problem)
         _tell_reduction(errors.BiopsyError(f"{type(error).__name__}: {error}"))
         return console.defect(error)
+
+
+_OF_THE_MACHINE = {errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
+"""What goes wrong outside of us: not a defect, wherever it is met."""
 
 
 def _tell_reduction(error: errors.BiopsyError) -> None:

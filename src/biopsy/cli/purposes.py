@@ -7,6 +7,7 @@ collected from the parsed arguments by these kinds, so that a new option takes p
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,8 +111,6 @@ _SCRIPTS = {".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".js", ".lua", ".R", ".
 
 def _programs(words: Sequence[str]) -> Iterator[str]:
     """The words that are run: the first one, and every script. Data, such as golden values, may be made anew."""
-    import os
-
     for place, word in enumerate(words):
         path = Path(word)
         if place == 0 or path.suffix in _SCRIPTS or (path.is_file() and os.access(path, os.X_OK)):
@@ -166,6 +165,19 @@ def _twice(one: Purpose, other: Purpose) -> errors.UsageError:
     )
 
 
+_LONGEST_NAME = 255  # bytes, as nearly all file systems have it
+_ROOM = len("..4194304.part-journal")  # what is written stands under a longer name until it is whole
+
+
+def _require_short_name(one: Purpose) -> None:
+    size, most = len(os.fsencode(one.path.name)), _LONGEST_NAME - (0 if one.kind.task == "read" else _ROOM)
+    if size > most:
+        raise errors.UsageError(
+            f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
+            next_steps=["give a shorter name"],
+        )
+
+
 Derived: TypeAlias = Mapping[str, tuple[Path | None, FileKind]]
 """Files that a command names by itself, such as a default: what a person calls them -> path (None for none), kind."""
 
@@ -174,5 +186,7 @@ def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namesp
     """Raise UsageError if one file of a command line has two purposes."""
     found = list(purposes_of(parser, args))
     found += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
+    for one in found:
+        _require_short_name(one)
     check: Any = getattr(args, "check", None)
     require_distinct([*found, *purposes_of_check(check or ())])
