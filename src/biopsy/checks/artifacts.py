@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -37,17 +38,28 @@ class Artifacts:
         return missing
 
     def _move(self, file: Path, folder: Path, iteration: int, phase: str) -> None:
-        base = f"{file.stem}_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
+        when = f"_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            target = folder / f"{base}{file.suffix}"
+            target = folder / _short(file.stem, f"{when}{file.suffix}")
             again = 1
             while target.exists():
-                target = folder / f"{base}_{again}{file.suffix}"
+                target = folder / _short(file.stem, f"{when}_{again}{file.suffix}")
                 again += 1
             shutil.move(file, target)
         except OSError as error:
             raise errors.UsageError(f"cannot sort {file} into {folder}: {error.strerror or error}") from error
+
+
+def _short(stem: str, rest: str) -> str:
+    """A name of at most 255 bytes, as file systems take it, whose end is whole."""
+    room = _LONGEST_NAME - len(os.fsencode(rest))
+    while len(os.fsencode(stem)) > room:
+        stem = stem[:-1]
+    return stem + rest
+
+
+_LONGEST_NAME = 255
 
 
 def write_iteration(path: Path, iteration: int) -> None:

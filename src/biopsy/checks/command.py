@@ -13,6 +13,7 @@ from biopsy import errors
 from biopsy.checks import aftermath, process, verdict
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
+from biopsy.checks.words import as_word, names_path
 
 PLACEHOLDER = "{}"
 _LEAST_TIMEOUT = 60.0  # seconds
@@ -51,14 +52,12 @@ class CommandCheck:
     @property
     def names_candidate(self) -> bool:
         """Whether the command says where the candidate's path goes; if not, it knows the default name by itself."""
-        return any(PLACEHOLDER in word or word == self.default_name for word in self.words)
+        return any(PLACEHOLDER in word or names_path(word, self.default_name) for word in self.words)
 
     def words_for(self, candidate: Path) -> list[str]:
         """The command for one candidate."""
-        return [
-            str(candidate) if word == self.default_name else word.replace(PLACEHOLDER, str(candidate))
-            for word in self.words
-        ]
+        path = as_word(candidate)
+        return [path if names_path(word, self.default_name) else word.replace(PLACEHOLDER, path) for word in self.words]
 
     def expect(self, seconds: float) -> None:
         """Set the limit, if the user gave none: far more than the original took."""

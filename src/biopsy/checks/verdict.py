@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.model.plain_file import read_plain
 
 VARIABLE = "BIOPSY_VERDICT"
 """Name of the environment variable that holds the path of the verdict file."""
@@ -83,20 +84,20 @@ def report_pass() -> None:
 def read(path: Path) -> VerdictFile:
     """The verdict in a file; an empty one if the file is missing or empty.
 
-    Raises CheckError if the file holds something else than a verdict: a check that tries to say something and is
-    not understood must not be guessed at.
+    Raises CheckError if it is no plain file, or holds something else than a verdict: a check that tries to say
+    something and is not understood must not be guessed at.
     """
     try:
-        data = path.read_bytes()
+        data = read_plain(path, _MOST_BYTES)
     except FileNotFoundError:
         return VerdictFile()
+    except OSError as error:
+        raise errors.CheckError(f"the verdict file {path} cannot be read: {error.strerror or error}") from error
     if not data.strip():
         return VerdictFile()
-    if len(data) > _MOST_BYTES:
-        raise errors.CheckError(f"the verdict file {path} is larger than {_MOST_BYTES} bytes")
     try:
         found = json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise errors.CheckError(f"the verdict file {path} is no JSON: {error}") from error
     return _verdict(found, path)
 

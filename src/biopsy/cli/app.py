@@ -1,12 +1,14 @@
 """The command tree: one line per command, its module imported only when it is the one asked for.
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
-and returns the exit status. Adding a command is one file plus one line in ``COMMANDS``.
+and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
+``purposes``). Adding a command is one file plus one line in ``COMMANDS``.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import sys
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from biopsy import errors
+from biopsy.cli import purposes
 from biopsy.cli.console import Console
 
 STATUSES = """\
@@ -107,8 +110,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell_reduction(error)
         return console.failure(error)
     except Exception as error:  # the last line of defence: a defect of ours is told as one
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
+            problem = errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")
+            _tell_reduction(problem)
+            return console.failure(problem)
         _tell_reduction(errors.BiopsyError(f"{type(error).__name__}: {error}"))
         return console.defect(error)
+
+
+_OF_THE_MACHINE = {errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.EIO}
+"""What goes wrong outside of us: not a defect, wherever it is met."""
 
 
 def _tell_reduction(error: errors.BiopsyError) -> None:
@@ -132,7 +143,9 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
+    args.words = words
     console.verbosity = args.verbose - args.quiet
+    purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
     return int(module.execute(args, console))
 
 
@@ -148,6 +161,11 @@ def parser_of(program: str, command: Command) -> Parser:
     _add_output_options(parser)
     importlib.import_module(command.module).configure(parser)
     return parser
+
+
+def _none(args: argparse.Namespace) -> purposes.Derived:
+    """The files that most commands name by themselves."""
+    return {}
 
 
 def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:

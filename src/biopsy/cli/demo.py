@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import purposes
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -48,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=Path,
+        type=purposes.FOLDER_WRITTEN,
         default=Path("biopsy-demo"),
         metavar="DIR",
         help="the folder (default: biopsy-demo)",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors
-from biopsy.cli import trt_options
+from biopsy.cli import purposes, trt_options
 
 if TYPE_CHECKING:
     from biopsy.engines.registry import EngineSpec
@@ -111,7 +111,7 @@ def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model, its weights' folder, and the outputs to mark."""
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
     group = parser.add_argument_group("model")
     group.add_argument(
         "--onnx-outputs",
@@ -129,7 +129,7 @@ def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         "--external-data-dir",
         "--load-external-data",
         "--ext",
-        type=Path,
+        type=purposes.FOLDER_READ,
         metavar="DIR",
         help="where external weights stand (default: the model's folder)",
     )
@@ -155,6 +155,12 @@ def weights_file(args: argparse.Namespace, output: Path) -> str | None:
     return default_name(output) if asked == "" else asked
 
 
+def derived_weights(args: argparse.Namespace) -> purposes.Derived:
+    """The file for weights beside ``args.output``, by ``weights_file``, as one that is written."""
+    name = None if args.output is None else weights_file(args, args.output)
+    return {"--save-external-data": (args.output.with_name(name) if name else None, purposes.WRITTEN)}
+
+
 def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
     """What --onnx-outputs asks for."""
     names: Sequence[str] | None = args.onnx_outputs
@@ -169,13 +175,14 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--load-inputs",
         "--load-input-data",
         nargs="+",
-        type=Path,
+        type=purposes.READ,
         metavar="FILE",
         help="inputs saved before; the iterations of several files follow one another; tensors that the model "
         "does not take are ignored",
     )
     source.add_argument(
         "--data-loader-script",
+        type=purposes.READ_SCRIPT,
         metavar="FILE.py[:function]",
         help="a Python function that yields dictionaries of arrays (default: load_data)",
     )
@@ -197,7 +204,11 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="shapes of random inputs, where the model leaves them open",
     )
     group.add_argument(
-        "--save-inputs", "--save-input-data", type=Path, metavar="FILE", help=f"save the inputs used: {_FORMATS}"
+        "--save-inputs",
+        "--save-input-data",
+        type=purposes.WRITTEN,
+        metavar="FILE",
+        help=f"save the inputs used: {_FORMATS}",
     )
 
 
@@ -208,13 +219,17 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
     """Golden values, tolerances and what of the error is held against them."""
     group = parser.add_argument_group("outputs and comparing")
     group.add_argument(
-        "--save-outputs", "--save-results", type=Path, metavar="FILE", help=f"save what every engine gave: {_FORMATS}"
+        "--save-outputs",
+        "--save-results",
+        type=purposes.WRITTEN,
+        metavar="FILE",
+        help=f"save what every engine gave: {_FORMATS}",
     )
     group.add_argument(
         "--load-outputs",
         "--load-results",
         nargs="+",
-        type=Path,
+        type=purposes.READ,
         metavar="FILE",
         help="golden values saved before; every engine, the first one too, is compared with all of them",
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from biopsy import errors
+from biopsy.cli import purposes
 from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Limits, Metric, TopK
 
 Value = TypeVar("Value")
@@ -47,13 +47,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
     group.add_argument(
         "--save-engine",
-        type=Path,
+        type=purposes.WRITTEN,
         metavar="FILE",
         help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
         "Runtime; MODEL may be such a file too",
     )
     group = parser.add_argument_group("report and memory")
-    group.add_argument("--report", type=Path, metavar="FILE.json", help="write what was found as JSON too")
+    group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON too")
     group.add_argument(
         "--memory-limit",
         metavar="SIZE",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from biopsy.cli import purposes
+
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
 
@@ -32,6 +34,13 @@ _BUILDER_FLAGS = {
 """Flag -> TensorRT's builder flag."""
 
 _ONE, _MANY = False, True
+_FILES = {
+    "load_timing_cache": purposes.READ_TEXT,
+    "save_timing_cache": purposes.written_over("trt_load_timing_cache", textual=True),  # one cache that grows is usual
+    "plugins": purposes.READ_TEXT,
+}
+"""Settings that name files."""
+
 _WORDS = (
     (("--trt-min-shapes",), "min_shapes", "NAME:[d0,...]", _MANY, "smallest shapes of inputs"),
     (("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", _MANY, "shapes of inputs to be fastest for"),
@@ -57,7 +66,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         group.add_argument(flag, dest=f"trt_{setting}", action="store_true", help=text)
     for names, setting, metavar, many, text in _WORDS:
         nargs = "+" if many else None
-        group.add_argument(*names, dest=_dest(setting), metavar=metavar, nargs=nargs, help=text)
+        kind = _FILES.get(setting, str)
+        group.add_argument(*names, dest=_dest(setting), type=kind, metavar=metavar, nargs=nargs, help=text)
     for flag, name in _BUILDER_FLAGS.items():
         group.add_argument(
             flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"

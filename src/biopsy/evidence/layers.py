@@ -202,7 +202,12 @@ class Findings:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing at all is out of tolerance."""
+        """Whether all was measured, and nothing at all is out of tolerance."""
+        return self.complete and self.nothing_wrong
+
+    @property
+    def nothing_wrong(self) -> bool:
+        """Whether nothing of what was measured is out of tolerance."""
         return (
             self.failure is None
             and not self.suspects

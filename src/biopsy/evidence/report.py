@@ -41,7 +41,7 @@ def as_json(found: Findings, model: Path, engines: Engines, samples: int) -> byt
     sides = {"reference": engines.reference, "suspect": engines.suspect}
     tree = {
         "biopsy_layers": VERSION,
-        "verdict": "right" if found.passed else "wrong",
+        "verdict": "right" if found.passed else "unknown" if found.nothing_wrong else "wrong",
         "complete": found.complete,
         "model": {"path": str(model), "sha256": digest_of(model)},
         **{side: {"label": label, "version": version} for side, (label, version) in sides.items()},

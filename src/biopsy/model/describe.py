@@ -6,7 +6,6 @@ Every name in the text comes from the file, from anybody: what is not printable 
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.model import weight_text
-from biopsy.model.load import require_file
+from biopsy.model.file_buffer import FileChanged
+from biopsy.model.load import open_model
 from biopsy.model.node import string_in
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.value_info import name_of, tensor_type
@@ -22,7 +22,6 @@ from biopsy.model.weight import Weight, read_sparse_weight, read_weight
 from biopsy.model.weight_text import count, printable, size_text
 from biopsy.model.wire import BYTES, Buffer, fields, signed, string_field, text, varint_at
 
-_MAP_ABOVE = 64 << 20  # bytes; below, reading is faster than mapping
 _DEEPEST_NESTING = 100  # protobuf's own limit
 _MOST_SHOWN = 20  # elements of a list
 _LONGEST_TEXT = 200  # characters of a string attribute
@@ -83,25 +82,15 @@ def describe(path: Path, show: Collection[str] = (), external_data_dir: Path | N
     Missing external data is no error. Raises UsageError if there is no such file, ModelError if it is no ONNX model
     or is damaged.
     """
-    source = _Source(_read(path), external_data_dir or path.parent, show)
+    source = _Source(open_model(path), external_data_dir or path.parent, show)
     try:
         return "\n".join(_model_lines(source, path))
+    except FileChanged:
+        raise
     except errors.ModelError as error:
         raise errors.ModelError(f"the model {path} is damaged, cut short or no ONNX model: {error.message}") from error
     except (IndexError, struct.error, RecursionError) as error:
         raise errors.ModelError(f"the model {path} is damaged: a field ends too early") from error
-
-
-def _read(path: Path) -> Buffer:
-    require_file(path)
-    try:
-        with path.open("rb") as stream:
-            size = path.stat().st_size
-            if size == 0:
-                raise errors.ModelError(f"the model {path} is empty (0 bytes)")
-            return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size > _MAP_ABOVE else stream.read()
-    except OSError as error:
-        raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
 
 
 def _model_lines(source: _Source, path: Path) -> Iterator[str]:

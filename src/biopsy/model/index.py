@@ -6,7 +6,6 @@ a node's is its place in the graph.
 
 from __future__ import annotations
 
-import mmap
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +16,13 @@ from typing import NamedTuple
 
 from biopsy import errors
 from biopsy.model import external, value_info
-from biopsy.model.load import require_file
+from biopsy.model.file_buffer import FileChanged
+from biopsy.model.load import open_model
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
 from biopsy.model.wire import BYTES, Buffer, fields, string_field, varint_at
-
-_MAP_ABOVE = 64 << 20  # bytes; a smaller file is faster to walk as one bytes object than through a map
 
 
 class Node(NamedTuple):
@@ -182,23 +180,12 @@ class ModelIndex:
 
 
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
-    """Index the model in a file; a large one is mapped, not read.
+    """Index the model in a file; a large one is read where it is needed.
 
     Raises UsageError if there is no such file, ModelError if it is no ONNX model, is damaged, or refers to a file that
     it may not read.
     """
-    require_file(path)
-    try:
-        with path.open("rb") as stream:
-            size = path.stat().st_size
-            if size == 0:
-                raise errors.ModelError(f"the model {path} is empty (0 bytes)")
-            buffer: Buffer = (
-                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size > _MAP_ABOVE else stream.read()
-            )
-    except OSError as error:
-        raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
-    index = _index(buffer, path, (external_data_dir or path.parent).resolve())
+    index = _index(open_model(path), path, (external_data_dir or path.parent).resolve())
     _require_safe_locations(index)
     return index
 
@@ -229,6 +216,8 @@ def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
     name = path if path is not None else "in memory"
     try:
         _read_model(index)
+    except FileChanged:
+        raise
     except errors.ModelError as error:
         raise errors.ModelError(f"the model {name} is damaged, cut short or no ONNX model: {error.message}") from error
     return index

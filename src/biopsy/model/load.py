@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.model.file_buffer import FileBuffer
 
 if TYPE_CHECKING:
     import onnx
@@ -40,6 +42,26 @@ def read_bytes(path: Path) -> bytes:
     if not data:
         raise errors.ModelError(f"the model {path} is empty (0 bytes)")
     return data
+
+
+READ_WHOLE = 64 << 20
+"""Bytes; a file up to this size is faster to walk as one bytes object."""
+
+
+def open_model(path: Path) -> bytes | FileBuffer:
+    """The bytes of a model file, a large one read where it is looked at.
+
+    Raises UsageError if there is no such file, ModelError if it is empty or cannot be read.
+    """
+    require_file(path)
+    try:
+        size = path.stat().st_size
+        found = FileBuffer(path) if size > READ_WHOLE and hasattr(os, "pread") else path.read_bytes()
+    except OSError as error:
+        raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
+    if not len(found):
+        raise errors.ModelError(f"the model {path} is empty (0 bytes)")
+    return found
 
 
 def parse(data: bytes, path: Path | None) -> onnx.ModelProto:

@@ -6,14 +6,16 @@ walking over them by their lengths costs microseconds per node and no memory, wh
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
 from biopsy import errors
+from biopsy.model.file_buffer import FileBuffer
 
-Buffer: TypeAlias = bytes | mmap.mmap
+Buffer: TypeAlias = bytes | FileBuffer
+
+_PIECE = 8 << 20
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
@@ -94,6 +96,12 @@ def _long_varint(buffer: Buffer, at: int, first: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             raise errors.ModelError(f"no protobuf message: a varint of over ten bytes at byte {at}")
+
+
+def pieces(buffer: Buffer) -> Iterator[bytes]:
+    """All of a buffer, a few megabytes at a time."""
+    for at in range(0, len(buffer), _PIECE):
+        yield buffer[at : at + _PIECE]
 
 
 def varint_at(buffer: Buffer, at: int) -> int:

@@ -81,6 +81,8 @@ def run_job(
         )
     )
     place = workspace(index, job.candidate, may_move=check.names_candidate and not job.files.artifacts.files)
+    if place.remark is not None:
+        listener(events.Remark(place.remark))
     try:
         made = mixtures(place)
         trials = Trials(check, job.rules, place.candidate, _silent, job.files, job.crew, job.budget)

@@ -14,6 +14,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from biopsy.model.schema import schema_of
 from biopsy.precision.formats import BFLOAT16, FLOAT, FLOAT16, WORKING_TYPES, suffix
 
 if TYPE_CHECKING:
@@ -101,11 +102,8 @@ class _Formal:
 
 @lru_cache(maxsize=1024)
 def _formal(op_type: str, opset: int) -> _Formal | None:
-    from onnx import defs
-
-    try:
-        schema = defs.get_schema(op_type, opset, "")
-    except defs.SchemaError:
+    schema = schema_of(op_type, opset, "")
+    if schema is None:
         return None
     inputs = tuple(_variable(formal) for formal in schema.inputs)
     outputs = tuple(_variable(formal) for formal in schema.outputs)

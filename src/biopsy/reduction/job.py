@@ -97,6 +97,8 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
         )
     )
     place = workspace(index, job.candidate, may_move=check.names_candidate and not job.files.artifacts.files)
+    if place.remark is not None:
+        listener(events.Remark(place.remark))
     with contextlib.ExitStack() as stack:
         stack.callback(place.leave)
         folder = stack.enter_context(temporary_folder("biopsy-"))

@@ -19,6 +19,7 @@ from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver, RestartError
 from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, write_result
+from biopsy.reduction.result_file import ResultFile, make_room
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import BudgetSpentError, Trial
@@ -31,18 +32,20 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     does not fail when it is checked again, Interrupted if it is stopped; what was found by then is written.
     """
     started = time.monotonic()
+    result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
         stopped = _until_spent(driver, lambda: preflight(driver, steadiness))
         stopped = stopped or _search(driver, schedule, target, steadiness)
-        _write(driver, target)
-        if _flaky_after_all(driver, target, steadiness):
+        result.write()
+        if _flaky_after_all(driver, target.output, result, steadiness):
             stopped = _search(driver, schedule, target, steadiness)
-            _write(driver, target)
-            _flaky_after_all(driver, target, steadiness)
+            result.write()
+            _flaky_after_all(driver, target.output, result, steadiness)
     except (KeyboardInterrupt, errors.Interrupted) as stop:
         raise errors.Interrupted(_left(driver), kept=_rescue(driver, target)) from stop
     finally:
         driver.trials.close()
+    result.restore()
     return _reduction(driver, target, time.monotonic() - started, stopped)
 
 
@@ -71,7 +74,7 @@ def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Stea
 
     try:
         return _until_spent(driver, search)
-    except (errors.CheckError, errors.UsageError, OSError) as error:
+    except (errors.CheckError, errors.UsageError, errors.ModelError, OSError) as error:
         kept = _rescue(driver, target) or getattr(error, "kept", None)
         if isinstance(error, errors.BiopsyError):
             raise type(error)(error.message, kept=kept, next_steps=error.next_steps) from error
@@ -118,7 +121,7 @@ def _save(driver: Driver, target: Target) -> None:
     if index.has_external_data or in_place:
         return
     with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
-        _write_model(driver, driver.best_parts(), target.output, target.external)
+        _write_model(driver, driver.best_parts(), target, target.output, target.external)
 
 
 def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
@@ -136,18 +139,21 @@ def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
 
 def _write(driver: Driver, target: Target) -> None:
     assert driver.best is not None
-    _write_model(driver, driver.best_parts(), target.output, target.external)
+    _write_model(driver, driver.best_parts(), target, target.output, target.external)
     passing = closest_passing(driver.passing, driver.best)
     if target.min_good is not None:
         if passing is None:
             driver.listener(events.Remark(f"no passing model was met, so {target.min_good} was not written"))
         else:
-            _write_model(driver, driver.parts(passing), target.min_good, None)
+            _write_model(driver, driver.parts(passing), target, target.min_good, None)
 
 
-def _write_model(driver: Driver, parts: Sequence[bytes], path: Path, external: str | None) -> None:
+def _write_model(driver: Driver, parts: Sequence[bytes], target: Target, path: Path, external: str | None) -> None:
+    if path not in target.streams:
+        make_room(path)
     folder = driver.workspace.candidate.parent
     write_result(parts, path, folder, external, driver.problem.index.has_external_data)
+    driver.saved = True
 
 
 def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | None:
@@ -155,17 +161,18 @@ def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | No
     return min(reversed(passing), key=lambda candidate: abs(candidate.size - best.size), default=None)
 
 
-def _flaky_after_all(driver: Driver, target: Target, steadiness: Steadiness) -> bool:
+def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadiness: Steadiness) -> bool:
     """The last word: the file as it was written must fail in the same way. True if the search must be run again."""
     assert driver.best is not None
     if not driver.check.automatic:
         return False
     driver.trials.use(driver.check.cold())
-    with _copies(driver, target.output) as fresh:
+    with _copies(driver, output, result) as fresh:
         judged, tries = steadiness.failure(fresh)
     if judged.outcome is not Outcome.REPRODUCES:
-        raise _not_verified(driver, target.output, judged, tries)
-    driver.listener(events.Verified(str(target.output), 1, tries))
+        result.restore()
+        raise _not_verified(driver, output, judged, tries)
+    driver.listener(events.Verified(str(output), 1, tries))
     if driver.left == 1 or not steadiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
         return False  # a single node needs no proof that all of it is needed
     driver.doubt()
@@ -182,7 +189,7 @@ def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> e
 
 
 @contextlib.contextmanager
-def _copies(driver: Driver, output: Path) -> Iterator[Callable[[], Trial]]:
+def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callable[[], Trial]]:
     """Trials of copies of the file, beside it so that they find its weights: a check may change what it is given.
 
     A check that knows by itself where candidates stand is given the same model there.
@@ -194,6 +201,7 @@ def _copies(driver: Driver, output: Path) -> Iterator[Callable[[], Trial]]:
     copy = output.with_name(f".{output.stem}.{os.getpid()}{output.suffix}")
 
     def fresh() -> Trial:
+        result.restore()
         try:
             clear(copy)
             shutil.copyfile(output, copy)
@@ -219,9 +227,10 @@ def _rescue(driver: Driver, target: Target) -> str | None:
     if not driver.is_smaller:
         return None
     try:
-        _write_model(driver, driver.best_parts(), target.output, target.external)
+        _write_model(driver, driver.best_parts(), target, target.output, target.external)
     except (errors.BiopsyError, OSError):
-        return f"{target.output}, an earlier result that fails in the same way" if target.output.exists() else None
+        is_ours = driver.saved and target.output.exists()
+        return f"{target.output}, an earlier result that fails in the same way" if is_ours else None
     return f"{target.output}, which fails in the same way"
 
 

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
+from biopsy.checks.words import names_path
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
-from biopsy.reduction.workspace import remove_files
+from biopsy.model.wire import pieces
+from biopsy.reduction.leftovers import remove_files
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
@@ -110,7 +112,10 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
     """Names and values of all that outcomes, and so the search, depend on."""
     from biopsy.checks.journal import OF_A_FILE
 
-    yield "model", hashlib.blake2b(index.buffer, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(digest_size=16)
+    for piece in pieces(index.buffer):
+        digest.update(piece)
+    yield "model", digest.hexdigest()
     for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
         yield f"weights {location}", _state(resolve(index.folder, location))
     yield from ((f"{OF_A_FILE}{path}", _state(path)) for path in job.remembering.files)
@@ -150,7 +155,7 @@ def _of_check(check: Check) -> Iterator[tuple[str, str]]:
         program = shutil.which(check.words[0])
         named = [*check.words, *(word.partition("=")[2] for word in check.words), *([program] if program else [])]
         for word in sorted(set(filter(None, named))):
-            if word != check.default_name and Path(word).is_file():
+            if not names_path(word, check.default_name) and Path(word).is_file():
                 yield f"{OF_A_FILE}{word}", _state(Path(word))
 
 

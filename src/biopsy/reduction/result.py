@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from biopsy.model.inlined import inlined_parts
@@ -18,6 +19,17 @@ class Target:
     output: Path
     min_good: Path | None = None
     external: str | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files that may be written; the weights of a large result have a name of their own if none is given."""
+        weights = self.output.with_name(self.external or f"{self.output.name}.data")
+        return (self.output, weights, *([] if self.min_good is None else [self.min_good]))
+
+    @cached_property
+    def streams(self) -> frozenset[Path]:
+        """Those that are no files, such as pipes and /dev/null, when this is first asked: a person wants them so."""
+        return frozenset(path for path in self.files if path.exists() and not path.is_file())
 
 
 @dataclass(frozen=True)

@@ -119,8 +119,8 @@ class Trials:
     """Runs a check on models, remembers what it said, and tells the listener.
 
     ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
-    ``limited``: the budget counts, as it does while something is searched. ``note_place`` is told each path that
-    candidates will be written to.
+    ``limited``: the budget counts, as it does while something is searched. ``note_place`` is told each path that a
+    candidate will be written to, and its digest.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Trials:
         self.repetitions = 1
         self.limited = False
         self.journal: Journal | None = None
-        self.note_place: Callable[[Path], None] = lambda place: None
+        self.note_place: Callable[[Path, bytes], None] = lambda place, digest: None
         self.left = 0
         self._keep_other = keep_other
         self._budget = budget
@@ -287,6 +287,8 @@ class Trials:
     def _submit(self, trial: Trial) -> _Flight:
         self._clear()
         path = trial.place or self._free_place()
+        if trial.place is None:
+            self.note_place(path, trial.digest)
         number, self._number = self._number, self._number + 1
         if trial.stage not in PROBES:
             self.files.before(self._iteration)
@@ -310,9 +312,7 @@ class Trials:
         while path in taken or (number and path not in self._places and path.exists()):
             number += 1
             path = self.candidate.with_name(f"{self.candidate.stem}.{number}{self.candidate.suffix}")
-        if path not in self._places:
-            self._places.add(path)
-            self.note_place(path)
+        self._places.add(path)
         return path
 
     def _ended(self, flight: _Flight) -> Judged:

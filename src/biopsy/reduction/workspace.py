@@ -6,18 +6,17 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
-from biopsy.checks.work import clear
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
 from biopsy.model.write import cannot_write
-
-_LONGEST_LIST = 1 << 20
+from biopsy.reduction.claim import Claim
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,17 @@ class Workspace:
     copied: Path | None = None
     claim: Claim | None = None
 
-    def note(self, place: Path) -> None:
-        """Say that a candidate will be written to ``place``."""
+    def note(self, place: Path, digest: bytes) -> None:
+        """Say that a candidate will be written to ``place``, and what tells it from other models."""
         if self.claim is not None:
-            self.claim.note(place)
+            self.claim.note(place, digest)
+
+    @property
+    def remark(self) -> str | None:
+        """What a person should know: that something stood where candidates are written, and where it is now."""
+        if self.claim is None or self.claim.aside is None:
+            return None
+        return f"{self.claim.path} stood there already: it is {self.claim.aside} while candidates are written there"
 
     def leave(self) -> None:
         """Remove the copied weights, and let others use the path."""
@@ -44,91 +50,6 @@ class Workspace:
             shutil.rmtree(self.copied, ignore_errors=True)
         if self.claim is not None:
             self.claim.release()
-
-
-class Claim:
-    """The right to write candidates to a path, held by one process at a time. It ends with the process, however.
-
-    The file that is locked lists the places that are written to, so that whoever has the right next can remove what a
-    process that was killed has left there.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Raises BlockingIOError if another process has it, OSError if the folder cannot be written."""
-        self._lock = path.with_name(f".{path.name}.lock")
-        self._descriptor = _locked(self._lock)
-        _remove_what_was_left(path, os.read(self._descriptor, _LONGEST_LIST))
-        os.ftruncate(self._descriptor, 0)
-        self.note(path)
-
-    def note(self, place: Path) -> None:
-        """List a place before something is written there."""
-        with contextlib.suppress(OSError):  # no room: then it is left there if this process is killed
-            os.lseek(self._descriptor, 0, os.SEEK_END)
-            os.write(self._descriptor, os.fsencode(place.absolute()) + b"\0")
-
-    def release(self) -> None:
-        """Give the path free."""
-        with contextlib.suppress(OSError):
-            self._lock.unlink()
-        os.close(self._descriptor)
-
-
-def _locked(path: Path) -> int:
-    """The descriptor of a file that is locked, and still stands where it stood when it was opened."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            _lock(descriptor)
-            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
-                return descriptor
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        import fcntl
-    except ImportError:  # not on this platform: two reductions in one folder are not told apart
-        return
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _remove_what_was_left(path: Path, noted: bytes) -> None:
-    """Remove candidates at the places ``noted``, as far as they are named after ``path``."""
-    ours = re.compile(rf"\.?{re.escape(path.stem)}(\.\d+)*{re.escape(path.suffix)}")
-    for place in (Path(os.fsdecode(name)) for name in noted.split(b"\0") if name):
-        if ours.fullmatch(place.name):
-            with contextlib.suppress(OSError):
-                clear(place, whole=True)
-            remove_files(place.parent, rf"\.{re.escape(place.name)}\.\d+\.part")
-
-
-def remove_files(folder: Path, pattern: str, *, but_of_the_living: bool = False) -> None:
-    """Remove the files of a folder of which the whole name matches a pattern.
-
-    ``but_of_the_living``: not those of processes that still run; the pattern's group ``process`` is the number of one.
-    """
-    matching = re.compile(pattern)
-    with contextlib.suppress(OSError):
-        for found in [matching.fullmatch(name) for name in os.listdir(folder)]:  # noqa: PTH208 -- names, not paths
-            if found is not None and not (but_of_the_living and _is_alive(int(found["process"]))):
-                with contextlib.suppress(OSError):
-                    (folder / found[0]).unlink()
-
-
-def _is_alive(process: int) -> bool:
-    if os.name != "posix":
-        return True  # nobody knows: there this signal would end it
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
@@ -156,13 +77,25 @@ def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     except BlockingIOError:
         if may_move:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
-            return Claim(other), other
+            return _own_claim(other), other
     except OSError as error:
         raise cannot_write(wanted, error) from error
     raise errors.UsageError(
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],
     )
+
+
+def _own_claim(path: Path) -> Claim:
+    """The claim to a path that nobody else wants, though who looks for what the dead have left may have it for once."""
+    for _ in range(_PATIENCE):
+        with contextlib.suppress(BlockingIOError):
+            return Claim(path)
+        time.sleep(0.01)
+    return Claim(path)
+
+
+_PATIENCE = 100
 
 
 def _clear_other_claims(wanted: Path) -> None:

@@ -372,7 +372,7 @@ def test_a_signal_ends_with_the_best_so_far_written(here: Path, number: int) -> 
     assert process.returncode == 5
     assert len(onnx.load("r.onnx").graph.node) == 8
     assert "kept  r.onnx" in told
-    assert f"next  biopsy {shlex.join(words[1:])}    goes on from there" in told
+    assert f"next  biopsy {shlex.join(words[1:])}\n" in told
 
 
 def told(capsys) -> str:

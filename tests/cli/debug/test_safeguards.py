@@ -58,9 +58,10 @@ def test_a_model_of_the_candidates_name_is_not_removed():
     assert Path("polygraphy_debug.onnx").exists()
 
 
-def test_a_model_may_be_replaced_by_what_it_is_reduced_to():
-    assert reduce("model.onnx", "-o", "model.onnx", *LOOK) == 0
-    assert [node.op_type for node in onnx.load("model.onnx").graph.node] == ["Mul"]
+def test_a_model_is_not_replaced_by_what_it_is_reduced_to():
+    before = Path("model.onnx").read_bytes()
+    assert reduce("model.onnx", "-o", "model.onnx", *LOOK) == 2
+    assert Path("model.onnx").read_bytes() == before
 
 
 def test_a_place_where_no_candidate_can_be_written_is_told_at_once(capsys: pytest.CaptureFixture[str]):

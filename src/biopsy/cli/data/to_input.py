@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from biopsy.cli import purposes
 from biopsy.cli.console import Console
 
 EPILOG = """\
@@ -21,8 +22,16 @@ Where two files hold the same tensor, the later file wins. Each iteration keeps 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    parser.add_argument("paths", nargs="+", metavar="FILE", help="files or folders of inputs, or outputs of one runner")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the file to write")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        type=purposes.READ,
+        metavar="FILE",
+        help="files or folders of inputs, or outputs of one runner",
+    )
+    parser.add_argument(
+        "-o", "--output", type=purposes.WRITTEN, required=True, metavar="FILE", help="the file to write"
+    )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
-from biopsy.cli import option_groups, options, trt_options
+from biopsy.cli import option_groups, options, purposes, trt_options
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_text import count
@@ -52,7 +52,7 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug build``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "--until",
         type=check_options_until,
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each build")
     group.add_argument(
         "--save-tactics",
-        type=Path,
+        type=purposes.ITERATION,
         metavar="FILE",
         help="write what the engine chose for each layer, as JSON, before the check; sorted with the artifacts",
     )
@@ -81,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=Path,
+        type=purposes.ITERATION,
         metavar="FILE",
         help="where the engine saves what it has built (default: polygraphy_debug and the engine's ending)",
     )
@@ -92,6 +92,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     option_groups.add_engines(parser)
     trt_options.add(parser)
     option_groups.add_weights_folder(parser)
+
+
+def derived_files(args: argparse.Namespace) -> purposes.Derived:
+    """What the engine saves, where it is not named."""
+    from biopsy.tactics.building import artifact_name
+
+    name = artifact_name(_spec(args)) if args.iter_artifact is None else None
+    return {"--iter-artifact": (Path(name) if name else None, purposes.ITERATION)}
 
 
 def check_options_until(text: str) -> int | str:
@@ -190,7 +198,6 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
     for path in (artifact, args.save_tactics, args.iter_info):
         if path is not None:
             require_writable(path)
-            _require_other_file(path, args.model)
     model = ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)
     return Plan(
         model,
@@ -209,11 +216,6 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
 
 
 _USE_ENGINE = "write {engine} in the check, which then builds by itself: biopsy run {} --engine {engine}"
-
-
-def _require_other_file(path: Path, model: Path) -> None:
-    if path.resolve() == model.resolve():
-        raise errors.UsageError(f"{path} is the model: it would be overwritten")
 
 
 def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[], None]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import options
+from biopsy.cli import options, purposes
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
@@ -150,7 +150,7 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--artifacts",
         nargs="+",
-        type=Path,
+        type=purposes.ARTIFACT,
         default=[],
         metavar="FILE",
         help="files to sort into 'good', 'bad' and 'other' after each check",
@@ -158,7 +158,7 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--art-dir",
         "--artifacts-dir",
-        type=Path,
+        type=purposes.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
         metavar="DIR",
         help="where they are sorted to (default: polygraphy_artifacts)",
@@ -168,13 +168,17 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
 def add_iteration_info(group: argparse._ArgumentGroup) -> None:
     """``--iter-info``."""
     group.add_argument(
-        "--iter-info", "--iteration-info", type=Path, metavar="FILE", help='write {"iteration": N} before each check'
+        "--iter-info",
+        "--iteration-info",
+        type=purposes.ITERATION,
+        metavar="FILE",
+        help='write {"iteration": N} before each check',
     )
 
 
 def add_events(group: argparse._ArgumentGroup) -> None:
     """``--events``."""
-    group.add_argument("--events", type=Path, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument("--events", type=purposes.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
 
 
 def rules_of(args: argparse.Namespace) -> Rules:

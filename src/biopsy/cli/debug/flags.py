@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
-from biopsy.cli import option_groups
+from biopsy.cli import option_groups, purposes
 from biopsy.cli.debug import check_options, varied_run
 from biopsy.cli.progress import COLUMN, Report, say_output
 from biopsy.model.weight_text import count
@@ -43,7 +42,7 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug flags``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
@@ -51,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "this name (default: the last one)",
     )
     parser.add_argument(
-        "-o", "--output", "--save-report", type=Path, metavar="FILE", help="write what was found as JSON"
+        "-o", "--output", "--save-report", type=purposes.WRITTEN, metavar="FILE", help="write what was found as JSON"
     )
     group = parser.add_argument_group("the check")
     check_options.add_command(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, options, run_options
+from biopsy.cli import option_groups, options, purposes, run_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -38,7 +38,7 @@ until then is shown and reported"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
     group = parser.add_argument_group("engines")
     spec = "NAME[:key=value,...]"
     group.add_argument(
@@ -63,9 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--top", type=options.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    group.add_argument("--report", type=Path, metavar="FILE.json", help="write all that was found as JSON")
-    group.add_argument("--csv", type=Path, metavar="FILE.csv", help="write one line per layer as CSV")
-    group.add_argument("--events", type=Path, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write all that was found as JSON")
+    group.add_argument("--csv", type=purposes.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
+    group.add_argument("--events", type=purposes.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
     option_groups.add_inputs(parser)
     group = parser.add_argument_group("what is out of tolerance")
@@ -86,7 +86,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--work-dir",
-        type=Path,
+        type=purposes.FOLDER_WRITTEN,
         metavar="DIR",
         help="where that file stands while it is needed: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
@@ -127,15 +127,8 @@ def _require_sense(args: argparse.Namespace) -> None:
     from biopsy.model.write import require_writable
 
     require_file(args.model)
-    by_place: dict[Path, str] = {args.model.resolve(): "the model"}
-    written = {"--report": args.report, "--csv": args.csv, "--events": args.events, "--save-inputs": args.save_inputs}
-    for option, path in written.items():
-        if path is None:
-            continue
-        other = by_place.setdefault(path.resolve(), option)
-        if other != option:
-            raise errors.UsageError(f"{path} is given twice, for {other} and for {option}: it would be lost")
-        if path.suffix or option != "--save-inputs":
+    for path in (args.report, args.csv, args.events, args.save_inputs):
+        if path is not None and (path.suffix or path != args.save_inputs):
             require_writable(path)
     if args.work_dir is not None and not args.work_dir.is_dir():
         raise errors.UsageError(f"there is no folder {args.work_dir}", next_steps=[f"mkdir -p {args.work_dir}"])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
+from biopsy.cli.debug.layers_next import next_lines
+from biopsy.cli.lines import line_of
 from biopsy.cli.progress import COLUMN, Report, time_left
 from biopsy.model.weight_text import count, printable, size_text
 
@@ -239,8 +240,10 @@ def _say_verdict(console: Console, found: Findings) -> None:
     incomplete = "" if found.complete else " (interrupted: not all was measured)"
     if labels:
         console.say(f"FAILED | {'; '.join(labels)}{more}{incomplete}")
+    elif found.nothing_wrong and not found.complete:
+        console.say("INTERRUPTED | no tensor that was measured until then is out of tolerance")
     elif found.passed:
-        console.say(f"PASSED | no tensor is out of tolerance{incomplete}")
+        console.say("PASSED | no tensor is out of tolerance")
     else:
         console.say(f"FAILED | tensors are out of tolerance, and no layer alone makes them so{incomplete}")
 
@@ -255,35 +258,8 @@ def _named(one: Suspect) -> str:
 
 def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:
     """What to type now: the reduction, and the worst layer or group cut out."""
-    if not found.suspects:
-        return
-    console.note("")
-    head = "Next"
-    for words in (_reduce(found, args), _extract(found, args.model)):
-        console.note(f"{head:<8} {' '.join(printable(word if word == '{}' else shlex.quote(word)) for word in words)}")
-        head = ""
-
-
-def _reduce(found: Findings, args: argparse.Namespace) -> list[str]:
-    """A reduction whose check compares the same engines; of a masked error, with inner tensors as outputs."""
-    engines = ["--engine", args.reference_engine, "--engine", args.suspect]
-    tolerances = [
-        word for option, words in (("--atol", args.atol), ("--rtol", args.rtol)) if words for word in (option, *words)
-    ]
-    return [
-        *("biopsy", "debug", "reduce", str(args.model), "-o", "reduced.onnx"),
-        *(["--order-by", str(args.report)] if args.report is not None else []),
-        *(["--mark-intermediate"] if found.is_masked else []),
-        *("--check", "biopsy", "run", "{}", *engines, *tolerances),
-    ]
-
-
-def _extract(found: Findings, model: Path) -> list[str]:
-    worst = found.suspects[0]
-    inputs = [f"{name}:auto:auto" for name in worst.inputs]
-    outputs = [f"{name}:auto" for name in worst.outputs]
-    return [
-        *("biopsy", "surgeon", "extract", str(model), "-o", "suspect.onnx"),
-        *(["--inputs", *inputs] if inputs else []),
-        *("--outputs", *outputs),
-    ]
+    lines = next_lines(found, args)
+    if lines:
+        console.note("")
+    for head, words in zip(["Next", *[""] * len(lines)], lines, strict=False):
+        console.note(f"{head:<8} {line_of(words)}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups
+from biopsy.cli import option_groups, purposes
 from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
@@ -44,12 +44,14 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug precision``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model, in its high precision")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the mixed model, ready to deploy")
-    parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what was found as JSON")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model, in its high precision")
+    parser.add_argument(
+        "-o", "--output", type=purposes.WRITTEN, metavar="FILE", help="write the mixed model, ready to deploy"
+    )
+    parser.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON")
     parser.add_argument(
         "--list",
-        type=Path,
+        type=purposes.WRITTEN,
         metavar="FILE.txt",
         help="write the names of the layers that must be high, one a line: nodes_to_exclude, node_block_list",
     )
@@ -63,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--load-inputs",
         "--load-input-data",
         nargs="+",
-        type=Path,
+        type=purposes.READ,
         metavar="FILE",
         help="inputs to calibrate --int8 with (default: those of the check if it is 'biopsy run', else random ones)",
     )
@@ -161,13 +163,20 @@ def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=Path,
+        type=purposes.ITERATION,
         metavar="FILE",
         help=f"where each candidate is written (default: {DEFAULT_CANDIDATE}, and polygraphy_debug.engine with --trt)",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last candidate there")
     check_options.add_iteration_info(group)
     check_options.add_events(group)
+
+
+def derived_files(args: argparse.Namespace) -> purposes.Derived:
+    """The file for weights, and where candidates stand: with an engine also the model that it is built from."""
+    _complete(args)
+    candidate = args.candidate if args.candidate != args.iter_artifact else None
+    return {**option_groups.derived_weights(args), "the candidate": (candidate, purposes.ITERATION)}
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -177,7 +186,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.model.index import index_file
     from biopsy.precision.job import run_job
 
-    _complete(args)
     jobs = 1 if args.engine is not None else check_options.jobs_of(args, console)
     check = _check(args, jobs)
     try:
@@ -211,7 +219,7 @@ def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace, fee
     from biopsy.model.load import parse
     from biopsy.precision.mixtures import CastMixtures
 
-    model = parse(bytes(index.buffer), index.path)
+    model = parse(index.buffer[:], index.path)
     places = {index.names[tensor]: data for tensor, data in place.places.items()}
     if args.low == "int8":
         from biopsy.precision.quantized import QuantizedMixtures
@@ -260,9 +268,19 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
     if args.engine is None:
         return check
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.words import as_word
     from biopsy.precision.engine_file import EngineFileCheck
 
-    words = ["biopsy", "run", "{}", "--engine", args.engine, "--build-only", "--save-engine", str(args.iter_artifact)]
+    words = [
+        "biopsy",
+        "run",
+        "{}",
+        "--engine",
+        args.engine,
+        "--build-only",
+        "--save-engine",
+        as_word(args.iter_artifact),
+    ]
     builder = CommandCheck(words, "", args.check_timeout, args.check_memory)
     return EngineFileCheck(builder, check, args.iter_artifact, keep=args.no_remove_intermediate)
 
@@ -296,7 +314,6 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.reduction.steadiness import Repeating
     from biopsy.reduction.trials import Budget, Crew
 
-    _require_distinct_files(args)
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
     external = None if args.output is None else option_groups.weights_file(args, args.output)
@@ -314,21 +331,3 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         Budget(args.max_checks, args.max_time),
         Repeating(args.repeat, args.confidence),
     )
-
-
-def _require_distinct_files(args: argparse.Namespace) -> None:
-    """Raise UsageError if one file has two tasks."""
-    files = {
-        "the model": args.model,
-        "--output": args.output,
-        "--report": args.report,
-        "--list": args.list,
-        "--iter-artifact": args.iter_artifact,
-        "the candidate": args.candidate if args.engine is not None else None,
-        "--iter-info": args.iter_info,
-        "--events": args.events,
-    }
-    seen: dict[Path, str] = {}
-    for option, path in files.items():
-        if path is not None and seen.setdefault(path.resolve(), option) != option:
-            raise errors.UsageError(f"{path} is given for {seen[path.resolve()]} and for {option}: it would be lost")

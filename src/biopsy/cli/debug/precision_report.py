@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
+from biopsy.checks.words import as_word
+from biopsy.cli.lines import line_of
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
 
@@ -132,4 +133,4 @@ def _say_next(console: Console, found: Found, names: Path | None) -> None:
     elif found.names:
         console.note(f"\nnodes_to_exclude = {found.names[:_MOST_SHOWN]!r}")
     if found.output is not None:
-        console.note(f"\nNext   biopsy inspect model {shlex.quote(str(found.output))} --mode=basic")
+        console.note(f"\nNext   biopsy inspect model {line_of([as_word(found.output)])} --mode=basic")

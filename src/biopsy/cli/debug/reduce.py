@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli import option_groups, options
+from biopsy.cli import lines, option_groups, options, purposes
 from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
@@ -47,12 +45,16 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug reduce``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model that fails")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="the reduced model (default: MODEL_reduced.onnx)"
+        "-o", "--output", type=purposes.WRITTEN, metavar="FILE", help="the reduced model (default: MODEL_reduced.onnx)"
     )
     parser.add_argument(
-        "--min-good", "--minimal-good", type=Path, metavar="FILE", help="also write the passing model closest in size"
+        "--min-good",
+        "--minimal-good",
+        type=purposes.WRITTEN,
+        metavar="FILE",
+        help="also write the passing model closest in size",
     )
     parser.add_argument(
         "--mode",
@@ -95,11 +97,14 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         "aside",
     )
     group.add_argument(
-        "--load-debug-replay", type=Path, metavar="FILE", help="outcomes to begin with, saved by --save-debug-replay"
+        "--load-debug-replay",
+        type=purposes.READ,
+        metavar="FILE",
+        help="outcomes to begin with, saved by --save-debug-replay",
     )
     group.add_argument(
         "--save-debug-replay",
-        type=Path,
+        type=purposes.written_over("load_debug_replay"),
         nargs="?",
         const=Path("polygraphy_debug_replay.json"),
         metavar="FILE",
@@ -119,7 +124,7 @@ def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=Path,
+        type=purposes.ITERATION,
         default=Path(DEFAULT_CANDIDATE),
         metavar="FILE",
         help=f"where each candidate is written (default: {DEFAULT_CANDIDATE})",
@@ -128,12 +133,15 @@ def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
     check_options.add_iteration_info(group)
     group.add_argument(
         "--iter-inputs",
-        type=Path,
+        type=purposes.ITERATION,
         metavar="FILE",
         help="write the recorded values of each candidate's inputs (.json, .npz, .safetensors)",
     )
     group.add_argument(
-        "--keep-other", type=Path, metavar="DIR", help="keep one model of each other failure that is met on the way"
+        "--keep-other",
+        type=purposes.FOLDER_WRITTEN,
+        metavar="DIR",
+        help="keep one model of each other failure that is met on the way",
     )
     check_options.add_events(group)
 
@@ -158,7 +166,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--load-inputs",
         "--load-input-data",
         nargs="+",
-        type=Path,
+        type=purposes.READ,
         metavar="FILE",
         help="inputs to record values with; all iterations are used (default: those of the check, else random ones)",
     )
@@ -233,7 +241,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--order-by",
-        type=Path,
+        type=purposes.READ,
         metavar="LAYERS.json",
         help="try the layers first that a report of 'biopsy debug layers' names as wrong (--mode minimal and bisect)",
     )
@@ -242,6 +250,25 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--skip-pass", nargs="+", action="extend", default=[], metavar="NAME", help="leave these out")
     group.add_argument("--only-pass", nargs="+", action="extend", default=[], metavar="NAME", help="run only these")
+
+
+def derived_files(args: argparse.Namespace) -> purposes.Derived:
+    """The result, where it is not named, what stands beside it, and the journal."""
+    output = _output(args)
+    weights = option_groups.weights_file(args, output)
+    return {
+        "the result": (None if args.output else output, purposes.WRITTEN),
+        "the weights of the result": (output.with_name(weights) if weights else None, purposes.WRITTEN),
+        "the journal": (_journal(output), purposes.WRITTEN),
+    }
+
+
+def _output(args: argparse.Namespace) -> Path:
+    return args.output or Path(f"{args.model.stem}_reduced.onnx")
+
+
+def _journal(output: Path) -> Path:
+    return output.parent / f"{output.name}.journal"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -262,17 +289,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
     except errors.Interrupted as stop:
-        in_place = args.output is not None and args.output.resolve() == args.model.resolve()
-        steps = [f"{_same_line()}    goes on from there"] if stop.kept and not in_place else []
-        raise errors.Interrupted(stop.message, kept=stop.kept, next_steps=steps) from stop
+        if stop.kept is None:
+            raise
+        kept = f"{stop.kept}; the next line goes on from there"
+        raise errors.Interrupted(stop.message, kept=kept, next_steps=[_same_line(args)]) from stop
     finally:
         check.close()
-    say_result(console, result, _same_line())
+    say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
     return errors.Interrupted.status if result.stopped else 0
 
 
-def _same_line() -> str:
-    return shlex.join(["biopsy", *sys.argv[1:]])
+def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
+    return lines.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _shown(args: argparse.Namespace) -> str:
@@ -299,8 +327,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.reduction.trials import Budget, Crew
 
     own_run = check_options.own_run(args)
-    output = args.output or Path(f"{args.model.stem}_reduced.onnx")
-    safeguards.require_distinct_files(args, output)
+    output = _output(args)
     safeguards.require_writable_candidate(args.iter_artifact)
     safeguards.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
     return Job(
@@ -326,7 +353,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
         remembering=Remembering(
-            output.parent / f"{output.name}.journal",
+            _journal(output),
             args.fresh,
             args.load_debug_replay,
             args.save_debug_replay,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
+from biopsy.checks.words import as_word
+from biopsy.cli.lines import line_of
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
+from biopsy.reduction.result_file import size_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -113,14 +115,12 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     told = [f"{n} {what}" for what, n in result.outcomes.items()]
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
-    console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(result.output.stat().st_size)}")
+    console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(size_of(result.output))}")
     if result.min_good is not None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():
         kept = result.other_models.get(reason)
         console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
     if result.stopped is not None:
-        console.note(
-            f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}    without that option"
-        )
-    console.note(f"\nNext     biopsy inspect model {shlex.quote(str(result.output))} --mode=full")
+        console.note(f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}")
+    console.note(f"\nNext     biopsy inspect model {line_of([as_word(result.output)])} --mode=full")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.cli import purposes
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_text import count
@@ -68,7 +69,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check_options.add_artifacts(group)
     check_options.add_iteration_info(group)
     check_options.add_events(group)
-    group.add_argument("--save-report", type=Path, metavar="FILE", help="write what was measured as JSON")
+    group.add_argument("--save-report", type=purposes.WRITTEN, metavar="FILE", help="write what was measured as JSON")
 
 
 def _until(text: str) -> int | str:
@@ -122,13 +123,9 @@ def _require_sense(args: argparse.Namespace) -> None:
             next_steps=["leave --jobs out"],
         )
     written = {"--events": args.events, "--save-report": args.save_report, "--iter-info": args.iter_info}
-    by_place: dict[Path, str] = {}
     for option, path in written.items():
         if path is None:
             continue
-        other = by_place.setdefault(path.resolve(), option)
-        if other != option:
-            raise errors.UsageError(f"{path} is given twice, for {other} and for {option}: it would be lost")
         require_writable(path)
         if option != "--iter-info":  # that one is made anew for each run, as artifacts are
             require_distinct(args.artifacts, path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, options, trt_options
+from biopsy.cli import option_groups, options, purposes, trt_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -30,8 +30,14 @@ _MOST_SHOWN = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write each part as a model into this folder")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=purposes.FOLDER_WRITTEN,
+        metavar="DIR",
+        help="write each part as a model into this folder",
+    )
     parser.add_argument(
         "--timeout",
         default="10m",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
+from biopsy.cli import purposes
 from biopsy.cli.progress import COLUMN
 
 if TYPE_CHECKING:
@@ -40,16 +41,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = _EPILOG
     parser.add_argument(
-        "--dir", type=Path, metavar="DIR", help="a folder with the folders 'good' and 'bad' (default: the current one)"
+        "--dir",
+        type=purposes.FOLDER_READ,
+        metavar="DIR",
+        help="a folder with the folders 'good' and 'bad' (default: the current one)",
     )
     parser.add_argument(
-        "--good", type=Path, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
+        "--good", type=purposes.READ, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
     )
     parser.add_argument(
-        "--bad", type=Path, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
+        "--bad", type=purposes.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
     )
     parser.add_argument("--all", action="store_true", help="show every choice, not only the first ones")
-    parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what was found as JSON too")
+    parser.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON too")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

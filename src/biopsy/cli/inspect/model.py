@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biopsy.cli import purposes
 from biopsy.cli.option_groups import add_weights_folder
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ MODES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
     parser.add_argument(
         "--mode",
         choices=tuple(MODES),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biopsy.cli import purposes
 from biopsy.cli.progress import COLUMN
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect tactics``."""
     parser.epilog = _EPILOG
-    parser.add_argument("file", type=Path, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy")
+    parser.add_argument(
+        "file", type=purposes.READ, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy"
+    )
     parser.add_argument(
         "--layers", nargs="+", metavar="NAME", help="only layers with these nodes, or names; '*' stands for anything"
     )

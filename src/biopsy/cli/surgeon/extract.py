@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Container
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli import option_groups
+from biopsy.cli import option_groups, purposes
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -30,8 +29,10 @@ _ALSO_CALLED = {"float": "float32", "double": "float64", "half": "float16", "boo
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon extract``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the part is written")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument(
+        "-o", "--output", type=purposes.WRITTEN, required=True, metavar="FILE", help="where the part is written"
+    )
     parser.add_argument(
         "--inputs",
         nargs="*",
@@ -43,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     option_groups.add_weights_folder(parser)
     option_groups.add_weights_file(parser)
+
+
+def derived_files(args: argparse.Namespace) -> purposes.Derived:
+    """The file for weights beside the output."""
+    return option_groups.derived_weights(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups
+from biopsy.cli import option_groups, purposes
 
 if TYPE_CHECKING:
     import onnx
@@ -25,8 +25,15 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=Path, metavar="MODEL", help="the ONNX model")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="where the result is written")
+    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=purposes.written_over("model"),
+        required=True,
+        metavar="FILE",
+        help="where the result is written",
+    )
     parser.add_argument(
         "--override-input-shapes",
         "--override-inputs",
@@ -50,6 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     option_groups.add_weights_folder(parser)
     option_groups.add_weights_file(parser)
+
+
+def derived_files(args: argparse.Namespace) -> purposes.Derived:
+    """The file for weights beside the output."""
+    return option_groups.derived_weights(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

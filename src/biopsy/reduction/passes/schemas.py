@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from biopsy.model import walk
+from biopsy.model import schema, walk
 
 if TYPE_CHECKING:
     import onnx
@@ -18,10 +18,5 @@ def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
 
 def schema_of(node: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.defs.OpSchema | None:
     """The schema of a node's operator in the model's operator sets; None for operators that onnx does not know."""
-    import onnx
-
     domain = walk.operator(node)[0]
-    try:
-        return onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
-    except onnx.defs.SchemaError:
-        return None
+    return schema.schema_of(node.op_type, opsets.get(domain, 1), domain)

@@ -1,0 +1,97 @@
+"""What to type after ``debug layers``: the reduction, and the worst layer or group cut out and fed what it was fed.
+
+The lines carry what the failure was seen with: inputs, seeds, shapes, limits. Each can be pasted as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from biopsy.checks.words import as_word
+
+if TYPE_CHECKING:
+    from biopsy.evidence.layers import Findings, Suspect
+
+SAVED_INPUTS = "layers_inputs.npz"
+CUT_INPUTS = "cut_inputs.npz"
+"""Where a line has inputs saved that the next one loads, and where a reduction writes those of each candidate."""
+
+_LIMITS = (
+    "--atol", "--rtol", "--check-error-stat", "--error-quantile", "--cosine", "--psnr", "--snr", "--l2", "--ulp",
+    "--top-k", "--index-tolerance", "--compare",
+)  # fmt: skip
+_MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--input-shapes")
+_MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
+
+
+def next_lines(found: Findings, args: argparse.Namespace) -> list[list[str]]:
+    """The words of each line, in the order in which to type them. None if there is no suspect."""
+    if not found.suspects:
+        return []
+    making = list(_given(args, _MAKING))
+    inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
+    saving = []
+    if making and not inputs:
+        inputs = [SAVED_INPUTS]
+        saving = [[*_run(args), "--engine", args.reference_engine, *making, "--save-inputs", SAVED_INPUTS]]
+    return [*saving, _reduce(found, args, inputs), *_piece(found.suspects[0], args, inputs)]
+
+
+def _given(args: argparse.Namespace, options: Sequence[str]) -> Iterator[str]:
+    """The options that were given, with their values, as words."""
+    for option in options:
+        name = option[2:].replace("-", "_")
+        value = getattr(args, name)
+        if value is not None and value != _MADE_BY_DEFAULT.get(name):
+            yield from (option, *(map(str, value) if isinstance(value, list) else [str(value)]))
+
+
+def _weights(args: argparse.Namespace) -> list[str]:
+    return ["--external-data-dir", as_word(args.external_data_dir)] if args.external_data_dir is not None else []
+
+
+def _run(args: argparse.Namespace) -> list[str]:
+    return ["biopsy", "run", as_word(args.model), *_weights(args)]
+
+
+def _compare(args: argparse.Namespace) -> list[str]:
+    return ["--engine", args.reference_engine, "--engine", args.suspect, *_given(args, _LIMITS)]
+
+
+def _reduce(found: Findings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str]:
+    """A reduction whose check compares the same engines; of a masked error, with inner tensors as outputs.
+
+    With ``inputs`` each candidate is fed what its place in the model saw with them.
+    """
+    recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
+    fed = ["--load-inputs", CUT_INPUTS] if inputs else []
+    return [
+        *("biopsy", "debug", "reduce", as_word(args.model), "-o", "reduced.onnx"),
+        *_weights(args),
+        *recorded,
+        *(["--order-by", as_word(args.report)] if args.report is not None else []),
+        *(["--mark-intermediate"] if found.is_masked else []),
+        *("--check", "biopsy", "run", "{}", *fed, *_compare(args)),
+    ]
+
+
+def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str]]:
+    """The worst layer or group as a model, what it was fed, and both engines on it."""
+    yield [
+        *("biopsy", "surgeon", "extract", as_word(args.model), "-o", "suspect.onnx"),
+        *_weights(args),
+        *(["--inputs", *(f"{name}:auto:auto" for name in worst.inputs)] if worst.inputs else []),
+        *("--outputs", *(f"{name}:auto" for name in worst.outputs)),
+    ]
+    if not worst.inputs:
+        yield ["biopsy", "run", "suspect.onnx", *_compare(args)]
+        return
+    loaded = ["--load-inputs", *inputs] if inputs else []
+    yield [
+        *(*_run(args), "--engine", args.reference_engine, *loaded, "--onnx-outputs", *worst.inputs),
+        *("--save-inputs", "fed.npz", "--save-outputs", "inner.npz"),
+    ]
+    yield ["biopsy", "data", "to-input", "fed.npz", "inner.npz", "-o", "suspect_inputs.npz"]
+    yield ["biopsy", "run", "suspect.onnx", "--load-inputs", "suspect_inputs.npz", *_compare(args)]

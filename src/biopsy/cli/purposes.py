@@ -1,0 +1,192 @@
+"""What each file on a command line is for, and that no file is for two things of which one would ruin the other.
+
+Every option that names a file has one of the kinds below as its ``type``; what a command reads, writes or removes is
+collected from the parsed arguments by these kinds, so that a new option takes part without a list of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from biopsy import errors
+
+Task = Literal["read", "write", "make anew", "move"]
+"""What becomes of a file: it is read, replaced, made anew for each check (which may read it), or moved away after it.
+"""
+
+
+def _path(text: str) -> Path:
+    return Path(text)
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """The ``type`` of an option that names a file or folder: gives a Path, or the text if it is ``textual``.
+
+    ``over`` are the options (by ``dest``) whose file it may replace, since that is read whole before and a person may
+    well mean it. ``container``: it names a folder that files of our own naming are put into, or read from.
+    """
+
+    task: Task
+    over: frozenset[str] = frozenset()
+    container: bool = False
+    textual: bool = False
+    path_of: Callable[[str], Path] = _path
+
+    def __call__(self, text: str) -> Path | str:
+        """The value of the option."""
+        return text if self.textual else Path(text)
+
+
+READ = FileKind("read")
+WRITTEN = FileKind("write")
+ITERATION = FileKind("make anew")
+ARTIFACT = FileKind("move")
+FOLDER_READ = FileKind("read", container=True)
+FOLDER_WRITTEN = FileKind("write", container=True)
+READ_TEXT = FileKind("read", textual=True)
+
+
+def written_over(*dests: str, textual: bool = False) -> FileKind:
+    """A file that is written, and may be the one that another option reads."""
+    return replace(WRITTEN, over=frozenset(dests), textual=textual)
+
+
+def script_with_function(text: str) -> Path:
+    """The file of ``FILE.py[:function]``."""
+    return Path(text if text.endswith(".py") else text.rpartition(":")[0] or text)
+
+
+READ_SCRIPT = FileKind("read", textual=True, path_of=script_with_function)
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """One file, and what a command does with it. ``option`` is what a person calls it; ``dest`` its name in args."""
+
+    path: Path
+    option: str
+    dest: str
+    kind: FileKind
+
+
+def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Purpose]:
+    """The files that the parsed arguments name by options of a file kind."""
+    for action in parser._actions:
+        if isinstance(action.type, FileKind):
+            value = getattr(args, action.dest, None)
+            for one in value if isinstance(value, list) else [value]:
+                if one is not None:
+                    yield Purpose(action.type.path_of(str(one)), _name(action), action.dest, action.type)
+
+
+def _name(action: argparse.Action) -> str:
+    """What a person calls an option: its longest common spelling, or what it stands for."""
+    spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]
+    if spellings or action.option_strings:
+        return (spellings or list(action.option_strings))[0]
+    return "the model" if action.dest == "model" else f"a {action.metavar} that is read"
+
+
+def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:
+    """The files that a check's words name and that stand there: what it runs, and what it reads."""
+    programs = set(_programs(words))
+    for word in dict.fromkeys([*words, *(word.partition("=")[2] for word in words)]):
+        if word and "\0" not in word and len(word) < _LONGEST_PATH and Path(word).is_file():
+            dest = CHECKS_PROGRAM if word in programs else CHECKS_DATA
+            yield Purpose(Path(word), "the check", dest, READ)
+
+
+CHECKS_PROGRAM, CHECKS_DATA = " program of the check", " file of the check"
+"""In the place of ``dest``: no option is called so."""
+
+_LONGEST_PATH = 4096
+_SCRIPTS = {".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".js", ".lua", ".R", ".jl"}
+
+
+def _programs(words: Sequence[str]) -> Iterator[str]:
+    """The words that are run: the first one, and every script. Data, such as golden values, may be made anew."""
+    for place, word in enumerate(words):
+        path = Path(word)
+        if place == 0 or path.suffix in _SCRIPTS or (path.is_file() and os.access(path, os.X_OK)):
+            yield word
+
+
+def require_distinct(purposes: Sequence[Purpose]) -> None:
+    """Raise UsageError if one file has two purposes, so that it would be lost."""
+    for place, one in enumerate(purposes):
+        for other in purposes[:place]:
+            if _ruins(one, other) and (_same(one.path, other.path) or _inside(one, other) or _inside(other, one)):
+                raise _twice(other, one)
+
+
+def _ruins(one: Purpose, other: Purpose) -> bool:
+    """Whether two purposes cannot be had with one file."""
+    if one.option == other.option:  # the same again
+        return False
+    tasks = {one.kind.task, other.kind.task}
+    if tasks == {"read"} or other.dest in one.kind.over or one.dest in other.kind.over:
+        return False
+    if one.kind.container and other.kind.container:
+        return False  # names in it are our own
+    if CHECKS_DATA in (one.dest, other.dest) and tasks & {"make anew", "move"}:
+        return False  # the check reads or writes what is made anew for it
+    return tasks != {"make anew", "move"}  # files of an iteration are what artifacts are for
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        if one.resolve() != other.resolve() and not (one.exists() and other.exists() and one.samefile(other)):
+            return False
+        return one.is_dir() or one.is_file() or not one.exists()  # two streams may well go to one device
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
+def _inside(one: Purpose, other: Purpose) -> bool:
+    """Whether ``one`` would replace a file in a folder that is read as a whole, such as inputs in several files."""
+    if one.kind.task == "read" or other.kind.task != "read" or other.kind.container or one.kind.container:
+        return False
+    return one.path.is_file() and other.path.is_dir() and other.path.resolve() in one.path.resolve().parents
+
+
+def _twice(one: Purpose, other: Purpose) -> errors.UsageError:
+    path = one.path if one.kind.task != "read" else other.path
+    first, second = sorted((one, other), key=lambda purpose: purpose.kind.task != "read")
+    end = "moved away" if "move" in (one.kind.task, other.kind.task) else "lost"
+    return errors.UsageError(
+        f"{path} is given twice, for {first.option} and for {second.option}: it would be {end}",
+        next_steps=["give another name to what is written"],
+    )
+
+
+_LONGEST_NAME = 255  # bytes, as nearly all file systems have it
+_ROOM = len("..4194304.part-journal")  # what is written stands under a longer name until it is whole
+
+
+def _require_short_name(one: Purpose) -> None:
+    size, most = len(os.fsencode(one.path.name)), _LONGEST_NAME - (0 if one.kind.task == "read" else _ROOM)
+    if size > most:
+        raise errors.UsageError(
+            f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
+            next_steps=["give a shorter name"],
+        )
+
+
+Derived: TypeAlias = Mapping[str, tuple[Path | None, FileKind]]
+"""Files that a command names by itself, such as a default: what a person calls them -> path (None for none), kind."""
+
+
+def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namespace, derived: Derived) -> None:
+    """Raise UsageError if one file of a command line has two purposes."""
+    found = list(purposes_of(parser, args))
+    found += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
+    for one in found:
+        _require_short_name(one)
+    check: Any = getattr(args, "check", None)
+    require_distinct([*found, *purposes_of_check(check or ())])

@@ -1,0 +1,125 @@
+"""What stands where candidates are written, and is not ours, is still there at the end, whatever happens between."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.conftest import BIN, Place, wait_until
+
+CANDIDATE = "polygraphy_debug.onnx"
+MINE = b"a model that is not ours"
+NEEDS_TWO = "sys.exit('n3' in names and 'n9' in names)"
+WAITS = "import pathlib; pathlib.Path('begun.txt').touch(); time.sleep(60)" + "\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    made = Place(tmp_path / "here", tmp_path / "temporary")
+    made.folder.mkdir()
+    made.temporary.mkdir()
+    yield made
+    assert made.everyone_has_ended()
+
+
+def words(place: Place, code: str = NEEDS_TWO) -> list[str]:
+    place.model()
+    return ["m.onnx", "-o", "r.onnx", "--check", *place.check(code)]
+
+
+def killed(place: Place, code: str) -> None:
+    """Begin a reduction, and kill it while its check looks at a candidate."""
+    process = place.start(*words(place, code))
+    assert wait_until((place.folder / "begun.txt").exists)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert wait_until(lambda: not place.processes())
+    (place.folder / "begun.txt").unlink()
+
+
+def test_a_strangers_file_is_told_of_and_put_back(here: Place) -> None:
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    ran = here.reduce(*words(here))
+    assert ran.status == 0, ran.told
+    assert "stood there already" in ran.told
+    assert (here.folder / CANDIDATE).read_bytes() == MINE
+    assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
+
+
+def test_a_link_is_put_back_as_a_link(here: Place) -> None:
+    (here.folder / "mine.onnx").write_bytes(MINE)
+    (here.folder / CANDIDATE).symlink_to("mine.onnx")
+    assert here.reduce(*words(here)).status == 0
+    assert (here.folder / CANDIDATE).readlink() == Path("mine.onnx")
+    assert (here.folder / "mine.onnx").read_bytes() == MINE
+
+
+def test_a_strangers_file_is_put_back_when_the_reduction_fails_or_there_is_nothing_to_reduce(here: Place) -> None:
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    assert here.reduce(*words(here, "sys.exit(0)")).status == 3
+    assert (here.folder / CANDIDATE).read_bytes() == MINE
+
+
+def test_a_strangers_file_outlives_kill_9_and_comes_back_with_the_next_reduction(here: Place) -> None:
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    killed(here, WAITS + NEEDS_TWO)
+    assert MINE in {path.read_bytes() for path in here.folder.iterdir()}
+    ran = here.reduce(*words(here))
+    assert ran.status == 0, ran.told
+    assert (here.folder / CANDIDATE).read_bytes() == MINE
+    assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
+
+
+def test_what_a_killed_reduction_has_left_is_known_as_ours(here: Place) -> None:
+    killed(here, WAITS + NEEDS_TWO)
+    assert (here.folder / CANDIDATE).exists()
+    ran = here.reduce(*words(here))
+    assert ran.status == 0, ran.told
+    assert "stood there already" not in ran.told
+    assert here.files() == {"m.onnx", "r.onnx"}
+
+
+def test_what_a_person_puts_there_after_kill_9_is_not_taken_for_ours(here: Place) -> None:
+    killed(here, WAITS + NEEDS_TWO)
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    ran = here.reduce(*words(here))
+    assert "stood there already" in ran.told
+    assert (here.folder / CANDIDATE).read_bytes() == MINE
+
+
+def test_a_candidate_that_was_to_stay_is_replaced_by_the_next_reduction(here: Place) -> None:
+    for _ in range(2):
+        ran = here.reduce("--no-remove-intermediate", *words(here))
+        assert ran.status == 0, ran.told
+        assert "stood there already" not in ran.told
+    assert {name for name in here.files() if not name.startswith(".")} == {"m.onnx", "r.onnx", CANDIDATE}
+    assert here.reduce(*words(here)).status == 0
+    assert here.files() == {"m.onnx", "r.onnx"}
+
+
+def test_where_the_last_candidate_is_to_stay_a_strangers_file_stays_aside(here: Place) -> None:
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    ran = here.reduce("--no-remove-intermediate", *words(here))
+    assert "polygraphy_debug.aside.onnx" in ran.told
+    assert (here.folder / "polygraphy_debug.aside.onnx").read_bytes() == MINE
+    assert (here.folder / CANDIDATE).read_bytes() != MINE
+
+
+def test_the_script_of_a_check_is_no_place_for_candidates(here: Place) -> None:
+    check = words(here)
+    before = (here.folder / "check.py").read_bytes()
+    ran = here.reduce("m.onnx", "-o", "r.onnx", "--iter-artifact", "check.py", *check[3:])
+    assert ran.status == 2
+    assert "it would be lost" in ran.told
+    assert (here.folder / "check.py").read_bytes() == before
+
+
+def test_a_search_for_precision_puts_it_back_too(here: Place) -> None:
+    here.model()
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    line = [str(BIN / "biopsy"), "debug", "precision", "m.onnx", "--check", *here.check("sys.exit(0)")]
+    done = subprocess.run(line, cwd=here.folder, env=here.environment, capture_output=True, text=True, timeout=60)
+    assert "stood there already" in done.stdout
+    assert (here.folder / CANDIDATE).read_bytes() == MINE

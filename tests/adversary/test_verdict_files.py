@@ -1,0 +1,90 @@
+"""Whatever a check leaves in the place of its verdict, reading it ends at once and takes little memory."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from biopsy import errors
+from biopsy.checks import verdict
+from biopsy.checks.command import CommandCheck
+from biopsy.cli.app import main
+from support.models import chain, save
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def link(path: Path) -> None:
+    path.with_name("elsewhere").write_text('{"outcome": "passes"}')
+    path.symlink_to("elsewhere")
+
+
+def nested(path: Path) -> None:
+    path.write_text("[" * 500_000)
+
+
+@pytest.mark.parametrize("left", [fifo, device, huge, folder, link, nested], ids=lambda left: left.__name__)
+def test_what_is_no_plain_small_file_is_told_at_once(tmp_path: Path, left) -> None:
+    left(tmp_path / "verdict.json")
+    started = time.monotonic()
+    with pytest.raises(errors.CheckError, match=r"verdict\.json"):
+        verdict.read(tmp_path / "verdict.json")
+    assert time.monotonic() - started < 1
+
+
+def test_a_file_that_grows_while_it_is_read_is_read_no_further(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "verdict.json"
+    path.write_bytes(b" ")
+    grow = os.read
+
+    def read(descriptor: int, size: int) -> bytes:
+        os.truncate(path, path.stat().st_size + (1 << 19))
+        return grow(descriptor, size)
+
+    monkeypatch.setattr(os, "read", read)
+    with pytest.raises(errors.CheckError, match="larger than"):
+        verdict.read(path)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.mkfifo(told)",
+        "os.symlink('/dev/zero', told)",
+        "os.truncate(os.open(told, os.O_CREAT | os.O_WRONLY), 1 << 40)",
+        "os.mkdir(told)",
+    ],
+)
+def test_a_check_that_leaves_one_ends_the_reduction_in_time_and_in_one_line(tmp_path: Path, monkeypatch, capsys, code):
+    monkeypatch.chdir(tmp_path)
+    save(chain(4), tmp_path / "m.onnx")
+    Path("check.py").write_text(f"import os, sys\ntold = os.environ['BIOPSY_VERDICT']\n{code}\nsys.exit(1)\n")
+    started = time.monotonic()
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--check", sys.executable, "-S", "check.py", "{}"]) == 4
+    assert time.monotonic() - started < 20
+    assert "verdict" in capsys.readouterr().err
+    assert not Path("r.onnx").exists()
+
+
+def test_a_plain_verdict_is_read_as_before(tmp_path: Path) -> None:
+    code = f"open(os.environ['BIOPSY_VERDICT'], 'w').write({json.dumps(json.dumps({'outcome': 'passes'}))})"
+    check = CommandCheck([sys.executable, "-c", f"import os, sys; {code}; sys.exit(1)"], "c.onnx")
+    assert check.run(tmp_path / "c.onnx").verdict.outcome == "passes"
