@@ -42,6 +42,7 @@ class Driver:
         self.listener = listener
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
+        self.last_words: tuple[str, str] | None = None
         self._passing: dict[Candidate, None] = {}
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
         self._last_reproduced = False
