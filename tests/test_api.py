@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from biopsy import errors
-from biopsy.api import compare, run
+from biopsy.api import compare, reduce, run
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save, seeds_example
 
@@ -73,3 +73,54 @@ def test_an_engine_that_fails_raises():
         run(made)
     with pytest.raises(errors.EngineMissing):
         run(made, "no-such-engine")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"check": None}, "check=None: it is a function, or a command as a list of words"),
+        ({"check": "biopsy run {} --onnxrt"}, "a command as a list of words"),
+        ({"check": []}, "a command as a list of words"),
+        ({"check": ["biopsy", 3]}, "a command as a list of words"),
+        ({"mode": "fastest"}, "mode='fastest': it is one of 'minimal', 'bisect', 'linear'"),
+        ({"mode": None}, "mode=None"),
+        ({"match": "all"}, "match='all': it is one of 'any', 'status', 'auto', 'message', 'exact'"),
+        ({"takes": "proto"}, "takes='proto': it is one of 'path', 'model'"),
+        ({"cut": "feed"}, "cut='feed'"),
+        ({"values": "free!"}, "values='free!'"),
+        ({"jobs": 0}, "jobs=0: it is a whole number above 0"),
+        ({"repeat": 0}, "repeat=0"),
+        ({"max_checks": 1.5}, "max_checks=1.5"),
+        ({"confidence": 1}, "confidence=1: it is above 0 and below 1"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named_with_its_choices(
+    tmp_path: Path, arguments: dict[str, object], told: str
+):
+    given = {"check": lambda path: True, **arguments}
+    with pytest.raises(errors.UsageError) as raised:
+        reduce(chain(3), output=tmp_path / "r.onnx", **given)  # type: ignore[arg-type]
+    assert told in raised.value.message
+    assert not (tmp_path / "r.onnx").exists()
+
+
+def test_a_near_miss_and_a_string_of_words_come_with_what_was_meant(tmp_path: Path):
+    with pytest.raises(errors.UsageError) as raised:
+        reduce(chain(3), lambda path: True, tmp_path / "r.onnx", mode="minimum")  # type: ignore[arg-type]
+    assert raised.value.next_steps == ("did you mean mode='minimal'?",)
+    with pytest.raises(errors.UsageError) as raised:
+        reduce(chain(3), "biopsy run {}", tmp_path / "r.onnx")
+    assert raised.value.next_steps == ("check=['biopsy', 'run', '{}']",)
+
+
+@pytest.mark.parametrize("answer", ["fails", "", 1, None, [True]])
+def test_a_check_that_answers_with_something_else_than_a_truth_is_an_error(tmp_path: Path, answer: object):
+    with pytest.raises(errors.CheckError, match="True means that the model fails"):
+        reduce(chain(3), lambda path: answer, tmp_path / "r.onnx")
+
+
+def test_names_of_outputs_and_statistics_that_do_not_exist_are_errors():
+    with pytest.raises(errors.UsageError, match="outputs='y': it is 'all', or a list of names"):
+        run(chain(1), outputs="y")  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="stat='maximum': it is one of 'elemwise', 'max'"):
+        compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, stat="maximum")  # type: ignore[arg-type]

@@ -1,10 +1,16 @@
 """What ``import biopsy`` gives: names that stay."""
 
 import inspect
+import shutil
 import subprocess
 import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
 
+import numpy
 import pytest
+from packaging.version import Version
 
 import biopsy
 
@@ -68,3 +74,77 @@ def test_options_of_the_functions_keep_their_names_and_defaults() -> None:
     assert options(biopsy.reduce)[:6] == [
         "model", "check", "output='reduced.onnx'", "takes='path'", "mode='minimal'", "inputs=None",
     ]  # fmt: skip
+
+
+def test_the_version_is_that_of_the_package_and_of_the_command() -> None:
+    assert biopsy.__version__ == version("biopsy")
+    told = subprocess.run(
+        [sys.executable, "-m", "biopsy", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert told.stdout == f"biopsy {biopsy.__version__}\n"
+
+
+USE = """
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+import biopsy
+
+
+def has_mul(model: onnx.ModelProto) -> bool:
+    return any(node.op_type == "Mul" for node in model.graph.node)
+
+
+def main(path: Path) -> tuple[str, ...]:
+    results = biopsy.run(path, engines=["onnxrt"], inputs={"x": np.zeros((2, 2), np.float32)})
+    comparison: biopsy.RunComparison = biopsy.compare(results[0], results[0], atol={"": 1e-3}, stat="max")
+    print(biopsy.__version__, comparison.passed)
+    found: biopsy.Reduction = biopsy.reduce(path, has_mul, "r.onnx", takes="model", match="auto", jobs=2)
+    return found.nodes
+"""
+
+WRONG = """
+import biopsy
+
+biopsy.reduce("m.onnx", "biopsy run", mode="fastest")
+biopsy.reduce("m.onnx", None)
+number: int = biopsy.__version__
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_type_checked_against_the_wheel_that_users_install(tmp_path: Path) -> None:
+    """The wheel is built as ``pip install .`` does, unpacked into a fresh environment, and mypy sees nothing else."""
+    if Version(version("setuptools")) < Version("77"):
+        pytest.skip("setuptools 77 or newer builds the wheel")
+    root = Path(__file__).parents[1]
+    source = tmp_path / "source"
+    shutil.copytree(root / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, source)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "-q", "-w", str(tmp_path), str(source)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60)
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    assert (packages / "biopsy" / "py.typed").exists()
+    ours = Path(numpy.__file__).parents[1]
+    for name in ("numpy", "onnx", "google", "typing_extensions.py", "ml_dtypes"):
+        if (ours / name).exists():
+            (packages / name).symlink_to(ours / name)
+    (tmp_path / "use.py").write_text(USE)
+    (tmp_path / "wrong.py").write_text(WRONG)
+
+    def checked(script: str) -> str:
+        words = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(tmp_path / "env/bin/python")]
+        told = subprocess.run([*words, script], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+        return told.stdout + told.stderr
+
+    assert checked("use.py").startswith("Success"), checked("use.py")
+    told = checked("wrong.py")
+    assert told.count("error:") >= 3, told
+    assert '"mode"' in told

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
 
+    __version__: str
+
 _HOMES = {
     "biopsy.api": ("compare", "reduce", "run"),
     "biopsy.checks.outcome": ("Outcome",),
@@ -55,6 +57,10 @@ __all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("biopsy")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'biopsy' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME_OF[name]), name)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.aftermath import temporary_folder
 from biopsy.checks.function import FunctionCheck
 from biopsy.checks.judge import Rules
@@ -71,6 +72,8 @@ def run(
     Raises EngineFailure if an engine cannot load, build or run the model, EngineMissing if there is no such engine,
     CannotCompare if ``inputs`` do not fit the model, ModelError or DataError for damaged files, UsageError otherwise.
     """
+    if isinstance(outputs, str):
+        _require_choice("outputs", outputs, ("all",), "or a list of names of tensors")
     given = _model_input(model, folder)
     if outputs is not None:
         given = ModelInput(mark_outputs(given.data, outputs), given.folder)
@@ -99,8 +102,10 @@ def compare(
     for all outputs, or by name with ``""`` for all others. Shapes must agree; types need not, numbers are compared by
     value. ``passed`` of the result is the verdict, ``failures`` has the outputs that fail.
 
-    Raises CannotCompare if the two have no output in common.
+    Raises CannotCompare if the two have no output in common, UsageError for an unknown ``stat``.
     """
+    for one in [stat] if isinstance(stat, str) else stat.values():
+        _require_choice("stat", one, get_args(Stat))
     tolerances = Tolerances(_by_name(atol), _by_name(rtol))
     stats = Stats({"": stat} if isinstance(stat, str) else stat)
     return compare_runs(_result(actual, "actual"), _result(expected, "expected"), tolerances, stats)
@@ -116,7 +121,7 @@ def reduce(
     inputs: Sequence[Feed] | None = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     min_good: str | PathLike[str] | None = None,
-    match: Match = "status",
+    match: Match = "auto",
     cut: Cut = "auto",
     values: Values = "auto",
     keep_inputs: bool = False,
@@ -133,6 +138,7 @@ def reduce(
     max_checks: int | None = None,
     max_seconds: float | None = None,
     journal: str | PathLike[str] | None = None,
+    allow_vacuous_check: bool = False,
     listener: events.Listener = events.ignore,
 ) -> Reduction:
     """Find the smallest part of ``model`` that still fails ``check``, and write it to ``output``.
@@ -153,11 +159,12 @@ def reduce(
     temporary files, and get ``check`` by pickle. The result is the same for any number. If the failure is flaky, a
     candidate passes after ``repeat`` runs, by default as many as ``confidence`` needs. ``max_checks`` and
     ``max_seconds`` end the search with the best result; ``stopped`` of what is returned says so. ``journal`` is a file
-    from which an interrupted reduction goes on; it is removed at the end.
+    from which an interrupted reduction goes on; it is removed at the end. A ``check`` that fails on a model of one
+    Identity node too says nothing: that is a CheckError, unless ``allow_vacuous_check``.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or contradicts itself,
-    ModelError for a damaged model, UsageError for a path that cannot be read or written, Interrupted on Ctrl-C with
-    the best result written.
+    ModelError for a damaged model, UsageError for an argument that cannot be used, such as an unknown ``mode``, and for
+    a path that cannot be read or written, Interrupted on Ctrl-C with the best result written.
 
     >>> import biopsy, onnx                                                              # doctest: +SKIP
     >>> def has_mul(model: onnx.ModelProto) -> bool:
@@ -165,6 +172,16 @@ def reduce(
     >>> biopsy.reduce("model.onnx", has_mul, "reduced.onnx", takes="model").nodes        # doctest: +SKIP
     ("Mul 'onnx_graphsurgeon_node_3'",)
     """
+    choices = {
+        "takes": (takes, ("path", "model")), "mode": (mode, get_args(Mode)), "match": (match, get_args(Match)),
+        "cut": (cut, get_args(Cut)), "values": (values, get_args(Values)),
+    }  # fmt: skip
+    for name, (value, known) in choices.items():
+        _require_choice(name, value, known)
+    _require_check(check)
+    _require_numbers(jobs=jobs, repeat=repeat, max_checks=max_checks)
+    if not 0 < confidence < 1:
+        raise errors.UsageError(f"confidence={confidence!r}: it is above 0 and below 1")
     with temporary_folder("biopsy-") as folder:
         candidate = folder / "candidate.onnx"
         job = Job(
@@ -187,8 +204,38 @@ def reduce(
                 None if journal is None else Path(journal),
                 about={} if journal is None else {"inputs": digest_of_feeds(inputs or ())},
             ),
+            allow_vacuous_check=allow_vacuous_check,
         )
         return run_job(_index(model), _as_check(check, candidate, takes, jobs), job, listener)
+
+
+def _require_choice(name: str, value: object, choices: Sequence[str], more: str = "") -> None:
+    if value not in choices:
+        known = ", ".join(map(repr, choices))
+        near = get_close_matches(str(value), choices, n=1)
+        raise errors.UsageError(
+            f"{name}={value!r}: it is {'one of ' if len(choices) > 1 else ''}{known}{f', {more}' if more else ''}",
+            next_steps=[f"did you mean {name}={near[0]!r}?"] if near else [],
+        )
+
+
+def _require_check(check: object) -> None:
+    """Raise UsageError for what is neither a function nor the words of a command."""
+    if callable(check):
+        return
+    wanted = "it is a function, or a command as a list of words"
+    if isinstance(check, str):
+        raise errors.UsageError(f"check={check!r}: {wanted}", next_steps=[f"check={check.split()!r}"])
+    if not isinstance(check, Sequence) or not check or not all(isinstance(word, str) for word in check):
+        raise errors.UsageError(
+            f"check={check!r}: {wanted}", next_steps=["check=['biopsy', 'run', '{}', '--onnxrt', '--openvino']"]
+        )
+
+
+def _require_numbers(**given: int | None) -> None:
+    for name, value in given.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise errors.UsageError(f"{name}={value!r}: it is a whole number above 0")
 
 
 def _as_check(check: Callable[[Any], object] | Sequence[str], candidate: Path, takes: str, jobs: int) -> Check:

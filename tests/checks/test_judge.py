@@ -9,8 +9,9 @@ import pytest
 
 from biopsy.checks.function import FunctionCheck
 from biopsy.checks.judge import Rules, judge
+from biopsy.checks.message import normalised
 from biopsy.checks.outcome import Evidence, Outcome
-from biopsy.checks.signature import Signature, normalised, same_failure, signature_of
+from biopsy.checks.signature import Signature, same_failure, signature_of
 from biopsy.checks.verdict import VerdictFile
 
 CRASH = Evidence(-11)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from biopsy import errors
@@ -101,13 +103,26 @@ class CommandCheck:
                 seconds = time.monotonic() - started
                 if ended.cause != "itself":
                     aftermath.end_marked([str(folder)])
-                return _evidence(ended, _said(told, ended), seconds)
+                return _evidence(ended, _said(told, ended), seconds, str(candidate), self._scripts(candidate))
         except OSError as error:
             raise errors.CheckError(
                 f"the check could not be run: {error.strerror or error}"
                 + (f" ({error.filename})" if error.filename else ""),
                 kept="nothing was concluded from it",
             ) from error
+
+    def _scripts(self, candidate: Path) -> tuple[str, ...]:
+        """The files among the words, and what stands for other ways to name a program of one's own in Python."""
+        words = [word for word in self.words_for(candidate) if word != str(candidate)]
+        # Links stay, as in tracebacks; a word may be no path at all.
+        files = [os.path.abspath(word) for word in words if os.path.isfile(word)]  # noqa: PTH100, PTH113
+        after = dict(pairwise(words))
+        if "-c" in after:
+            files.append("<string>")
+        if "-m" in after:
+            module = after["-m"].replace(".", "/")
+            files += [f"{module}.py", f"{module}/__main__.py"]
+        return tuple(files)
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         with Pipe() as pipe:
@@ -132,9 +147,11 @@ def _said(told: Path, ended: Ended) -> verdict.VerdictFile:
         return verdict.VerdictFile()
 
 
-def _evidence(ended: Ended, said: verdict.VerdictFile, seconds: float) -> Evidence:
+def _evidence(
+    ended: Ended, said: verdict.VerdictFile, seconds: float, candidate: str, scripts: tuple[str, ...]
+) -> Evidence:
     timed_out, out_of_memory = ended.cause == "time", ended.cause == "memory"
-    return Evidence(ended.status, ended.output, said, seconds, timed_out, out_of_memory)
+    return Evidence(ended.status, ended.output, said, seconds, timed_out, out_of_memory, candidate, scripts)
 
 
 def program(word: str) -> list[str]:

@@ -26,7 +26,7 @@ class Rules:
     fail_codes: frozenset[int] = frozenset()
     ignored_codes: frozenset[int] = frozenset()
     fail_regexes: tuple[re.Pattern[str], ...] = ()
-    match: Match = "status"
+    match: Match = "auto"
 
     @property
     def decide_alone(self) -> bool:

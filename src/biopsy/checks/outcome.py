@@ -29,7 +29,9 @@ class Evidence:
 
     ``status`` is the exit status, or minus the number of the signal that ended it. ``output`` is what it printed,
     stdout and stderr in one, any bytes, its middle cut out when it is very long. ``seconds`` is wall time.
-    ``timed_out`` and ``out_of_memory``: it was ended because it reached that limit.
+    ``timed_out`` and ``out_of_memory``: it was ended because it reached that limit. ``candidate`` is the path of the
+    model that it looked at, ``scripts`` the files that are the user's own program, or the ends of their paths; both are
+    empty if nobody can tell.
     """
 
     status: int
@@ -38,6 +40,8 @@ class Evidence:
     seconds: float = 0.0
     timed_out: bool = False
     out_of_memory: bool = False
+    candidate: str = ""
+    scripts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

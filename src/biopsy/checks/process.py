@@ -30,6 +30,8 @@ _LOOK_AT_LIMITS = 10.0  # seconds, while there is none
 _LONGEST_WAIT = 3600.0  # seconds; poll() counts milliseconds in an int
 _LOOK_AT_STATUS = 0.005  # seconds, where no descriptor tells of a process's end
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+_IN_ORDER = {"PYTHONUNBUFFERED": "1"}
+"""What Python prints comes in its order, as on a terminal: or a traceback is followed by what was printed before it."""
 _MOST_DRAINED = 1 << 20  # bytes read after the end, for what still writes then was not ended by us
 
 
@@ -95,7 +97,7 @@ class Process:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**os.environ, verdict.VARIABLE: str(told)},
+            env={**_IN_ORDER, **os.environ, verdict.VARIABLE: str(told)},
             start_new_session=True,
         )
         self.pid = self._popen.pid

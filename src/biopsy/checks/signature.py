@@ -6,31 +6,45 @@ kind of failure is part of what has to be reproduced.
 
 from __future__ import annotations
 
-import re
 import signal
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
+from biopsy.checks.message import Message, message_of
 from biopsy.checks.outcome import Evidence
+from biopsy.checks.raised import Death, Raised, death_in
 
-Match = Literal["any", "status", "message", "exact"]
+Match = Literal["any", "status", "auto", "message", "exact"]
 """How much of a signature must agree: nothing (any failure counts); status or signal and what the check reported of
-itself; the last line of the output too; the names of the outputs too."""
+itself; where it reported nothing, the Python exception that it died of too; the meaning of the last line too; what it
+says to the letter, and the names of the outputs too."""
+
+_NOTHING = Message()
+_LOOKED_AT = 1 << 16
+"""Bytes of the end of an output."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Signature:
-    """The identity of a failure, as far as the check tells."""
+    """The identity of a failure, as far as the check tells.
+
+    ``message`` is what the check reported. ``raised`` are the exceptions that a Python script died of, each the cause
+    of the next, and ``parts`` those of a group of exceptions; empty where the check reported something of itself, or
+    did not die so. ``words`` are the message of the last exception, or the last line of the output.
+    """
 
     status: int
-    timed_out: bool
-    engine: str
-    stage: str
-    kind: str
-    message: str
-    last_line: str
-    outputs: tuple[str, ...]
+    timed_out: bool = False
     out_of_memory: bool = False
+    engine: str = ""
+    stage: str = ""
+    kind: str = ""
+    message: Message = _NOTHING
+    raised: tuple[Raised, ...] = ()
+    parts: tuple[Raised, ...] = ()
+    words: Message = _NOTHING
+    outputs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
@@ -40,62 +54,101 @@ class Signature:
         if self.out_of_memory:
             return "more memory than allowed"
         if told and self.status > 0:
-            return " · ".join((*told, *([self.message] if self.message else [])))
-        return " · ".join((status_text(self.status), *told))
+            return " · ".join((*told, *filter(None, [str(self.message)])))
+        return " · ".join((status_text(self.status), *told, *(str(one) for one in self.raised[-1:])))
+
+    @property
+    def reported(self) -> bool:
+        """Whether the check itself said what failed."""
+        return bool(self.engine or self.stage or self.kind or self.message.exact)
+
+    def as_json(self) -> dict[str, Any]:
+        """Its fields, as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Signature:
+        """The signature of such values; what another version wrote and this one does not know is left out.
+
+        Raises KeyError or TypeError for values that are none.
+        """
+        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+        for name in ("message", "words"):
+            if name in known:
+                known[name] = _message_from(known[name])
+        for name in ("raised", "parts"):
+            known[name] = tuple(Raised(**one) for one in known.get(name, ()))
+        return cls(**{**known, "outputs": tuple(known.get("outputs", ()))})
+
+
+def _message_from(found: Mapping[str, Any]) -> Message:
+    return Message(found["meaning"], tuple(found["items"]), found["exact"])
 
 
 def signature_of(evidence: Evidence) -> Signature:
     """The signature of a failure from its evidence."""
     said = evidence.verdict
-    lines = evidence.output[-65536:].decode("utf-8", "replace").strip().splitlines()
+    reported = bool(said.engine or said.stage or said.kind or said.message)
+    text = evidence.output[-_LOOKED_AT:].decode("utf-8", "replace")
+    death = None if reported or evidence.status < 0 else death_in(text, evidence.status, evidence.scripts)
     return Signature(
-        evidence.status,
-        evidence.timed_out,
-        said.engine,
-        said.stage,
-        said.kind,
-        normalised(said.message),
-        normalised(lines[-1]) if lines else "",
-        tuple(sorted(said.outputs)),
-        evidence.out_of_memory,
+        status=evidence.status,
+        timed_out=evidence.timed_out,
+        out_of_memory=evidence.out_of_memory,
+        engine=said.engine,
+        stage=said.stage,
+        kind=said.kind,
+        message=message_of(said.message, evidence.candidate),
+        raised=death.chain if death else (),
+        parts=death.parts if death else (),
+        words=message_of(_last_words(text, death), evidence.candidate),
+        outputs=tuple(sorted(said.outputs)),
     )
+
+
+def _last_words(text: str, death: Death | None) -> str:
+    """The first lines of what an exception says, and its list; without an exception, the last line of the output.
+
+    What follows the first two lines in the messages of numpy and torch are values: another text for each shape.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if death is None:
+        return lines[-1] if lines else ""
+    said = [line for line in death.message.splitlines() if line.strip()]
+    listed = [line for line in said[2:] if line.lstrip().startswith("-- ")]
+    last = [] if death.certain or len(said) < 3 or listed else said[-1:]
+    return "\n".join([f"{death.chain[-1].kind}: {' '.join(said[:2])}", *listed, *last])
 
 
 def same_failure(one: Signature, other: Signature, match: Match) -> bool:
     """Whether two failures count as the same under ``match``."""
     if match == "any":
         return True
-    if _by_status(one) != _by_status(other):
+    if _by_status(one) != _by_status(other) or not one.message.means(other.message):
         return False
-    if match in {"message", "exact"} and one.last_line != other.last_line:
+    if match != "status" and not _died_alike(one, other):
         return False
-    return match != "exact" or one.outputs == other.outputs
+    if match in {"message", "exact"} and not one.words.means(other.words):
+        return False
+    return match != "exact" or _to_the_letter(one) == _to_the_letter(other)
 
 
 def _by_status(signature: Signature) -> tuple[object, ...]:
     return (
         signature.status, signature.timed_out, signature.out_of_memory,
-        signature.engine, signature.stage, signature.kind, signature.message,
+        signature.engine, signature.stage, signature.kind,
     )  # fmt: skip
 
 
-_PARTS_THAT_VARY = re.compile(
-    r"0x[0-9a-fA-F]+"  # addresses
-    r"|'[^']*'|\"[^\"]*\"|\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}"  # quoted names, lists of dimensions, node names
-    r"|/[\w./+-]+"  # paths, and names with slashes
-    r"|[-+]?\d[\d.,x*e+-]*"  # numbers and shapes
-)
+def _died_alike(one: Signature, other: Signature) -> bool:
+    """Whether both died of the same exceptions at the same places; of a group, one that both have is enough."""
+    if one.raised != other.raised or bool(one.parts) != bool(other.parts):
+        return False
+    return not one.parts or not set(one.parts).isdisjoint(other.parts)
 
 
-_LONGEST_MESSAGE = 20_000
-
-
-def normalised(message: str) -> str:
-    """A message without what differs from candidate to candidate: names, numbers, shapes, values, addresses, paths."""
-    before, text = "", message[:_LONGEST_MESSAGE]
-    while text != before:  # brackets stand in brackets: a matrix is as many lists as it has rows
-        before, text = text, _PARTS_THAT_VARY.sub("_", text)
-    return " ".join(text.split())[:400]
+def _to_the_letter(signature: Signature) -> tuple[object, ...]:
+    return signature.message.exact, signature.words.exact, signature.outputs
 
 
 def status_text(status: int) -> str:

@@ -193,9 +193,9 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
 def _outside_commands(program: str, words: list[str], console: Console) -> int:
     """``biopsy``, ``biopsy --help``, ``biopsy debug``, and words that are no command."""
     if words[:1] in (["--version"], ["-V"]):
-        from importlib.metadata import version
+        from biopsy import __version__
 
-        console.say(f"biopsy {version('biopsy')}")
+        console.say(f"biopsy {__version__}")
         return 0
     plain = [word for word in words if word not in {"-h", "--help"}]
     asked_for_help = len(plain) < len(words) or not words

@@ -43,6 +43,7 @@ class Driver:
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
         self.saved = False  # whether a result of this search stands on disk
+        self.last_words: tuple[str, str] | None = None
         self._passing: dict[Candidate, None] = {}
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
         self._last_reproduced = False

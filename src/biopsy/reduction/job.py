@@ -45,7 +45,7 @@ class Job:
     first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run, ``ranking``
     which nodes are suspected, the worst first.
     ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``. ``keep_other`` is a
-    folder for one model of each other failure met.
+    folder for one model of each other failure met. ``allow_vacuous_check`` goes on if the check fails on anything.
     """
 
     target: Target
@@ -71,6 +71,7 @@ class Job:
     repeating: Repeating = field(default_factory=Repeating)
     remembering: Remembering = field(default_factory=Remembering)
     keep_other: Path | None = None
+    allow_vacuous_check: bool = False
 
 
 def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
@@ -138,7 +139,8 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
 
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:
-    return reduce_problem(driver, schedule, job.target, Steadiness(driver.trials, job.repeating))
+    steadiness = Steadiness(driver.trials, job.repeating)
+    return reduce_problem(driver, schedule, job.target, steadiness, allow_vacuous=job.allow_vacuous_check)
 
 
 def _driver(

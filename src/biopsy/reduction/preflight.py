@@ -1,9 +1,9 @@
-"""Before the search: the original must fail, and a model of one Identity node should not."""
+"""Before the search: the original must fail, and a model of one Identity node must not."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from biopsy import errors, events
 from biopsy.checks.interactive import UndoError
@@ -15,10 +15,10 @@ from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import Trial
 
 
-def preflight(driver: Driver, steadiness: Steadiness) -> None:
-    """Check the original, which must fail, and a one-node Identity model, which should not.
+def preflight(driver: Driver, steadiness: Steadiness, *, allow_vacuous: bool = False) -> None:
+    """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
-    Raises OriginalPasses if the original passes, CheckError if the check cannot say.
+    Raises OriginalPasses if the original passes, CheckError if the check cannot say, or fails on anything.
     """
     trials = driver.trials
     trials.reference = _remembered_signature(driver)
@@ -32,7 +32,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     if trials.reference is None:
         trials.reference = signature_of(judged.evidence)
         if trials.journal is not None:
-            trials.journal.note("signature", json.dumps(asdict(trials.reference)))
+            trials.journal.note("signature", json.dumps(trials.reference.as_json()))
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
@@ -42,7 +42,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
         if trials.jobs > 1:
             trials.ahead(iter([identity]))
         steadiness.begin(trial, tries)
-        _try_identity(driver, identity)
+        _try_identity(driver, identity, allow_vacuous=allow_vacuous)
 
 
 def _checked_original(steadiness: Steadiness, trial: Trial) -> tuple[Judged, int]:
@@ -57,10 +57,7 @@ def _remembered_signature(driver: Driver) -> Signature | None:
     """The signature that an interrupted reduction was after: it must stay the same one."""
     journal = driver.trials.journal
     noted = journal.noted("signature") if journal is not None else None
-    if noted is None:
-        return None
-    found = json.loads(noted)
-    return Signature(**{**found, "outputs": tuple(found["outputs"])})
+    return None if noted is None else Signature.from_json(json.loads(noted))
 
 
 def _described(signature: Signature, judged: Judged) -> str:
@@ -100,16 +97,40 @@ def _masked(driver: Driver) -> str:
     return "passes  also with every intermediate tensor marked as an output"
 
 
-def _try_identity(driver: Driver, trial: Trial) -> None:
-    try:
-        judged = driver.trials.again(trial)
-    except errors.CheckError:
-        return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
-    if judged.outcome is Outcome.REPRODUCES:
-        driver.listener(
-            events.Remark(
-                "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
-                " result will say nothing. Does it look at the candidate? Is its path right?",
-                grave=True,
-            )
+def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
+    """Raise CheckError if a model of one Identity node fails in the same way, in any of the runs that a pass needs."""
+    for _ in range(driver.trials.repetitions):
+        try:
+            judged = driver.trials.again(trial)
+        except errors.CheckError:
+            return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
+        if judged.outcome is Outcome.REPRODUCES:
+            break
+        if judged.outcome is not Outcome.PASSES:
+            return
+    else:
+        return
+    if not allow_vacuous:
+        raise _fails_on_anything(driver, trial, judged)
+    driver.listener(
+        events.Remark(
+            "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
+            " result says nothing",
+            grave=True,
         )
+    )
+
+
+def _fails_on_anything(driver: Driver, trial: Trial, judged: Judged) -> errors.CheckError:
+    name = driver.problem.index.path or driver.workspace.candidate
+    return errors.CheckError(
+        "a model of one Identity node fails this check in the same way: the check fails on anything, and a reduction"
+        f" would say nothing.\n  tried   {driver.check.line(name)}\n  found   {judged.reason}, for both models",
+        kept="nothing was written",
+        next_steps=[
+            "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
+            "does it die before it looks at the model? --fail-regex or --fail-code name the failure that you are after",
+            "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
+            "--allow-vacuous-check    goes on all the same",
+        ],
+    )

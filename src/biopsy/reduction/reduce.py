@@ -12,29 +12,34 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
 from biopsy.model.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver, RestartError
+from biopsy.reduction.last_words import doubt, last_words
 from biopsy.reduction.preflight import preflight
-from biopsy.reduction.result import Reduction, Target, write_result
+from biopsy.reduction.result import Reduction, Target, reads_of, write_result
 from biopsy.reduction.result_file import ResultFile, make_room
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import BudgetSpentError, Trial
 
 
-def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> Reduction:
+def reduce_problem(
+    driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness, *, allow_vacuous: bool = False
+) -> Reduction:
     """Reduce the driver's problem and write the result.
 
-    Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run or the result written
-    does not fail when it is checked again, Interrupted if it is stopped; what was found by then is written.
+    Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
+    (unless ``allow_vacuous``), or the result written does not fail when it is checked again, Interrupted if it is
+    stopped; what was found by then is written.
     """
     started = time.monotonic()
     result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
-        stopped = _until_spent(driver, lambda: preflight(driver, steadiness))
+        stopped = _until_spent(driver, lambda: preflight(driver, steadiness, allow_vacuous=allow_vacuous))
         stopped = stopped or _search(driver, schedule, target, steadiness)
         result.write()
         if _flaky_after_all(driver, target.output, result, steadiness):
@@ -173,10 +178,18 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
         result.restore()
         raise _not_verified(driver, output, judged, tries)
     driver.listener(events.Verified(str(output), 1, tries))
+    _compare_last_words(driver, signature_of(judged.evidence))
     if driver.left == 1 or not steadiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
         return False  # a single node needs no proof that all of it is needed
     driver.doubt()
     return True
+
+
+def _compare_last_words(driver: Driver, result: Signature) -> None:
+    assert driver.reference is not None
+    driver.last_words = last_words(driver.reference, result, driver.trials.rules)
+    if driver.last_words is not None:
+        driver.listener(events.Remark(doubt(driver.reference, result), grave=True))
 
 
 def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> errors.CheckError:
@@ -251,4 +264,6 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
         {reason: found.model for reason, found in tally.other_failures.items() if found.model is not None},
         tally.remembered,
         stopped,
+        driver.last_words,
+        reads_of(driver.best_parts()),
     )

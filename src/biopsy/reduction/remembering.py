@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,30 +17,13 @@ from biopsy.checks.words import names_path
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
+from biopsy.reduction.conditions import states, versions
 from biopsy.reduction.leftovers import remove_files
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
     from biopsy.reduction.job import Job
-
-_PACKAGES = (
-    "biopsy",
-    "numpy",
-    "onnx",
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-openvino",
-    "onnxruntime-directml",
-    "openvino",
-    "tensorrt",
-    "tensorrt-cu12",
-    "tensorrt-cu13",
-    "tensorrt-rtx-cu13",
-)
-"""Distributions whose version decides what a check says."""
-
-_MOST_HASHED = 64 << 20  # bytes; of a larger file its size and time are taken
 
 
 @dataclass(frozen=True)
@@ -110,15 +93,16 @@ def _remove_what_was_left(job: Job, journal: Path) -> None:
 
 def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, str]]:
     """Names and values of all that outcomes, and so the search, depend on."""
-    from biopsy.checks.journal import OF_A_FILE
-
     digest = hashlib.blake2b(digest_size=16)
     for piece in pieces(index.buffer):
         digest.update(piece)
     yield "model", digest.hexdigest()
     for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
-        yield f"weights {location}", _state(resolve(index.folder, location))
-    yield from ((f"{OF_A_FILE}{path}", _state(path)) for path in job.remembering.files)
+        yield (
+            f"weights {location}",
+            next((state for _, state in states(resolve(index.folder, location))), "cannot be read"),
+        )
+    yield from _of_files([*job.remembering.files, *_named_by(check, job)], job)
     yield from job.remembering.about.items()
     yield from _of_check(check)
     options = {
@@ -142,21 +126,46 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
         "--only-pass": list(job.selection.only),
     }
     yield from ((f"option {name}", str(value)) for name, value in options.items())
-    yield from _versions()
+    yield from versions()
 
 
 def _of_check(check: Check) -> Iterator[tuple[str, str]]:
-    from biopsy.checks.journal import OF_A_FILE
-
     yield "check", check.line(Path("{}"))
     if isinstance(check, CommandCheck):
         yield "option --check-timeout", str(check.limit_given)
         yield "option --check-memory", str(check.memory)
-        program = shutil.which(check.words[0])
-        named = [*check.words, *(word.partition("=")[2] for word in check.words), *([program] if program else [])]
-        for word in sorted(set(filter(None, named))):
-            if not names_path(word, check.default_name) and Path(word).is_file():
-                yield f"{OF_A_FILE}{word}", _state(Path(word))
+
+
+def _named_by(check: Check, job: Job) -> Iterator[Path]:
+    """Files and folders among the words of a check, and its program."""
+    if not isinstance(check, CommandCheck):
+        return
+    program = shutil.which(check.words[0])
+    named = [*check.words, *(word.partition("=")[2] for word in check.words), *([program] if program else [])]
+    for word in sorted(set(filter(None, named))):
+        if not names_path(word, check.default_name) and word != str(job.candidate) and os.path.exists(word):  # noqa: PTH110 -- any word
+            yield Path(word)
+
+
+def _of_files(paths: Iterable[Path], job: Job) -> Iterator[tuple[str, str]]:
+    """The files that answers depend on, also those in folders, but for what the reduction itself writes."""
+    from biopsy.checks.journal import OF_A_FILE
+
+    written = {path.resolve() for path in _written(job)}
+    for path in dict.fromkeys(paths):
+        for name, state in states(path):
+            if Path(name).resolve() not in written:
+                yield f"{OF_A_FILE}{name}", state
+
+
+def _written(job: Job) -> Iterator[Path]:
+    output, external, wanted = job.target.output, job.target.external, job.remembering
+    yield from filter(None, (output, job.target.min_good, job.candidate, job.files.info, job.files.inputs, wanted.save))
+    yield from job.files.artifacts.files
+    if external is not None:
+        yield output.with_name(external)
+    if wanted.journal is not None:
+        yield from (wanted.journal.with_name(wanted.journal.name + end) for end in ("", "-wal", "-shm", "-journal"))
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:
@@ -167,22 +176,3 @@ def digest_of_feeds(feeds: Sequence[Feed]) -> str:
             found.update(f"{name} {value.dtype} {value.shape} ".encode())
             found.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
     return found.hexdigest()
-
-
-def _state(path: Path) -> str:
-    """What tells whether a file has changed."""
-    status = path.stat()
-    if status.st_size > _MOST_HASHED:
-        return f"{status.st_size} bytes of {status.st_mtime_ns}"
-    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    from importlib.metadata import PackageNotFoundError, version
-
-    yield "Python", ".".join(map(str, sys.version_info[:3]))
-    for name in _PACKAGES:
-        try:
-            yield name, version(name)
-        except PackageNotFoundError:
-            continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from biopsy.model.index import index_bytes
 from biopsy.model.inlined import inlined_parts
 from biopsy.model.load import parse
 from biopsy.model.write import write_whole
@@ -41,7 +42,9 @@ class Reduction:
     met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
     none was met. ``seconds`` is wall time of the whole. ``other_models`` are files that show one of the other failures
     each. ``remembered`` counts runs of the check that an interrupted reduction had done. ``stopped`` names the limit
-    that ended the search before its end, so that smaller results may exist; None if none did.
+    that ended the search before its end, so that smaller results may exist; None if none did. ``last_words`` are what
+    the original and the result say at their end where these tell of different failures that ``--match`` did not tell
+    apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
     """
 
     output: Path
@@ -56,11 +59,22 @@ class Reduction:
     other_models: Mapping[str, Path] = field(default_factory=dict)
     remembered: int = 0
     stopped: str | None = None
+    last_words: tuple[str, str] | None = None
+    reads: tuple[tuple[int, ...], ...] = ()
 
     @property
     def checks(self) -> int:
         """Checks that were run, the first and the last included."""
         return sum(self.outcomes.values())
+
+
+def reads_of(parts: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
+    """For each node of a model, given as bytes, the places of the nodes whose outputs it reads; bodies count."""
+    index = index_bytes(b"".join(parts))
+    return tuple(
+        tuple(sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer}))
+        for node in index.nodes
+    )
 
 
 def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str | None, has_external: bool) -> None:

@@ -68,9 +68,10 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
     )
     group.add_argument(
         "--match",
-        choices=("any", "status", "message", "exact"),
-        default="status",
-        help=f"{match} (default: status, and what 'biopsy run' reports)",
+        choices=("any", "status", "auto", "message", "exact"),
+        default="auto",
+        help=f"{match} (default: auto, what the check reports of itself, else the Python exception that it dies of, "
+        "else its status)",
     )
 
 

@@ -82,6 +82,12 @@ def _add_check_options(parser: argparse.ArgumentParser) -> None:
     check_options.add_rules(group, "how alike two failures must be to count as the same")
     check_options.add_timeout(group, "20 times as long as the original's, at least 60")
     check_options.add_memory(group, "; it is another failure, unless the original needs more too")
+    group.add_argument(
+        "--allow-vacuous-check",
+        action="store_true",
+        help="go on where a model of one Identity node fails the check in the same way, so that the result says "
+        "nothing; without this, the status is then 4 and nothing is written",
+    )
     check_options.add_cold(group)
     check_options.add_shown_output(group, "the original's failure")
 
@@ -361,6 +367,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
             files=tuple(args.load_inputs or ()),
         ),
         keep_other=args.keep_other,
+        allow_vacuous_check=args.allow_vacuous_check,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from biopsy.reduction.result import Reduction
 
 _MOST_NODES_SHOWN = 24
+_MOST_SOURCES_SHOWN = 8
+_WIDEST_LABEL = 60
 
 
 class ReductionReport(Report):
@@ -108,10 +111,9 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     ``line`` goes on with it where a limit has ended it.
     """
     console.note("")
-    labels = result.nodes
-    shown = labels[:_MOST_NODES_SHOWN] if console.verbosity < 1 else labels
-    more = f" and {len(labels) - len(shown)} more (-v shows all)" if len(shown) < len(labels) else ""
-    console.say(f"{len(labels)} of {result.nodes_before} nodes   {' -> '.join(shown)}{more}")
+    most = _MOST_NODES_SHOWN if console.verbosity < 1 else len(result.nodes)
+    head = f"{len(result.nodes)} of {result.nodes_before} nodes"
+    console.say("\n".join(_graph(head, result.nodes, result.reads, most)))
     told = [f"{n} {what}" for what, n in result.outcomes.items()]
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
@@ -122,5 +124,26 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
         kept = result.other_models.get(reason)
         console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
     if result.stopped is not None:
-        console.note(f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}")
+        console.note(
+            f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}    without that option"
+        )
     console.note(f"\nNext     biopsy inspect model {line_of([as_word(result.output)])} --mode=full")
+
+
+def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], most: int) -> Iterator[str]:
+    """The lines of a small graph after ``head``: one with arrows for a chain, else one for each node with its sources.
+
+    At most so many nodes are shown.
+    """
+    more = f"and {len(labels) - most} more (-v shows all)" if len(labels) > most else ""
+    if all(tuple(sources) == ((place - 1,) if place else ()) for place, sources in enumerate(reads)):
+        yield f"{head}   {' -> '.join(labels[:most])}{f' {more}' if more else ''}"
+        return
+    yield head
+    width = min(_WIDEST_LABEL, max(map(len, labels[:most])))
+    for place, (label, sources) in enumerate(zip(labels[:most], reads, strict=False), 1):
+        told = ", ".join(str(source + 1) for source in sources[:_MOST_SOURCES_SHOWN])
+        rest = ", ..." if len(sources) > _MOST_SOURCES_SHOWN else ""
+        yield f"{place:>4}  {label:<{width}}  reads {told}{rest}" if told else f"{place:>4}  {label}"
+    if more:
+        yield f"      {more}"

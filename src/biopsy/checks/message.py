@@ -1,0 +1,198 @@
+"""What a message means, without what differs from one candidate to the next; and what it says, nearly to the letter.
+
+A message that lists, such as OpenVINO's of all operators that it refuses, means each of its items: a candidate that
+still has one of them fails in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LONGEST = 20_000
+_LONGEST_MEANING = 400
+_LONGEST_EXACT = 4_000
+
+
+@dataclass(frozen=True)
+class Message:
+    """A text in three forms: its ``meaning`` without its list, the ``items`` of that list, its ``exact`` words."""
+
+    meaning: str = ""
+    items: tuple[str, ...] = ()
+    exact: str = ""
+
+    def means(self, other: Message) -> bool:
+        """Whether two messages tell of the same failure: the same words, and of their lists at least one item."""
+        if self.meaning != other.meaning or bool(self.items) != bool(other.items):
+            return False
+        return not self.items or not set(self.items).isdisjoint(other.items)
+
+    def __str__(self) -> str:
+        """The meaning with the items, what these begin with only once."""
+        before = ""
+        items = []
+        for item in self.items:
+            what, colon, name = item.rpartition(": ")
+            items.append(name if colon and what == before else item)
+            before = what
+        return " ".join(filter(None, (self.meaning, ", ".join(items))))
+
+
+def message_of(text: str, candidate: str = "") -> Message:
+    """The forms of a text that a check printed or reported about the model at the path ``candidate``."""
+    text = _without_path(text[:_LONGEST], candidate, "{}")
+    head, items = _list_in(text)
+    return Message(normalised(head), tuple(dict.fromkeys(items)), _exactly(text))
+
+
+# Lists
+
+
+_OPERATORS = re.compile(
+    r"(?P<what>.*\b(?:[Oo]perations?|[Oo]perators?|[Oo]ps|[Oo]p types?))\s*:\s*(?P<names>[\w.:-]+(?:,\s*[\w.:-]+)*)"
+)
+_BULLET = re.compile(r"\s*(?:--|[-*•])\s+(?P<item>\S.*)")
+
+
+def _list_in(text: str) -> tuple[str, list[str]]:
+    """A text up to its list, and the items of that: lines that begin with a dash or a star, or names of operators."""
+    head: list[str] = []
+    items: list[str] = []
+    for line in text.splitlines():
+        bullet = _BULLET.fullmatch(line)
+        told = bullet["item"] if bullet else line
+        names = _OPERATORS.fullmatch(told.strip())
+        if names is not None:
+            what = normalised(names["what"])
+            items += [f"{what}: {name}" for name in re.split(r",\s*", names["names"])]
+        elif bullet is not None:
+            items.append(normalised(told))
+        elif not items:
+            head.append(line)
+    return "\n".join(head), items
+
+
+# The meaning
+
+
+_SHIFT = 0xE000  # into a private range of Unicode, where no pattern below finds anything
+_KEPT = {code: code + _SHIFT for code in range(0x21, 0x7F)}
+_BACK = {code + _SHIFT: code for code in range(0x21, 0x7F)}
+
+_NO_CODE_AFTER = re.compile(
+    r"(?:abs(?:olute)?|average|greatest|largest|max(?:imum)?|mean|min(?:imum)?|quantization|rel(?:ative)?|rms|rounding"
+    r"|squared|total|worst)\s+",
+    re.IGNORECASE,
+)
+_CODE = re.compile(
+    r"(?P<before>\b\w+\s+)?"
+    r"(?P<name>\b(?i:(?:\w*error|err|errno|status|code|hresult|exit|signal|exception|fault|cuda\w*|cudnn\w*|cublas\w*)"
+    r"(?:\(\))?(?:\s+(?:code|no\.?|number|status|value|error|failure|returned|failed with))*))"
+    r"(?P<between>\s*(?:[=:#]|\()?\s*)"
+    r"(?P<code>-?(?:0[xX][0-9a-fA-F]+|[A-Z]{0,3}\d{1,10}))"
+    r"(?!\w|\.\d|[%*/x,]\d|%|\s*(?:/|of \d)|\s*(?:ulps?|elements?|outputs?|values?|tensors?|nodes?)\b)"
+)
+_HRESULT = re.compile(r"(?<!at )(?<!address )\b0[xX][89a-fA-FC][0-9a-fA-F]{7}\b")
+_KIND = re.compile(
+    r"\b[A-Z]\w*(?:Error|Exception|Failure|Fault)\b"
+    r"|\b[A-Z][A-Z0-9]*_(?:\w+_)?(?:ERROR|ERR|FAIL|FAILED|FAILURE|EXCEPTION|INVALID|ILLEGAL|UNSUPPORTED|NOT|OUT|OOM"
+    r"|STATUS)(?:_[A-Z0-9_]+)?\b"
+)
+_TYPE = re.compile(
+    r"(?:tensor|seq|optional|sequence)?\(?(?:b?float\d*|double|half|bool(?:ean)?|u?int\d*|string|complex\d+|[fiub]f?\d+"
+    r"|fp\d+|float\d+e\dm\d\w*)\)?",
+    re.IGNORECASE,
+)
+_PHRASE = re.compile(r"\b[a-z]{2,} (?:_,? )*(?:an? )?[a-z]{2,}\b")
+_NAMED_THING = re.compile(r"(?:node|input|output|tensor|layer|operator|op|initializer|name|attribute):? \S+")
+_QUOTED_PHRASE = re.compile(r"[A-Za-z]{2,}(?: [a-z]+)+[.!]?")
+
+_GROUPS = re.compile(
+    r"(?<!\w)'(?P<quoted>[^'\n]*)'(?!\w)|\"(?P<double>[^\"\n]*)\"|`(?P<ticked>[^`\n]*)`"
+    r"|\((?P<round>[^()]*)\)|\[(?P<square>[^\[\]]*)\]|\{(?P<curly>[^{}]*)\}"
+)
+_WORDS = re.compile(
+    r"0[xX][0-9a-fA-F]+"  # addresses
+    r"|\S+\.onnx\b"
+    r"|/[\w./+-]+"  # paths, and names with slashes
+    r"|(?<!\w)(?<!::)[A-Za-z_][\w.]*\d[\w.]*(?![\w.]|::)"  # names with numbers in them
+    r"|[-+]?\d[\d.,x*e+-]*"  # numbers and shapes
+)
+_SEVERAL = re.compile(r"_(?:[\s,;x*]*_(?!\w))+")
+
+
+def normalised(text: str) -> str:
+    """A text without what differs from candidate to candidate: names, shapes, values, addresses, paths.
+
+    What names an error stays: numbers that follow such a word (``CUDA error 700``, ``errno 12``), codes of Windows
+    (``0x80070005``), names of errors, types of numbers, and what stands in brackets or quotes if it is words
+    (``[ShapeInferenceError]``, ``(out of memory)``).
+    """
+    text = _CODE.sub(_with_code, text[:_LONGEST])
+    text = _KIND.sub(_keep, _HRESULT.sub(_keep, text))
+    before = ""
+    while text != before:  # brackets stand in brackets: a matrix is as many lists as it has rows
+        before, text = text, _GROUPS.sub(_group, text)
+    text = _SEVERAL.sub("_", _WORDS.sub(_word, text))
+    return " ".join(text.translate(_BACK).split())[:_LONGEST_MEANING]
+
+
+def _keep(found: re.Match[str]) -> str:
+    return found[0].translate(_KEPT)
+
+
+def _with_code(found: re.Match[str]) -> str:
+    before = found["before"] or ""
+    if _NO_CODE_AFTER.fullmatch(before):
+        return found[0]
+    return f"{before}{found['name']}{found['between']}{found['code'].translate(_KEPT)}"
+
+
+def _group(found: re.Match[str]) -> str:
+    """What becomes of something in quotes or brackets: nothing but its place, unless it is words that mean a kind."""
+    inside = found[found.lastgroup or 0]
+    opening, closing = found[0][0].translate(_KEPT), found[0][-1].translate(_KEPT)
+    if any(ord(letter) >= _SHIFT for letter in inside) or _TYPE.fullmatch(inside):
+        kept = inside.translate(_KEPT) if _TYPE.fullmatch(inside) else _WORDS.sub(_word, inside)
+        return f"{opening}{kept}{closing}"
+    if found.lastgroup in {"quoted", "double", "ticked"}:
+        return _keep(found) if _QUOTED_PHRASE.fullmatch(inside) else "_"
+    if not _PHRASE.search(inside) or _NAMED_THING.fullmatch(inside):
+        return "_"
+    return f"{opening}{_WORDS.sub(_word, inside)}{closing}"
+
+
+def _word(found: re.Match[str]) -> str:
+    return found[0] if _TYPE.fullmatch(found[0]) else "_"
+
+
+# The letters
+
+
+_TIMES = re.compile(
+    r"\d{1,4}[-/]\d{1,2}[-/]\d{1,4}[ T-]\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?Z?"  # dates with times
+    r"|\b\d{1,2}:\d{2}:\d{2}(?:[.,]\d+)?\b"
+    r"|\b\d+(?:\.\d+)?(?:e[-+]?\d+)?\s?(?:ns|us|µs|μs|ms|s|secs?|seconds?|mins?|minutes?|h|hours?)\b"
+)
+_ADDRESS = re.compile(r"0[xX][0-9a-fA-F]{6,}")
+_PROCESS = re.compile(
+    r"(?P<name>\b(?i:pid|process|tid|thread)(?:[ _](?:id|number))?[\s=:#]*)\d+|(?<===)\d+(?===)|(?<=\w\[)\d+(?=\]:)"
+)
+_OUR_FOLDERS = re.compile(r"\bbiopsy-(?:check-)?[0-9a-f]{16}\b")
+
+
+def _exactly(text: str) -> str:
+    """A text without addresses, times, numbers of processes, and white space at the ends of lines."""
+    text = _HRESULT.sub(_keep, _CODE.sub(_with_code, text))
+    text = _PROCESS.sub(lambda found: f"{found['name'] or ''}_", _TIMES.sub("_", _ADDRESS.sub("_", text)))
+    text = _OUR_FOLDERS.sub("_", text).translate(_BACK)
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())[:_LONGEST_EXACT]
+
+
+def _without_path(text: str, candidate: str, instead: str) -> str:
+    """A text without the place of the model: its whole path, as it was given, and its file's name."""
+    name = candidate.rpartition("/")[2]
+    if not name:
+        return text
+    return re.sub(rf"(?<![\w./-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)

@@ -1,0 +1,117 @@
+"""A check that a model of one Identity node fails in the same way says nothing: no result may come of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+import biopsy
+from biopsy.cli.app import main
+from support.models import chain, save, seeds_example
+from support.predicates import names
+
+
+def script(folder: Path, code: str) -> list[str]:
+    (folder / "check.py").write_text(code)
+    return [sys.executable, str(folder / "check.py"), "{}"]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return save(chain(6), tmp_path / "m.onnx")
+
+
+def test_it_ends_with_status_4_and_writes_nothing(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = {path.name for path in tmp_path.iterdir()} | {"check.py"}
+    line = ["debug", "reduce", "m.onnx", "-o", "r.onnx"]
+    check = ["--check", *script(tmp_path, "import sys\nsys.exit(1)\n")]
+    assert main([*line, *check]) == 4
+    told = capsys.readouterr().err
+    assert "a model of one Identity node fails this check in the same way" in told
+    assert "--allow-vacuous-check" in told
+    assert "biopsy doctor" in told
+    assert {path.name for path in tmp_path.iterdir()} == before
+    assert main([*line, "--allow-vacuous-check", *check]) == 0
+    assert "the check fails on anything" in capsys.readouterr().err
+    assert (tmp_path / "r.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys, no_such_module\n",
+        "import sys\nopen('no such file')\n",
+        "import sys\nassert len(sys.argv) == 3\n",
+        "import os\nos.abort()\n",
+    ],
+)
+def test_a_script_that_dies_before_it_looks_at_the_model_is_no_check(tmp_path: Path, model: Path, code: str) -> None:
+    with pytest.raises(biopsy.CheckError, match="fails on anything"):
+        biopsy.reduce(model, script(tmp_path, code), tmp_path / "r.onnx")
+    assert not (tmp_path / "r.onnx").exists()
+
+
+def test_a_function_is_held_to_the_same(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(biopsy.CheckError, match="fails on anything"):
+        biopsy.reduce(model, lambda path: True, tmp_path / "r.onnx")
+    found = biopsy.reduce(model, lambda path: True, tmp_path / "r.onnx", allow_vacuous_check=True)
+    assert len(found.nodes) == 1
+
+
+def test_an_engine_that_is_broken_for_every_model_is_named_as_a_possible_reason(tmp_path: Path, model: Path) -> None:
+    def broken(path: Path) -> bool:
+        raise biopsy.EngineFailure("no device", engine="gpu", stage="build", kind="RuntimeError")
+
+    with pytest.raises(biopsy.CheckError) as raised:
+        biopsy.reduce(model, broken, tmp_path / "r.onnx")
+    assert "build · RuntimeError · gpu · no device" in raised.value.message
+    assert any("engine itself broken" in step for step in raised.value.next_steps)
+
+
+def test_one_that_fails_on_anything_now_and_then_is_found_too(tmp_path: Path, model: Path) -> None:
+    chances = iter([True, True, False] * 1000)
+    with pytest.raises(biopsy.CheckError, match="fails on anything"):
+        biopsy.reduce(model, lambda path: next(chances), tmp_path / "r.onnx")
+
+
+def test_a_check_that_cannot_say_or_fails_otherwise_on_identity_is_fine(tmp_path: Path, model: Path) -> None:
+    def check(candidate: onnx.ModelProto) -> bool:
+        operators = [node.op_type for node in candidate.graph.node]
+        if operators == ["Identity"]:
+            raise KeyError("no such output")
+        return "n3" in names(candidate)
+
+    assert biopsy.reduce(model, check, tmp_path / "r.onnx", takes="model").nodes == ("Relu 'n3'",)
+
+    def unsure(candidate: onnx.ModelProto) -> bool:
+        if [node.op_type for node in candidate.graph.node] == ["Identity"]:
+            raise biopsy.CannotCompare("no golden values")
+        return "n3" in names(candidate)
+
+    assert biopsy.reduce(model, unsure, tmp_path / "r.onnx", takes="model").nodes == ("Relu 'n3'",)
+
+
+def test_a_simulated_failure_by_a_regular_expression_works_as_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(seeds_example(), tmp_path / "m.onnx")
+    check = ["--check", "biopsy", "inspect", "model", "polygraphy_debug.onnx", "--mode=basic"]
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--fail-regex", "Op: Mul", *check]) == 0
+    assert names(onnx.load("r.onnx")) == ["onnx_graphsurgeon_node_3"]
+
+
+def test_a_regular_expression_that_matches_anything_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(seeds_example(), tmp_path / "m.onnx")
+    check = ["--check", "biopsy", "inspect", "model", "{}", "--mode=basic"]
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--fail-regex", "Op:", *check]) == 4
+    assert "fails on anything" in capsys.readouterr().err
