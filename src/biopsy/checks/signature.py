@@ -31,6 +31,7 @@ class Signature:
     last_line: str
     outputs: tuple[str, ...]
     out_of_memory: bool = False
+    kinds: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
@@ -58,14 +59,15 @@ def signature_of(evidence: Evidence) -> Signature:
         normalised(lines[-1]) if lines else "",
         tuple(sorted(said.outputs)),
         evidence.out_of_memory,
+        said.kinds,
     )
 
 
 def same_failure(one: Signature, other: Signature, match: Match) -> bool:
-    """Whether two failures count as the same under ``match``."""
+    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too."""
     if match == "any":
         return True
-    if _by_status(one) != _by_status(other):
+    if _by_status(one) != _by_status(other) or (one.kind != other.kind and other.kind not in one.kinds):
         return False
     if match in {"message", "exact"} and one.last_line != other.last_line:
         return False
@@ -75,7 +77,7 @@ def same_failure(one: Signature, other: Signature, match: Match) -> bool:
 def _by_status(signature: Signature) -> tuple[object, ...]:
     return (
         signature.status, signature.timed_out, signature.out_of_memory,
-        signature.engine, signature.stage, signature.kind, signature.message,
+        signature.engine, signature.stage, signature.message,
     )  # fmt: skip
 
 

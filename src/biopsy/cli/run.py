@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.run_recording import Recorder
     from biopsy.comparison.compare import Detail, NotFinite, RunComparison
+    from biopsy.comparison.mismatch import Mismatch, Rounding
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
@@ -63,12 +65,17 @@ class Ran:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label."""
+    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label.
+
+    ``mismatches`` and ``rounding`` are for whoever wants a verdict: of the first comparison that fails.
+    """
 
     ran: Sequence[Ran]
     compared: Sequence[RunComparison] = ()
     noise: Sequence[NoiseReport] = ()
     odd: Sequence[tuple[str, NotFinite]] = ()
+    mismatches: Sequence[Mismatch] = ()
+    rounding: Rounding | None = None
 
     @property
     def reasons(self) -> list[str]:
@@ -78,7 +85,7 @@ class Findings:
             found.append(f"NaN or infinity in {_listed(odd.name for _, odd in self.odd)}")
         for one in self.compared:
             if not one.passed:
-                names = _listed(output.name for _, output in one.failures)
+                names = _listed([*one.missing, *(output.name for _, output in one.failures)])
                 found.append(f"{names} of {one.actual} differs from {one.expected}")
         for judged in self.noise:
             if not judged.passed:
@@ -89,6 +96,7 @@ class Findings:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
+    from biopsy.checks import verdict
     from biopsy.cli.run_building import require_possible
     from biopsy.cli.run_settings import golden_values, inputs_of, model_of, require_writable, tolerances_of
     from biopsy.engines.registry import create
@@ -111,9 +119,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     done = [replace(one.result, runner=one.engine.label) for one in ran if one.result is not None]
     odd = _not_finite(done, console) if args.validate else []
     pairs = _pairs(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
-    compared = _compare(pairs, (tolerances, stats, limits), args, console)
+    compared = _compare(pairs, golden, (tolerances, stats, limits), args, console)
     noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
     findings = Findings(ran, compared, noise, odd)
+    if verdict.is_wanted():
+        from biopsy.cli.run_mismatch import sized
+
+        judge = partial(_noise, model=model, feeder=feeder, ratios={}, args=args, console=console)
+        findings = sized(findings, pairs, judge if args.tell_rounding else None)
     status = _conclude(findings, console)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
@@ -284,6 +297,7 @@ def _pairs(
 
 def _compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
+    golden: Sequence[RunnerResult],
     settings: tuple[Tolerances, Stats, Limits],
     args: argparse.Namespace,
     console: Console,
@@ -297,7 +311,9 @@ def _compare(
     tolerances, stats, limits = settings
     detail: Detail = "brief" if args.report is None else "full"
     for actual, expected in pairs:
-        compared.append(compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, detail))
+        found = compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, detail)
+        loaded = any(expected is one for one in golden)  # they may hold every tensor: none of them is missing
+        compared.append(found if loaded else replace(found, missing=found.iterations[0].only_expected))
         show_comparison(compared[-1], console)
         if args.fail_fast and not compared[-1].passed:
             break
@@ -351,7 +367,8 @@ def _conclude(found: Findings, console: Console) -> int:
         names = _names(odd.name for label, odd in found.odd if label == engine)
         verdict.report_mismatch(engine, names, "not-finite")
     elif wrong is not None:
-        verdict.report_mismatch(wrong.actual, _names(output.name for _, output in wrong.failures))
+        names = _names([*wrong.missing, *(output.name for _, output in wrong.failures)])
+        verdict.report_mismatch(wrong.actual, names, mismatches=found.mismatches, rounding=found.rounding)
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
     else:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from biopsy.checks.signature import Signature
+    from biopsy.comparison.mismatch import ErrorSize
 
 
 class RestartError(Exception):
@@ -42,6 +43,8 @@ class Driver:
         self.listener = listener
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
+        self.error_before: ErrorSize | None = None
+        self.error_after: ErrorSize | None = None
         self._passing: dict[Candidate, None] = {}
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
         self._last_reproduced = False

@@ -13,6 +13,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.work import clear
+from biopsy.comparison.mismatch import error_size
 from biopsy.model.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
@@ -165,6 +166,8 @@ def _flaky_after_all(driver: Driver, target: Target, steadiness: Steadiness) -> 
         judged, tries = steadiness.failure(fresh)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _not_verified(driver, target.output, judged, tries)
+    said = judged.evidence.verdict
+    driver.error_after = error_size(said.mismatches, said.rounding)
     driver.listener(events.Verified(str(target.output), 1, tries))
     if driver.left == 1 or not steadiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
         return False  # a single node needs no proof that all of it is needed
@@ -242,4 +245,6 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
         {reason: found.model for reason, found in tally.other_failures.items() if found.model is not None},
         tally.remembered,
         stopped,
+        driver.error_before,
+        driver.error_after,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.inlined import inlined_parts
 from biopsy.model.load import parse
 from biopsy.model.write import write_whole
@@ -29,7 +30,8 @@ class Reduction:
     met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
     none was met. ``seconds`` is wall time of the whole. ``other_models`` are files that show one of the other failures
     each. ``remembered`` counts runs of the check that an interrupted reduction had done. ``stopped`` names the limit
-    that ended the search before its end, so that smaller results may exist; None if none did.
+    that ended the search before its end, so that smaller results may exist; None if none did. ``error_before`` is the
+    error of the original, ``error_after`` that of the result, where the check tells the sizes of mismatches.
     """
 
     output: Path
@@ -44,6 +46,8 @@ class Reduction:
     other_models: Mapping[str, Path] = field(default_factory=dict)
     remembered: int = 0
     stopped: str | None = None
+    error_before: ErrorSize | None = None
+    error_after: ErrorSize | None = None
 
     @property
     def checks(self) -> int:
