@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,7 +112,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     golden = golden_values(args.load_outputs or ())
     model = model_of(args)
     inputs = inputs_of(args)
-    feeder = _Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
+    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     recorder = _recorder(model, engines, args.save_outputs, args, console)
     ran = _run_all(engines, model, feeder, recorder, args, console)
@@ -123,10 +124,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
     findings = Findings(ran, compared, noise, odd)
     if verdict.is_wanted():
-        from biopsy.cli.run_mismatch import sized
+        from biopsy.cli.run_mismatch import Arbiter, sized
 
-        judge = partial(_noise, model=model, feeder=feeder, ratios={}, args=args, console=console)
-        findings = sized(findings, pairs, judge if args.tell_rounding else None)
+        rerun = partial(_rerun, model=model, args=args, console=console)
+        findings = sized(findings, pairs, Arbiter(rerun, feeder) if args.tell_rounding else None)
     status = _conclude(findings, console)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
@@ -141,7 +142,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _run_all(
     engines: Sequence[Engine],
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -163,7 +164,7 @@ def _run_one(
     engine: Engine,
     number: int,
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -200,7 +201,7 @@ def _recorder(
     return Recorder(model, own_outputs(args), engines, limit, save_to, tolerances_of(args)[0], console)
 
 
-class _Feeder:
+class Feeder:
     """The inputs of a run: settled once, by the first engine that builds, then the same for all.
 
     ``vet`` raises if the golden values cannot be those of these inputs.
@@ -230,6 +231,14 @@ class _Feeder:
 
                 write_feeds(self._save_to, self._settled)
         return self._settled
+
+    def perturbed(self, seed: int) -> Feeder:
+        """The same inputs, once settled, changed as rounding may change them."""
+        from biopsy.comparison.noise import perturbed_feed
+
+        other = copy(self)
+        other._settled = [perturbed_feed(feed, seed + number) for number, feed in enumerate(self._settled or ())]
+        return other
 
     def _tell(self, found: Feeds) -> None:
         if found.made_up:
@@ -323,22 +332,26 @@ def _compare(
 def _noise(
     done: Sequence[RunnerResult],
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     ratios: Mapping[str, float],
     args: argparse.Namespace,
     console: Console,
 ) -> list[NoiseReport]:
     from biopsy.cli.run_noise import judge_noise
 
-    def run(engine: Engine) -> RunnerResult:
-        recorder = _recorder(model, [engine], None, args, console)
-        result = _run_one(engine, 0, model, feeder, recorder, args, console).result
-        if recorder is not None:
-            recorder.finish()
-        assert result is not None
-        return result
+    return judge_noise(done, partial(_rerun, model=model, feeder=feeder, args=args, console=console), ratios, console)
 
-    return judge_noise(done, run, ratios, console)
+
+def _rerun(
+    engine: Engine, model: ModelInput, feeder: Feeder, args: argparse.Namespace, console: Console
+) -> RunnerResult:
+    """What another engine gives on the model and the inputs of this command. Raises EngineFailure."""
+    recorder = _recorder(model, [engine], None, args, console)
+    result = _run_one(engine, 0, model, feeder, recorder, args, console).result
+    if recorder is not None:
+        recorder.finish()
+    assert result is not None
+    return result
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:

@@ -62,7 +62,7 @@ def _remembered_signature(driver: Driver) -> Signature | None:
     if noted is None:
         return None
     found = json.loads(noted)
-    return Signature(**{**found, "outputs": tuple(found["outputs"]), "kinds": tuple(found["kinds"])})
+    return Signature(**{**found, "outputs": tuple(found["outputs"]), "kinds": tuple(found.get("kinds", ()))})
 
 
 def _described(signature: Signature, judged: Judged) -> str:
