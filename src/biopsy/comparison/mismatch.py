@@ -140,7 +140,9 @@ def why_not(found: Sequence[Mismatch], original: Sequence[Mismatch], rounding: R
         return ONLY_TIES
     if rounding is not None and rounding.verdict != "unknown":
         return ONLY_ROUNDING if rounding.verdict == "rounding" else None
-    return None if any(_surely_more_than_rounding(one) for one in _measured(found)) else TOO_SMALL
+    theirs = _measured(original)
+    sure = any(_surely_more_than_rounding(one) and not _is_rarer(one, theirs) for one in _measured(found))
+    return None if sure else TOO_SMALL
 
 
 def may_be_rounding(original: Sequence[Mismatch]) -> bool:
@@ -194,9 +196,16 @@ def _reaches(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
         return False
     if one.discrete:
         return one.share * COMPARABLE >= max(other.share for other in sort)
+    if _is_rarer(one, sort):
+        return False
     return _within(one.times_tolerance, [other.times_tolerance for other in sort]) and (
         _surely_more_than_rounding(one) or _within(one.times_rounding, [other.times_rounding for other in sort])
     )
+
+
+def _is_rarer(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
+    """Whether few elements are wrong where many were: behind a step that rounding moved, errors are rare and great."""
+    return one.share <= _RARE and one.share < _RARE * max(other.share for other in originals)
 
 
 def _within(size: float | None, sizes: Sequence[float | None]) -> bool:

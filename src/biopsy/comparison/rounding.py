@@ -21,6 +21,9 @@ from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"
 
+_AS_GREAT = 3.0
+"""How many times the changes by perturbed inputs a difference may be: only a few of them are looked at."""
+
 Perturbed = Callable[[], Iterator[RunnerResult]]
 """The exact run, with inputs changed as rounding may change them, a few times."""
 
@@ -30,22 +33,24 @@ def explained(
 ) -> Rounding:
     """Whether rounding explains that ``actual`` differs from ``expected``; all four hold the outputs that differ.
 
-    Where an output is discrete, an error of rounding size is seen as a whole step, or not at all. There an element
-    counts as rounded if the exact run gives another value too when its inputs are ``perturbed``.
+    A step, as of Floor, Greater, ArgMax or QuantizeLinear, turns an error of rounding size into a great one, or into
+    none. So what is open then is held against exact runs whose inputs are ``perturbed`` by some roundings: the
+    difference may be as great as what they change (a backward error, Wilkinson 1963, of rounding size); and elements
+    of a discrete output may differ where one of them has another value too.
 
     Raises CannotCompare if the runs have no output in common.
     """
     reports = [compare_noise(side, plain, exact) for side in (actual, expected, _difference(actual, expected, exact))]
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
-    open_ones = [side for side in sides if not _is_rounding(*side)]
     times = _times(max((min(max(one.ratio, other.ratio), apart.ratio) for one, other, apart in sides), default=0.0))
-    if open_ones and not _turned_over([one for one, _, _ in open_ones], actual, expected, exact, perturbed):
+    unexplained = [apart for one, other, apart in sides if not _is_rounding(one, other, apart)]
+    if unexplained and not _turned_over(unexplained, actual, expected, exact, perturbed):
         return Rounding("bug", times)
     if missing:
         return Rounding("unknown", reason=f"{missing[0]!r} has no value in float64")
     alike = any(not (one.passed and other.passed) for one, other, apart in sides if apart.passed)
-    return Rounding("rounding", None if open_ones else times, WRONG_ALIKE if alike else "")
+    return Rounding("rounding", None if unexplained else times, WRONG_ALIKE if alike else "")
 
 
 def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:
@@ -84,24 +89,59 @@ def _moved(actual: Feed, expected: Feed, exact: Feed) -> dict[str, Array]:
 
 
 def _turned_over(
-    outputs: Collection[NoiseComparison],
+    unexplained: Collection[NoiseComparison],
     actual: RunnerResult,
     expected: RunnerResult,
     exact: RunnerResult,
     perturbed: Perturbed,
 ) -> bool:
-    """Whether all outputs are discrete, and every element that differs also turns over when rounding is perturbed."""
-    wrong = {}
-    for output in outputs:
-        left, right, true = (one.iterations[output.iteration].outputs[output.name] for one in (actual, expected, exact))
-        if left.shape != true.shape or quantum_of(true) is None or quantum_of(right) is None:
-            return False
-        wrong[output.iteration, output.name] = np.asarray(left != right)
+    """Whether every difference is one that perturbed inputs make too."""
+    tracked = [
+        _Turning(*(one.iterations[output.iteration].outputs[output.name] for one in (actual, expected, exact)))
+        for output in unexplained
+    ]
+    if not all(one.comparable for one in tracked):
+        return False
     for run in perturbed():
-        for (number, name), places in wrong.items():
-            values, true = (one.iterations[number].outputs[name] for one in (run, exact))
-            if values.shape == true.shape:
-                np.logical_and(places, values == true, out=places)
-        if not any(places.any() for places in wrong.values()):
+        for output, one in zip(unexplained, tracked, strict=True):
+            one.see(run.iterations[output.iteration].outputs[output.name])
+        if all(one.explained for one in tracked):
             return True
     return False
+
+
+class _Turning:
+    """One output: what differs between two sides, and what perturbed inputs have changed of it so far."""
+
+    def __init__(self, actual: Array, expected: Array, exact: Array) -> None:
+        shapes = {actual.shape, expected.shape, exact.shape}
+        self.comparable = len(shapes) == 1 and not any(map(metrics.is_text, (actual, expected, exact)))
+        if not self.comparable:
+            return
+        self._exact = exact
+        self._apart = metrics.errors_between(actual, expected).absolute
+        self._open = self._apart > 0
+        self._discrete = quantum_of(exact) is not None and quantum_of(expected) is not None
+        self._greatest = self._mean_square = 0.0
+
+    def see(self, values: Array) -> None:
+        """Look at what perturbed inputs give."""
+        if values.shape != self._exact.shape:
+            return
+        changes = metrics.errors_between(values, self._exact).absolute
+        self._open &= changes == 0
+        self._greatest = max(self._greatest, float(changes.max(initial=0)))
+        self._mean_square = max(self._mean_square, _mean_square(changes))
+
+    @property
+    def explained(self) -> bool:
+        """Whether the difference is no more than that."""
+        if self._discrete:
+            return not self._open.any()
+        apart = float(self._apart.max(initial=0)), _mean_square(self._apart)
+        return apart[0] <= _AS_GREAT * self._greatest and apart[1] <= _AS_GREAT**2 * self._mean_square
+
+
+def _mean_square(values: metrics.Floats) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.mean(values**2)) if values.size else 0.0
