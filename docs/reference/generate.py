@@ -35,7 +35,8 @@ def options_of(words: str) -> str:
     """A table for each group of a command's options."""
     parts = []
     for group in parser_of(words)._action_groups:
-        rows = [f"| {_written(action)} | {_meaning(action)} |" for action in group._group_actions]
+        shown = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
+        rows = [f"| {_written(action)} | {_meaning(action)} |" for action in shown]
         if rows:
             title = {"positional arguments": "Arguments", "options": "Options"}.get(group.title or "", group.title)
             parts += [f"**{_sentence(title or '')}**", "", "| | |", "|---|---|", *rows, ""]

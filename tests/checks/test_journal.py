@@ -441,7 +441,7 @@ def execute(path: Path, statement: str) -> None:
         ("UPDATE identity SET value = x'00'", "value of a wrong type"),
         ("DROP TABLE notes", "its tables"),
         ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", "its tables"),
-        ("PRAGMA user_version = 2", "of version 2, and this biopsy writes version 1"),
+        ("PRAGMA user_version = 1", "of version 1, and this biopsy writes version 2"),
     ],
 )
 def test_values_that_no_biopsy_would_write_are_refused(path: Path, statement: str, said: str) -> None:

@@ -18,6 +18,9 @@ from biopsy.checks.process import Ended, Limits, Pipe, Stop
 from biopsy.checks.words import as_word, names_path
 
 PLACEHOLDER = "{}"
+ARBITER = "--tell-rounding"
+"""The option of ``run``, not in its help, that makes it judge a mismatch against float64."""
+
 _LEAST_TIMEOUT = 60.0  # seconds
 _TIMES_THE_ORIGINAL = 20
 
@@ -74,6 +77,11 @@ class CommandCheck:
         """Our own ``run`` ends at the first output that is wrong; any other command is as it is."""
         own = own_words(self.words)
         return self._with((*self.words, "--fail-fast")) if own and own[0] == "run" else self
+
+    def arbiter(self) -> CommandCheck | None:
+        """Our own ``run`` judges what it finds wrong against float64 too; None for any other command."""
+        own = own_words(self.words)
+        return self._with((*self.words, ARBITER)) if own and own[0] == "run" else None
 
     def _with(self, words: tuple[str, ...]) -> CommandCheck:
         return CommandCheck(words, self.default_name, self.timeout, self.memory)

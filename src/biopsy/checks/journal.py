@@ -31,7 +31,7 @@ OF_A_FILE = "file "
 """How the names begin that stand for files; one that was not there at first is a product, not a condition."""
 
 _APPLICATION = int.from_bytes(b"biop", "big")
-_VERSION = 1
+_VERSION = 2
 _TABLES = (
     "CREATE TABLE identity (name TEXT NOT NULL, value TEXT NOT NULL)",
     "CREATE TABLE notes (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL)",

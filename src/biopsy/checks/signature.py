@@ -45,6 +45,7 @@ class Signature:
     parts: tuple[Raised, ...] = ()
     words: Message = _NOTHING
     outputs: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Words for a person: ``compare · mismatch · onnxrt``, ``exit status 1``, ``signal SIGSEGV``."""
@@ -78,7 +79,9 @@ class Signature:
                 known[name] = _message_from(known[name])
         for name in ("raised", "parts"):
             known[name] = tuple(Raised(**one) for one in known.get(name, ()))
-        return cls(**{**known, "outputs": tuple(known.get("outputs", ()))})
+        for name in ("outputs", "kinds"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
 
 
 def _message_from(found: Mapping[str, Any]) -> Message:
@@ -103,6 +106,7 @@ def signature_of(evidence: Evidence) -> Signature:
         parts=death.parts if death else (),
         words=message_of(_last_words(text, death), evidence.candidate),
         outputs=tuple(sorted(said.outputs)),
+        kinds=said.kinds,
     )
 
 
@@ -121,10 +125,12 @@ def _last_words(text: str, death: Death | None) -> str:
 
 
 def same_failure(one: Signature, other: Signature, match: Match) -> bool:
-    """Whether two failures count as the same under ``match``."""
+    """Whether two failures count as the same under ``match``; ``one`` may be of further kinds too."""
     if match == "any":
         return True
     if _by_status(one) != _by_status(other) or not one.message.means(other.message):
+        return False
+    if one.kind != other.kind and other.kind not in one.kinds:
         return False
     if match != "status" and not _died_alike(one, other):
         return False
@@ -136,7 +142,7 @@ def same_failure(one: Signature, other: Signature, match: Match) -> bool:
 def _by_status(signature: Signature) -> tuple[object, ...]:
     return (
         signature.status, signature.timed_out, signature.out_of_memory,
-        signature.engine, signature.stage, signature.kind,
+        signature.engine, signature.stage,
     )  # fmt: skip
 
 

@@ -5,12 +5,15 @@ object there; every key is optional:
 
     {"outcome": "fails" | "passes" | "invalid" | "infrastructure",
      "engine": "onnxrt", "stage": "load" | "build" | "run" | "compare", "kind": "mismatch",
-     "message": "one line", "outputs": ["y"], "status": 1}
+     "message": "one line", "outputs": ["y"], "status": 1,
+     "mismatches": [{"output": "y", "kind": "mismatch", "elements": 1024, "wrong": 740, ...}],
+     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}}
 
 ``outcome`` overrides the exit status, except that a missing or empty file changes nothing. The other keys become
 part of the signature, so that a failure of another kind does not lead the reduction astray. With ``status``, the exit
 status of whoever wrote the file, the verdict only counts if the check as a whole agrees whether that was a success:
 ``biopsy run`` gives it, since a script that runs it may turn its answer round, or fail for another reason.
+``mismatches`` are the sizes of what differs, ``rounding`` is what float64 says of them: see ``comparison.mismatch``.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
 from biopsy.model.plain_file import read_plain
 
 VARIABLE = "BIOPSY_VERDICT"
@@ -43,6 +47,18 @@ class VerdictFile:
     message: str = ""
     outputs: tuple[str, ...] = ()
     status: int | None = None
+    mismatches: tuple[Mismatch, ...] = ()
+    rounding: Rounding | None = None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Every kind of failure that the check has seen, the one that names it among them."""
+        return tuple(sorted({self.kind, *(one.kind for one in self.mismatches)} - {""}))
+
+
+def is_wanted() -> bool:
+    """Whether somebody will read a verdict: what it costs to find out more is not spent otherwise."""
+    return bool(os.environ.get(VARIABLE))
 
 
 def report(verdict: VerdictFile) -> None:
@@ -71,9 +87,20 @@ def report_error(error: errors.BiopsyError) -> None:
     report(replace(verdict, status=error.status))
 
 
-def report_mismatch(engine: str, outputs: Sequence[str], kind: str = "mismatch") -> None:
-    """Write that ``engine`` gave other values than it should for ``outputs``; ``kind`` may also be "not-finite"."""
-    report(VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1))
+def report_mismatch(
+    engine: str,
+    outputs: Sequence[str],
+    kind: str = "mismatch",
+    mismatches: Sequence[Mismatch] = (),
+    rounding: Rounding | None = None,
+) -> None:
+    """Write that ``engine`` gave other values than it should for ``outputs``.
+
+    ``mismatches`` are their sizes, whose gravest kind then counts; else ``kind``, which may also be "not-finite".
+    """
+    kind = kind_of(mismatches) or kind
+    told = VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1)
+    report(replace(told, mismatches=tuple(mismatches), rounding=rounding))
 
 
 def report_pass() -> None:
@@ -112,4 +139,9 @@ def _verdict(found: object, path: Path) -> VerdictFile:
         raise errors.CheckError(f"the verdict file {path} has a value of a wrong type")
     if texts["outcome"] and texts["outcome"] not in OUTCOMES:
         raise errors.CheckError(f"the verdict file {path} has an unknown outcome {texts['outcome']!r}")
-    return VerdictFile(**texts, outputs=tuple(str(output) for output in outputs), status=status)
+    told = VerdictFile(**texts, outputs=tuple(str(output) for output in outputs), status=status)
+    try:
+        sizes = mismatches_from(found.get("mismatches", []))
+        return replace(told, mismatches=sizes, rounding=rounding_from(found.get("rounding")))
+    except ValueError as error:
+        raise errors.CheckError(f"the verdict file {path} has {error}") from error

@@ -7,13 +7,16 @@ import shutil
 import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
+from biopsy.checks.signature import status_text
+from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
 from biopsy.model.write import write_whole
 
 
@@ -21,13 +24,15 @@ from biopsy.model.write import write_whole
 class Work:
     """A check, and the model it is to look at: ``parts`` are its bytes, written to ``candidate`` before.
 
-    None for what stands there already. It can be pickled if the check can, and then run anywhere where the folder of
-    ``candidate`` can be written.
+    None for what stands there already. ``original`` is what differs in the original: where a mismatch is much smaller,
+    the check is run once more, to tell whether it is only rounding. It can be pickled if the check can, and then run
+    anywhere where the folder of ``candidate`` can be written.
     """
 
     check: Check
     candidate: Path
     parts: Sequence[bytes] | None
+    original: tuple[Mismatch, ...] = ()
 
 
 def run_check(work: Work, stop: Stop | None = None) -> Evidence:
@@ -43,7 +48,28 @@ def run_check(work: Work, stop: Stop | None = None) -> Evidence:
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
         except OSError as error:
             raise errors.CheckError(f"cannot write {work.candidate}: {error.strerror or error}") from error
-    return work.check.run(work.candidate, stop)
+    evidence = work.check.run(work.candidate, stop)
+    in_doubt = size_beside(evidence.verdict.mismatches, work.original) == "doubtful"
+    return _arbitrated(work, evidence, stop) if in_doubt else evidence
+
+
+def _arbitrated(work: Work, evidence: Evidence, stop: Stop | None) -> Evidence:
+    """The evidence, with what float64 says of its mismatch, if the check can be asked. The first run has the word."""
+    arbiter = work.check.arbiter() if isinstance(work.check, CommandCheck) else None
+    if arbiter is None or evidence.verdict.rounding is not None:
+        return evidence
+    second = arbiter.run(work.candidate, stop)
+    said = second.verdict.rounding or Rounding("unknown", reason=_no_answer(second))
+    verdict = replace(evidence.verdict, rounding=said)
+    return replace(evidence, verdict=verdict, seconds=evidence.seconds + second.seconds)
+
+
+def _no_answer(second: Evidence) -> str:
+    if second.timed_out:
+        return f"the run in float64 has not ended after {second.seconds:.0f} s"
+    if second.out_of_memory:
+        return "the run in float64 needs more memory than --check-memory allows"
+    return f"the run in float64 has ended with {status_text(second.status)}"
 
 
 def clear(candidate: Path, *, whole: bool = False) -> None:

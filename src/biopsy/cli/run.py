@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.run_recording import Recorder
     from biopsy.comparison.compare import Detail, NotFinite, RunComparison
+    from biopsy.comparison.mismatch import Mismatch, Rounding
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
@@ -63,12 +66,17 @@ class Ran:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label."""
+    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label.
+
+    ``mismatches`` and ``rounding`` are for whoever wants a verdict: of the first comparison that fails.
+    """
 
     ran: Sequence[Ran]
     compared: Sequence[RunComparison] = ()
     noise: Sequence[NoiseReport] = ()
     odd: Sequence[tuple[str, NotFinite]] = ()
+    mismatches: Sequence[Mismatch] = ()
+    rounding: Rounding | None = None
 
     @property
     def reasons(self) -> list[str]:
@@ -78,7 +86,7 @@ class Findings:
             found.append(f"NaN or infinity in {_listed(odd.name for _, odd in self.odd)}")
         for one in self.compared:
             if not one.passed:
-                names = _listed(output.name for _, output in one.failures)
+                names = _listed([*one.missing, *(output.name for _, output in one.failures)])
                 found.append(f"{names} of {one.actual} differs from {one.expected}")
         for judged in self.noise:
             if not judged.passed:
@@ -89,6 +97,7 @@ class Findings:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
+    from biopsy.checks import verdict
     from biopsy.cli.run_building import require_possible
     from biopsy.cli.run_settings import golden_values, inputs_of, model_of, require_writable, tolerances_of
     from biopsy.engines.registry import create
@@ -103,7 +112,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     golden = golden_values(args.load_outputs or ())
     model = model_of(args)
     inputs = inputs_of(args)
-    feeder = _Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
+    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     recorder = _recorder(model, engines, args.save_outputs, args, console)
     ran = _run_all(engines, model, feeder, recorder, args, console)
@@ -111,9 +120,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     done = [replace(one.result, runner=one.engine.label) for one in ran if one.result is not None]
     odd = _not_finite(done, console) if args.validate else []
     pairs = _pairs(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
-    compared = _compare(pairs, (tolerances, stats, limits), args, console)
+    compared = _compare(pairs, golden, (tolerances, stats, limits), args, console)
     noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
     findings = Findings(ran, compared, noise, odd)
+    if verdict.is_wanted():
+        from biopsy.cli.run_mismatch import Arbiter, sized
+
+        rerun = partial(_rerun, model=model, args=args, console=console)
+        findings = sized(findings, pairs, Arbiter(rerun, feeder) if args.tell_rounding else None)
     status = _conclude(findings, console)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
@@ -128,7 +142,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _run_all(
     engines: Sequence[Engine],
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -150,7 +164,7 @@ def _run_one(
     engine: Engine,
     number: int,
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -187,7 +201,7 @@ def _recorder(
     return Recorder(model, own_outputs(args), engines, limit, save_to, tolerances_of(args)[0], console)
 
 
-class _Feeder:
+class Feeder:
     """The inputs of a run: settled once, by the first engine that builds, then the same for all.
 
     ``vet`` raises if the golden values cannot be those of these inputs.
@@ -217,6 +231,14 @@ class _Feeder:
 
                 write_feeds(self._save_to, self._settled)
         return self._settled
+
+    def perturbed(self, seed: int) -> Feeder:
+        """The same inputs, once settled, changed as rounding may change them."""
+        from biopsy.comparison.noise import perturbed_feed
+
+        other = copy(self)
+        other._settled = [perturbed_feed(feed, seed + number) for number, feed in enumerate(self._settled or ())]
+        return other
 
     def _tell(self, found: Feeds) -> None:
         if found.made_up:
@@ -284,6 +306,7 @@ def _pairs(
 
 def _compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
+    golden: Sequence[RunnerResult],
     settings: tuple[Tolerances, Stats, Limits],
     args: argparse.Namespace,
     console: Console,
@@ -297,7 +320,9 @@ def _compare(
     tolerances, stats, limits = settings
     detail: Detail = "brief" if args.report is None else "full"
     for actual, expected in pairs:
-        compared.append(compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, detail))
+        found = compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits, detail)
+        loaded = any(expected is one for one in golden)  # they may hold every tensor: none of them is missing
+        compared.append(found if loaded else replace(found, missing=found.iterations[0].only_expected))
         show_comparison(compared[-1], console)
         if args.fail_fast and not compared[-1].passed:
             break
@@ -307,22 +332,26 @@ def _compare(
 def _noise(
     done: Sequence[RunnerResult],
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     ratios: Mapping[str, float],
     args: argparse.Namespace,
     console: Console,
 ) -> list[NoiseReport]:
     from biopsy.cli.run_noise import judge_noise
 
-    def run(engine: Engine) -> RunnerResult:
-        recorder = _recorder(model, [engine], None, args, console)
-        result = _run_one(engine, 0, model, feeder, recorder, args, console).result
-        if recorder is not None:
-            recorder.finish()
-        assert result is not None
-        return result
+    return judge_noise(done, partial(_rerun, model=model, feeder=feeder, args=args, console=console), ratios, console)
 
-    return judge_noise(done, run, ratios, console)
+
+def _rerun(
+    engine: Engine, model: ModelInput, feeder: Feeder, args: argparse.Namespace, console: Console
+) -> RunnerResult:
+    """What another engine gives on the model and the inputs of this command. Raises EngineFailure."""
+    recorder = _recorder(model, [engine], None, args, console)
+    result = _run_one(engine, 0, model, feeder, recorder, args, console).result
+    if recorder is not None:
+        recorder.finish()
+    assert result is not None
+    return result
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
@@ -351,7 +380,8 @@ def _conclude(found: Findings, console: Console) -> int:
         names = _names(odd.name for label, odd in found.odd if label == engine)
         verdict.report_mismatch(engine, names, "not-finite")
     elif wrong is not None:
-        verdict.report_mismatch(wrong.actual, _names(output.name for _, output in wrong.failures))
+        names = _names([*wrong.missing, *(output.name for _, output in wrong.failures)])
+        verdict.report_mismatch(wrong.actual, names, mismatches=found.mismatches, rounding=found.rounding)
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
     else:

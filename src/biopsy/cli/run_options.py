@@ -43,6 +43,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="[OUTPUT:]TIMES",
         help="how many times the error of plain float32 still is rounding (default: 10)",
     )
+    group.add_argument("--tell-rounding", action="store_true", help=argparse.SUPPRESS)  # debug reduce asks for it
     group = parser.add_argument_group("building")
     group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
     group.add_argument(

@@ -55,6 +55,8 @@ def _show_differing_sets(compared: RunComparison, console: Console) -> None:
             f"{compared.expected_iterations}: the rest is not compared"
         )
     first = compared.iterations[0]
+    if compared.missing:
+        console.say(f"  {compared.actual} does not give {', '.join(map(repr, compared.missing))}")
     if first.only_actual:
         names = ", ".join(map(repr, first.only_actual[:5]))
         console.warn(f"not compared, because nothing is expected of them: {names}{_more(first.only_actual)}")

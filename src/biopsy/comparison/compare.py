@@ -239,7 +239,8 @@ class RunComparison:
     """The verdict on a runner's outputs against another's, or against golden values.
 
     ``actual_iterations`` and ``expected_iterations`` are how many there were; only those of both sides are compared.
-    ``complete`` is False where ``fail_fast`` ended the comparison at the first failing output.
+    ``complete`` is False where ``fail_fast`` ended the comparison at the first failing output. ``missing`` are outputs
+    that the actual side should have and has not.
     """
 
     actual: str
@@ -248,11 +249,12 @@ class RunComparison:
     actual_iterations: int
     expected_iterations: int
     complete: bool = field(default=True)
+    missing: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every output that was compared passes."""
-        return all(iteration.passed for iteration in self.iterations)
+        """Whether every output that was compared passes, and none is missing."""
+        return not self.missing and all(iteration.passed for iteration in self.iterations)
 
     @property
     def failures(self) -> tuple[tuple[int, OutputComparison], ...]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import onnx
 
     from biopsy.checks.signature import Signature
+    from biopsy.comparison.mismatch import ErrorSize
 
 
 class RestartError(Exception):
@@ -44,6 +45,8 @@ class Driver:
         self.best: Candidate | None = None
         self.saved = False  # whether a result of this search stands on disk
         self.last_words: tuple[str, str] | None = None
+        self.error_before: ErrorSize | None = None
+        self.error_after: ErrorSize | None = None
         self._passing: dict[Candidate, None] = {}
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
         self._last_reproduced = False

@@ -11,6 +11,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_of
 from biopsy.reduction.driver import Driver
+from biopsy.reduction.rounding import weigh_original
 from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import Trial
 
@@ -37,6 +38,7 @@ def preflight(driver: Driver, steadiness: Steadiness, *, allow_vacuous: bool = F
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
     trials.limited = True
+    weigh_original(driver, trial, judged.evidence.verdict)
     if driver.check.automatic:
         identity = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
         if trials.jobs > 1:

@@ -14,6 +14,7 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
+from biopsy.comparison.mismatch import error_size
 from biopsy.model.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
@@ -177,6 +178,8 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
     if judged.outcome is not Outcome.REPRODUCES:
         result.restore()
         raise _not_verified(driver, output, judged, tries)
+    said = judged.evidence.verdict
+    driver.error_after = error_size(said.mismatches, said.rounding)
     driver.listener(events.Verified(str(output), 1, tries))
     _compare_last_words(driver, signature_of(judged.evidence))
     if driver.left == 1 or not steadiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
@@ -266,4 +269,6 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
         stopped,
         driver.last_words,
         reads_of(driver.best_parts()),
+        driver.error_before,
+        driver.error_after,
     )

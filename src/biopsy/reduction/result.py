@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import index_bytes
 from biopsy.model.inlined import inlined_parts
 from biopsy.model.load import parse
@@ -42,7 +43,8 @@ class Reduction:
     met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
     none was met. ``seconds`` is wall time of the whole. ``other_models`` are files that show one of the other failures
     each. ``remembered`` counts runs of the check that an interrupted reduction had done. ``stopped`` names the limit
-    that ended the search before its end, so that smaller results may exist; None if none did. ``last_words`` are what
+    that ended the search before its end, so that smaller results may exist; None if none did. ``error_before`` is the
+    error of the original, ``error_after`` that of the result, where the check tells sizes. ``last_words`` are what
     the original and the result say at their end where these tell of different failures that ``--match`` did not tell
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
     """
@@ -61,6 +63,8 @@ class Reduction:
     stopped: str | None = None
     last_words: tuple[str, str] | None = None
     reads: tuple[tuple[int, ...], ...] = ()
+    error_before: ErrorSize | None = None
+    error_after: ErrorSize | None = None
 
     @property
     def checks(self) -> int:

@@ -22,16 +22,17 @@ from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.process import Stop
 from biopsy.checks.work import Inline, Work, clear, run_check
+from biopsy.comparison.mismatch import Mismatch, why_not
 from biopsy.reduction.iteration import IterationFiles
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
     from biopsy.checks.signature import Signature
 
-PROBES = frozenset({"identity", "values", "final", "confirm", "look"})
+PROBES = frozenset({"identity", "values", "final", "confirm", "look", "rounding"})
 """Stages whose models are no candidates: they are no iterations, and no artifacts of theirs are sorted."""
 
-_NOT_REMEMBERED = frozenset({"identity", "final", "look"})
+_NOT_REMEMBERED = frozenset({"identity", "final", "look", "rounding"})
 """Stages that ask anew in every process."""
 
 _SAID_ONCE = frozenset({Outcome.INVALID, Outcome.TIMED_OUT})
@@ -60,6 +61,10 @@ class Trial:
         for part in self.parts:
             found.update(part)
         return found.digest()
+
+    def asks_the_same(self, other: Trial) -> bool:
+        """Whether a run of this trial answers the other one."""
+        return self.digest == other.digest and self.check is other.check
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,8 @@ class Trials:
 
     ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
     ``limited``: the budget counts, as it does while something is searched. ``note_place`` is told each path that a
-    candidate will be written to, and its digest.
+    candidate will be written to, and its digest. ``original``: how the original's outputs differ, where a candidate's
+    must be comparable.
     """
 
     def __init__(
@@ -142,6 +148,7 @@ class Trials:
         self.jobs = crew.jobs
         self.tally = Tally()
         self.reference: Signature | None = None
+        self.original: tuple[Mismatch, ...] = ()
         self.repetitions = 1
         self.limited = False
         self.journal: Journal | None = None
@@ -160,6 +167,7 @@ class Trials:
         self._noted: set[bytes] = set()
         self._answered: list[bytes] = []
         self._used: list[Check] = []
+        self._told_unjudged = False
         self._given = crew.executor
         self._executor = crew.executor or self._own_executor()
 
@@ -253,7 +261,7 @@ class Trials:
     def _run(self, trial: Trial, wanted: int) -> Judged:
         """The next run of a model to end; as many as are wanted are begun, if so many may run at once."""
         self._spend()
-        mine = [flight for flight in self._flights if flight.trial.digest == trial.digest]
+        mine = [flight for flight in self._flights if flight.trial.asks_the_same(trial)]
         while not mine or len(mine) < min(wanted, self.jobs):
             others = [flight for flight in self._flights if flight not in mine]
             if len(self._flights) >= self.jobs and mine and self.repetitions == 1:
@@ -299,7 +307,7 @@ class Trials:
             future: Future[Evidence] = Future()
             future.set_result(refused)
             return _Flight(number, trial, path, future, None)
-        work = Work(check, path, None if trial.place else trial.parts)
+        work = Work(check, path, None if trial.place else trial.parts, () if trial.check else self.original)
         if self._given is not None or not self.check.stoppable:
             return _Flight(number, trial, path, self._executor.submit(run_check, work), None)
         stop = Stop()
@@ -328,10 +336,25 @@ class Trials:
             if flight in self._flights and flight.future.done():
                 self._flights.remove(flight)
                 _free(flight)
-        judged = judge(evidence, self.rules, self.reference)
+        judged = self._weighed(judge(evidence, self.rules, self.reference))
         self.tally.outcomes[judged.outcome] += 1
         self._tell(flight, judged)
         return judged
+
+    def _weighed(self, judged: Judged) -> Judged:
+        """The same failure in kind is another one if it is much smaller and only rounding."""
+        said = judged.evidence.verdict
+        if judged.outcome is not Outcome.REPRODUCES or not self.original:
+            return judged
+        reason = why_not(said.mismatches, self.original, said.rounding)
+        if said.rounding is not None and said.rounding.verdict == "unknown" and not self._told_unjudged:
+            self._told_unjudged = True
+            self.listener(
+                events.Remark(f"rounding   not told by float64, so the size of errors decides: {said.rounding.reason}")
+            )
+        if reason is None:
+            return judged
+        return replace(judged, outcome=Outcome.OTHER_FAILURE, reason=f"{judged.reason}, {reason}")
 
     def _tell(self, flight: _Flight, judged: Judged) -> None:
         trial, outcome, evidence = flight.trial, judged.outcome, judged.evidence

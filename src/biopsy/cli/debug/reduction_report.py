@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.checks.words import as_word
+from biopsy.cli.error_text import error_text
 from biopsy.cli.lines import line_of
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
@@ -118,6 +119,9 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
     console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(size_of(result.output))}")
+    for title, size in (("original", result.error_before), ("result", result.error_after)):
+        if size is not None:
+            console.say(f"error   {title:<8}   {error_text(size)}")
     if result.min_good is not None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():

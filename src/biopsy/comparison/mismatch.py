@@ -1,0 +1,270 @@
+"""A mismatch has a kind and a size: what a smaller model must show too before it counts as the same failure.
+
+An error of a thousand tolerances in every element, and one element of 50,000 that was rounded to the other side of a
+tie, are both "outside the tolerances". The second is no smaller form of the first. This module imports no NumPy:
+``mismatch_size`` measures, here it is judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, get_args
+
+Kind: TypeAlias = Literal[
+    "mismatch", "not-finite-mismatch", "shape-mismatch", "type-mismatch", "missing-output"
+]  # fmt: skip
+"""How two outputs differ: outside the tolerances; finite on one side only; in shape; in type (strings and numbers);
+one side lacks it."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+GRAVEST: tuple[Kind, ...] = (
+    "missing-output", "type-mismatch", "shape-mismatch", "not-finite-mismatch", "mismatch",
+)  # fmt: skip
+"""Which kind names a run that shows several: the first of these."""
+
+COMPARABLE = 10.0
+"""An error that is at most so many times smaller than the original's counts as the same without a further question."""
+
+_RARE = 0.01
+_ONE_SIDED = 0.75
+_FEWEST_FOR_A_SIDE = 8
+"""Of so many random signs, all but one agree in less than 1 % of all cases."""
+
+FAR_BEYOND_ROUNDING = 2.0**12
+"""Roundings of the greatest value. A sum of 10^7 terms errs by about so much, one float16 rounding is twice that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """How one output differs from what is expected of it. None: not known, or no finite number.
+
+    ``wrong`` of ``elements`` are outside the tolerances, ``above`` of them greater than expected. ``error`` is the
+    greatest |actual - expected|, at ``index``, between ``actual`` and ``expected``. ``times_tolerance`` is the greatest
+    quotient of an error and what is allowed there; ``times_rounding`` is ``error`` by one rounding of the greatest
+    expected value in the output's type. ``quantum`` is the distance between two neighbouring values of a discrete
+    output (integers, Floor, dequantized values; 0 where they have no order). ``passing_atol`` is the smallest that
+    would pass.
+    """
+
+    output: str
+    kind: str = "mismatch"
+    elements: int = 0
+    wrong: int = 0
+    above: int = 0
+    error: float | None = None
+    index: tuple[int, ...] = ()
+    actual: float | None = None
+    expected: float | None = None
+    times_tolerance: float | None = None
+    times_rounding: float | None = None
+    quantum: float | None = None
+    passing_atol: float | None = None
+
+    @property
+    def share(self) -> float:
+        """The part of the elements that is wrong, 0 to 1."""
+        return self.wrong / self.elements if self.elements else 0.0
+
+    @property
+    def bias(self) -> float:
+        """Which side wrong elements are on: -1 all below, 0 as many above as below, 1 all above."""
+        return (2 * self.above - self.wrong) / self.wrong if self.wrong else 0.0
+
+    @property
+    def discrete(self) -> bool:
+        """Whether the output has only few values, so that an error of rounding size is not seen, or a whole step."""
+        return self.quantum is not None
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether rounding errors may have moved some elements over a border: one step, rarely, to both sides.
+
+        A truncation is not like that: it moves half of the elements to one side.
+        """
+        if self.quantum is None or self.error is None or self.share > _RARE:
+            return False
+        one_sided = self.wrong >= _FEWEST_FOR_A_SIDE and abs(self.bias) > _ONE_SIDED
+        return 0 < self.error <= 1.001 * self.quantum and not one_sided
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Whether rounding explains an error, judged against float64: see ``noise.py``.
+
+    ``times`` is the error as a multiple of that of plain float32, None if there is no finite one. ``reason`` says why
+    nothing is known, where that is so.
+    """
+
+    verdict: Literal["rounding", "bug", "unknown"]
+    times: float | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ErrorSize:
+    """The error of one model for a person: the mismatch that tells most, and what float64 says if it was asked."""
+
+    worst: Mismatch
+    rounding: Rounding | None = None
+
+
+Size: TypeAlias = Literal["comparable", "doubtful", "smaller"]
+"""A mismatch beside the original's: as large; float64 must tell whether it is only rounding; rounding by its looks."""
+
+ONLY_TIES = "but only a few elements of a discrete output, one step to either side: rounding"
+ONLY_ROUNDING = "but the error is only rounding: that of the original is more"
+TOO_SMALL = "but the error is much smaller, and float64 cannot tell whether it is only rounding"
+
+
+def size_beside(found: Sequence[Mismatch], original: Sequence[Mismatch]) -> Size:
+    """The size of what a candidate shows, by that of the original. Where either is not known it is comparable."""
+    mine, theirs = _measured(found), _measured(original)
+    if not mine or not theirs or all(one.is_tie for one in theirs):
+        return "comparable"
+    mine = [one for one in mine if not one.is_tie]
+    if not mine:
+        return "smaller"
+    theirs = [one for one in theirs if not one.is_tie]
+    return "comparable" if any(_reaches(one, theirs) for one in mine) else "doubtful"
+
+
+def why_not(found: Sequence[Mismatch], original: Sequence[Mismatch], rounding: Rounding | None) -> str | None:
+    """Why a mismatch is not a smaller form of the original's; None if it may be. ``rounding``: what float64 says."""
+    size = size_beside(found, original)
+    if size == "comparable":
+        return None
+    if size == "smaller":
+        return ONLY_TIES
+    if rounding is not None and rounding.verdict != "unknown":
+        return ONLY_ROUNDING if rounding.verdict == "rounding" else None
+    theirs = _measured(original)
+    sure = any(_surely_more_than_rounding(one) and not _is_rarer(one, theirs) for one in _measured(found))
+    return None if sure else TOO_SMALL
+
+
+def may_be_rounding(original: Sequence[Mismatch]) -> bool:
+    """Whether the original itself may only round: then float64 is asked once, before the search."""
+    measured = _measured(original)
+    return bool(measured) and not any(_surely_more_than_rounding(one) for one in measured)
+
+
+def kind_of(found: Sequence[Mismatch]) -> str:
+    """The gravest kind of several mismatches; "" of none."""
+    kinds = {one.kind for one in found}
+    return next((kind for kind in GRAVEST if kind in kinds), "")
+
+
+def worst_of(found: Sequence[Mismatch]) -> Mismatch | None:
+    """The one that a person is shown: the gravest kind, of it the greatest by the tolerances."""
+    kind = kind_of(found)
+    return max((one for one in found if one.kind == kind), key=_order, default=None)
+
+
+def error_size(found: Sequence[Mismatch], rounding: Rounding | None) -> ErrorSize | None:
+    """The error that a person is shown; None where nothing is known of it."""
+    worst = worst_of(found)
+    return None if worst is None else ErrorSize(worst, rounding)
+
+
+def most_telling(found: Sequence[Mismatch], most: int) -> tuple[Mismatch, ...]:
+    """At most ``most`` mismatches of each kind, the greatest first."""
+    ranked = sorted(found, key=_order, reverse=True)
+    return tuple(one for kind in GRAVEST for one in [one for one in ranked if one.kind == kind][:most])
+
+
+def _order(one: Mismatch) -> tuple[bool, float, float]:
+    unlimited = one.times_tolerance is None
+    size = one.times_rounding if unlimited else one.times_tolerance
+    return not one.discrete, math.inf if size is None else size, one.share
+
+
+def _measured(found: Sequence[Mismatch]) -> list[Mismatch]:
+    return [one for one in found if one.kind == "mismatch" and one.wrong]
+
+
+def _reaches(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
+    """Whether a mismatch is within ``COMPARABLE`` times of the greatest of its sort.
+
+    Steps of discrete outputs count by their number, errors both by the tolerance and by rounding: where values are
+    great, an absolute tolerance is exceeded by rounding alone.
+    """
+    sort = [other for other in originals if other.discrete == one.discrete]
+    if not sort:
+        return False
+    if one.discrete:
+        return one.share * COMPARABLE >= max(other.share for other in sort)
+    if _is_rarer(one, sort):
+        return False
+    return _within(one.times_tolerance, [other.times_tolerance for other in sort]) and (
+        _surely_more_than_rounding(one) or _within(one.times_rounding, [other.times_rounding for other in sort])
+    )
+
+
+def _is_rarer(one: Mismatch, originals: Sequence[Mismatch]) -> bool:
+    """Whether few elements are wrong where many were: behind a step that rounding moved, errors are rare and great."""
+    return one.share <= _RARE and one.share < _RARE * max(other.share for other in originals)
+
+
+def _within(size: float | None, sizes: Sequence[float | None]) -> bool:
+    known = [other for other in sizes if other is not None]
+    return size is None or len(known) < len(sizes) or size * COMPARABLE >= max(known)
+
+
+def _surely_more_than_rounding(one: Mismatch) -> bool:
+    """By its size alone: many elements of a discrete output, or an error that no sum of roundings reaches."""
+    if one.discrete:
+        return not one.is_tie and one.wrong > 1 and one.share > _RARE
+    return one.times_rounding is None or one.times_rounding >= FAR_BEYOND_ROUNDING
+
+
+# As JSON
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "output": (str,), "kind": (str,), "elements": (int,), "wrong": (int,), "above": (int,), "index": (list, tuple),
+}  # fmt: skip
+
+
+def mismatches_from(trees: object) -> tuple[Mismatch, ...]:
+    """Mismatches as JSON has them: a list of objects. Keys that are not known are ignored.
+
+    Raises ValueError for a value of a wrong type, and for counts that cannot be.
+    """
+    if not isinstance(trees, list | tuple):
+        raise ValueError("'mismatches' that are no list")
+    return tuple(map(_mismatch, trees))
+
+
+def _mismatch(tree: object) -> Mismatch:
+    if not isinstance(tree, Mapping) or "output" not in tree:
+        raise ValueError("a mismatch that names no 'output'")
+    known: dict[str, Any] = {field.name: tree[field.name] for field in fields(Mismatch) if field.name in tree}
+    for name, value in known.items():
+        number = name not in _TYPES
+        if isinstance(value, bool) or not (
+            isinstance(value, int | float | None) if number else isinstance(value, _TYPES[name])
+        ):
+            raise ValueError(f"a mismatch with {name!r} of a wrong type")
+        if number and value is not None:
+            known[name] = float(value) if math.isfinite(value) else None
+    known["index"] = tuple(map(int, known.get("index", ())))
+    found = Mismatch(**known)
+    if not 0 <= found.above <= found.wrong <= max(found.elements, 0):
+        raise ValueError("a mismatch with more wrong elements than there are")
+    return found
+
+
+def rounding_from(tree: object) -> Rounding | None:
+    """What float64 says, as JSON has it. Raises ValueError for what cannot be."""
+    if tree is None:
+        return None
+    if not isinstance(tree, Mapping) or tree.get("verdict") not in ("rounding", "bug", "unknown"):
+        raise ValueError("a 'rounding' without a verdict")
+    times, reason = tree.get("times"), tree.get("reason", "")
+    if not isinstance(times, int | float | None) or isinstance(times, bool) or not isinstance(reason, str):
+        raise ValueError("a 'rounding' with a value of a wrong type")
+    finite = times is not None and math.isfinite(times)
+    return Rounding(tree["verdict"], float(times) if times is not None and finite else None, reason)

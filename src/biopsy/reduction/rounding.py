@@ -1,0 +1,82 @@
+"""Before the search: how large the original's mismatch is, and whether it is more than rounding at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.mismatch import (
+    Mismatch,
+    Rounding,
+    error_size,
+    kind_of,
+    may_be_rounding,
+    mismatches_from,
+    rounding_from,
+    worst_of,
+)
+from biopsy.reduction.driver import Driver
+from biopsy.reduction.trials import Trial
+
+_NOTE = "mismatches"
+
+
+def weigh_original(driver: Driver, trial: Trial, said: VerdictFile) -> None:
+    """Note the size of the original's mismatch, which candidates are held against from now on.
+
+    If it may be only rounding, the check is asked once more, with a run in float64. If it is, that is told, and no
+    candidate is held against it: rounding is then what is searched for. Does nothing where the user's own codes or
+    expressions decide, or any failure counts, or the check tells no sizes.
+    """
+    trials = driver.trials
+    rules = trials.rules
+    if rules.decide_alone or rules.match == "any":
+        return
+    found, rounding = _remembered(driver) or (said.mismatches, said.rounding)
+    if kind_of(found) != "mismatch":
+        return
+    if rounding is None and may_be_rounding(found):
+        rounding = _asked(driver, trial)
+    if trials.journal is not None:
+        tree = {"found": [asdict(one) for one in found], "rounding": None if rounding is None else asdict(rounding)}
+        trials.journal.note(_NOTE, json.dumps(tree))
+    driver.error_before = error_size(found, rounding)
+    if rounding is not None and rounding.verdict == "rounding":
+        driver.listener(events.Remark(_only_rounding(found, rounding), grave=True))
+        return
+    trials.original = found
+
+
+def _remembered(driver: Driver) -> tuple[tuple[Mismatch, ...], Rounding | None] | None:
+    """What an interrupted reduction has found out: candidates must be held against the same."""
+    journal = driver.trials.journal
+    noted = journal.noted(_NOTE) if journal is not None else None
+    if noted is None:
+        return None
+    tree = json.loads(noted)
+    return mismatches_from(tree["found"]), rounding_from(tree["rounding"])
+
+
+def _asked(driver: Driver, trial: Trial) -> Rounding | None:
+    check = driver.check
+    arbiter = check.arbiter() if isinstance(check, CommandCheck) else None
+    if arbiter is None:
+        return None
+    asking = replace(trial, stage="rounding", doing="the original, judged against float64", check=arbiter)
+    try:
+        return driver.trials.again(asking).evidence.verdict.rounding
+    except errors.CheckError:
+        return None  # it was no question about a candidate
+
+
+def _only_rounding(found: tuple[Mismatch, ...], rounding: Rounding) -> str:
+    worst = worst_of(found)
+    times = "" if rounding.times is None else f": {rounding.times:.3g} times the error of plain float32"
+    passing = None if worst is None else worst.passing_atol
+    advice = "" if worst is None or passing is None else f" --atol {worst.output}:{passing:g} would pass."
+    return (
+        f"the original's error is only rounding{times}.{advice} The result will show where roundings differ, and no bug"
+    )
