@@ -9,7 +9,7 @@ from biopsy.comparison.compare import Measured, OutputComparison
 from biopsy.comparison.limits import Judged
 from biopsy.comparison.metrics import Element, Scalar, Statistics
 from biopsy.comparison.noise import Deviation, NoiseComparison, explained_by
-from biopsy.comparison.tolerance import AT_LEAST
+from biopsy.comparison.tolerance import AT_LEAST, Tolerance
 from biopsy.model.weight_text import printable
 
 
@@ -151,6 +151,8 @@ def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:
     given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"
     if output.stat == "quantile":
         given += f" {output.quantile:g}"
+    if output.tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
+        given += "; integers are compared exactly by default"
     found = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
     options = [f"--{name} {shlex.quote(f'{output.name}:{value:g}')}" for name, value in found if value is not None]
     passing = " or ".join(options) if options else "no tolerance"

@@ -17,6 +17,7 @@ from biopsy.engines.onnxrt_facts import CPU, RECORD_ASSIGNMENT, precision_remark
 from biopsy.engines.option import count, switch, words
 from biopsy.model import load
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
+from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
 
 LEVELS = {
@@ -248,6 +249,10 @@ class OnnxRuntimeSession(Session):
                 values = self._run_with_any_type(fetched, feed)
         except errors.EngineFailure:
             raise
+        except UnicodeError as error:
+            raise errors.CannotCompare(
+                f"strings that are no UTF-8 cannot be fed to onnxruntime or read from it in Python: {error}"
+            ) from error
         except Exception as error:
             raise self._engine._failure(error, "run") from error
         if fetched is None:
@@ -407,7 +412,7 @@ def _with_true_ranks(inputs: dict[str, TensorType | None], model: ModelInput) ->
 
 def _readable(array: Array) -> Array:
     """Strings come as objects, which no store takes: give them NumPy's type for text."""
-    return array.astype(np.str_) if array.dtype == object else array
+    return text(array) if array.dtype == object else array
 
 
 def _copy_memory(address: int, dtype_name: str, shape: Sequence[int]) -> Array:

@@ -13,6 +13,7 @@ from biopsy.engines.option import switch
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import TensorType
+from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class ReferenceSession(Session):
 
 def _readable(value: Array | np.generic[Any]) -> Array:
     array = np.asarray(value)
-    return array.astype(np.str_) if array.dtype == object else array
+    return text(array) if array.dtype == object else array
 
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:

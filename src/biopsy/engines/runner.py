@@ -11,6 +11,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.tensors.dtypes import is_text, text
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 
@@ -104,8 +105,8 @@ def _numpy_type(name: str, wanted: TensorType) -> np.dtype[Any]:
 
 
 def _as_text(name: str, array: Array) -> Array:
-    if array.dtype.kind in "UOT":
-        return array
+    if is_text(array):
+        return array if array.dtype.kind == "U" else text(array)
     raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
 
 
