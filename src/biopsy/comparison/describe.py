@@ -29,6 +29,19 @@ def report_lines(output: OutputComparison) -> list[str]:
     return lines
 
 
+def wide_tolerance(output: OutputComparison) -> str | None:
+    """A warning where an output passes by an atol that no expected value reaches; None where there is none to give."""
+    measured = output.measured
+    if measured is None or not (output.passed and output.tolerances_decide and measured.differing):
+        return None
+    if not 0 < measured.greatest < output.tolerance.atol:
+        return None
+    return (
+        f"atol {output.tolerance.atol:g} for {output.name!r} is more than any value expected there (at most "
+        f"{measured.greatest:.3g}): any value near 0 would pass"
+    )
+
+
 def noise_lines(output: NoiseComparison) -> list[str]:
     """The lines that tell whether rounding explains the error of one output: one where it does."""
     what = f"{printable(output.name)}  {output.dtype}{list(output.shape)}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from biopsy import errors
 from biopsy.engines.runner import missing_inputs
+from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import TensorType
 from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
 from biopsy.tensors.results import Array, Feed
@@ -39,17 +41,38 @@ class Feeds:
 def feeds_for(wanted: Mapping[str, TensorType | None], inputs: Inputs) -> Feeds:
     """A feed for each iteration. Inputs that are no tensors are left out: ``checked_feed`` tells of them.
 
-    Raises DoesNotFit if the shape of an input that must be made up is unknown.
+    Raises DoesNotFit if the shape of an input that must be made up is unknown, or if a range or shape is said of an
+    input that there is not; CannotCompare if the given ones are of another model.
     """
+    require_known("--val-range", "input", inputs.val_range, wanted)
+    require_known("--input-shapes", "input", inputs.shapes, wanted)
     tensors = {name: type_ for name, type_ in wanted.items() if type_ is not None}
     if inputs.given is None:
         return Feeds(_generated(tensors, inputs, inputs.iterations), (), defaulted_shapes(tensors, inputs.shapes))
+    if not may_lack_names():
+        for feed in inputs.given:
+            require_inputs_of(wanted, feed)
     missing = {name: tensors[name] for feed in inputs.given for name in missing_inputs(feed, tensors)}
     if not missing or not inputs.complete:
         return Feeds(inputs.given)
     extra = _generated(missing, inputs, len(inputs.given))
     feeds = [{**made, **feed} for made, feed in zip(extra, inputs.given, strict=True)]
     return Feeds(feeds, tuple(missing), defaulted_shapes(missing, inputs.shapes))
+
+
+def require_inputs_of(wanted: Collection[str], feed: Feed, known: Collection[str] = ()) -> None:
+    """Raise CannotCompare if a feed is of another model: an input is missing, and names are there that are no inputs.
+
+    ``known`` are names that say nothing although they are no inputs.
+    """
+    missing = [name for name in wanted if name not in feed]
+    strange = [name for name in feed if name not in wanted and name not in known]
+    if missing and (strange or not feed):
+        raise errors.CannotCompare(
+            f"the inputs given are of another model: they are {listed(list(feed))}, and the model takes "
+            f"{listed(wanted)}, of which {listed(missing)} is missing",
+            next_steps=["biopsy inspect data FILE    and    biopsy inspect model MODEL    show both"],
+        )
 
 
 def _generated(tensors: Mapping[str, TensorType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
