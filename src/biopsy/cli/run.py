@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.engines.feeding import Feeds, Inputs
-    from biopsy.model.tensor_type import TensorType
+    from biopsy.model.tensor_type import ValueType
     from biopsy.tensors.results import Feed, RunnerResult
 
 EXAMPLES = """\
@@ -207,7 +207,7 @@ class _Feeder:
         self._vet = vet
         self._settled: Sequence[Feed] | None = None
 
-    def feeds(self, wanted: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+    def feeds(self, wanted: Mapping[str, ValueType | None]) -> Sequence[Feed]:
         """The feeds, checked and saved when they are first asked for."""
         from biopsy.engines.feeding import feeds_for
         from biopsy.engines.runner import checked_feed

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
 from biopsy.model.known_names import may_lack_names
+from biopsy.tensors.containers import fixed_names
 
 if TYPE_CHECKING:
     from biopsy.engines.base import ModelInput
@@ -31,8 +32,9 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
         index = index_bytes(model.data, model.folder)
     except errors.ModelError:
         return  # the engine says what is wrong with it
-    known = [*index.outputs, *(index.inputs if args.load_outputs else ())]
-    require_known_outputs(spoken, {index.names[tensor]: None for tensor in known})
+    tensors = [*index.outputs, *(index.inputs if args.load_outputs else ())]
+    known = [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
+    require_known_outputs(spoken, dict.fromkeys(known))
 
 
 def require_names_of_original(own_run: argparse.Namespace | None, names: Collection[str]) -> None:

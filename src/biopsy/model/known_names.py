@@ -39,10 +39,10 @@ def may_lack_names() -> bool:
 def require_known(option: str, what: str, given: Iterable[str], known: Collection[str]) -> None:
     """Raise DoesNotFit if ``option`` speaks of ``what`` ("output", "input") by a name that is not ``known``.
 
-    "" stands for all. An item of what is no tensor, such as ``boxes[0]``, is known by its beginning. Does nothing where
-    names may be lacking.
+    "" stands for all. An item of a sequence, such as ``boxes[0]``, is known by the length of it, ``boxes[#]``. Does
+    nothing where names may be lacking.
     """
-    unknown = [name for name in given if name and name not in known and name.partition("[")[0] not in known]
+    unknown = [name for name in given if name and name not in known and f"{name.rpartition('[')[0]}[#]" not in known]
     if not unknown or may_lack_names():
         return
     raise errors.DoesNotFit(
