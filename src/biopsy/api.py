@@ -22,6 +22,7 @@ from biopsy.checks.outcome import Check
 from biopsy.checks.signature import Match
 from biopsy.checks.warm import command_check
 from biopsy.comparison.compare import RunComparison, compare_runs
+from biopsy.comparison.spoken_of import names_of, require_known_outputs, spoken_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Stats, Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
@@ -102,13 +103,16 @@ def compare(
     for all outputs, or by name with ``""`` for all others. Shapes must agree; types need not, numbers are compared by
     value. ``passed`` of the result is the verdict, ``failures`` has the outputs that fail.
 
-    Raises CannotCompare if the two have no output in common, UsageError for an unknown ``stat``.
+    Raises CannotCompare if the two have no output in common, or none that has an element; DoesNotFit for a name that
+    neither has; UsageError for an unknown ``stat``.
     """
     for one in [stat] if isinstance(stat, str) else stat.values():
         _require_choice("stat", one, get_args(Stat))
     tolerances = Tolerances(_by_name(atol), _by_name(rtol))
     stats = Stats({"": stat} if isinstance(stat, str) else stat)
-    return compare_runs(_result(actual, "actual"), _result(expected, "expected"), tolerances, stats)
+    sides = _result(actual, "actual"), _result(expected, "expected")
+    require_known_outputs(spoken_of(tolerances, stats), {name for one in sides for name in names_of(one)})
+    return compare_runs(*sides, tolerances, stats)
 
 
 def reduce(

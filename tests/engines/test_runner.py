@@ -44,8 +44,8 @@ def test_a_missing_input_cannot_be_compared_and_layerwise_inputs_are_hinted_at()
     assert "data to-input" in caught.value.next_steps[0]
 
 
-def test_an_input_that_is_no_tensor_cannot_be_fed():
-    with pytest.raises(errors.CannotCompare, match="a sequence"):
+def test_an_input_of_an_unknown_type_cannot_be_fed():
+    with pytest.raises(errors.CannotCompare, match="a type that cannot be fed"):
         checked_feed({"x": np.ones(1)}, {"x": None})
 
 

@@ -11,6 +11,7 @@ from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
+from biopsy.model.known_names import inside_a_check
 
 
 class FunctionCheck:
@@ -53,7 +54,8 @@ class FunctionCheck:
         """Call the function once. Raises CheckError if it gives something else than True or False."""
         started = time.monotonic()
         try:
-            answer = self.function(self._argument(candidate))
+            with inside_a_check():
+                answer = self.function(self._argument(candidate))
         except Exception as error:  # whatever the caller's function raises is what it says of the candidate
             return Evidence(1, b"", _verdict(error), time.monotonic() - started)
         seconds = time.monotonic() - started

@@ -6,6 +6,7 @@ Every check of a reduction may be one such process: what is not needed is not im
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.engines.feeding import Feeds, Inputs
-    from biopsy.model.tensor_type import TensorType
+    from biopsy.model.tensor_type import ValueType
     from biopsy.tensors.results import Feed, RunnerResult
 
 EXAMPLES = """\
@@ -99,7 +100,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
     from biopsy.checks import verdict
     from biopsy.cli.run_building import require_possible
+    from biopsy.cli.run_names import require_known_names
     from biopsy.cli.run_settings import golden_values, inputs_of, model_of, require_writable, tolerances_of
+    from biopsy.comparison.spoken_of import spoken_of
     from biopsy.engines.registry import create
 
     specs = option_groups.engine_specs(args)
@@ -114,6 +117,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     inputs = inputs_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
+    spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}
+    require_known_names(args, model, spoken)
     recorder = _recorder(model, engines, args.save_outputs, args, console)
     ran = _run_all(engines, model, feeder, recorder, args, console)
     _save_outputs(args.save_outputs, ran, recorder, console)
@@ -216,7 +221,7 @@ class Feeder:
         self._vet = vet
         self._settled: Sequence[Feed] | None = None
 
-    def feeds(self, wanted: Mapping[str, TensorType | None]) -> Sequence[Feed]:
+    def feeds(self, wanted: Mapping[str, ValueType | None]) -> Sequence[Feed]:
         """The feeds, checked and saved when they are first asked for."""
         from biopsy.engines.feeding import feeds_for
         from biopsy.engines.runner import checked_feed
@@ -400,7 +405,10 @@ def _what_passed(found: Findings) -> str:
     parts = []
     outputs = sum(len(iteration.outputs) for one in found.compared for iteration in one.iterations)
     if outputs:
-        parts.append(f"{_outputs(outputs)} compared, all within the tolerances")
+        empty = sum(
+            math.prod(o.actual_shape) == 0 for one in found.compared for it in one.iterations for o in it.outputs
+        )
+        parts.append(f"{_outputs(outputs)} compared{f' ({empty} empty)' if empty else ''}, all within the tolerances")
     if found.noise:
         judged = sum(len(one.outputs) for one in found.noise)
         parts.append(f"{_outputs(judged)} judged, no error is more than rounding")

@@ -18,7 +18,7 @@ from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.runner import checked_feed, runner_name
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.outputs import mark_outputs
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.tensors.growing import GrowingFile, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, record
 from biopsy.tensors.results import Array, Feed, RunnerResult
@@ -46,6 +46,9 @@ class Recorder:
         self._console = console
         self._index = index_bytes(model.data, model.folder)
         self._names = [self._index.names[tensor] for tensor in self._index.outputs]
+        outputs = {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.outputs}
+        for name in (name for name, kind in outputs.items() if not isinstance(kind, TensorType | None)):
+            console.warn(f"output {name!r}, {outputs[name]}, is not recorded: with --memory-limit only tensors are")
         self._scratch = None if save_to else tempfile.TemporaryDirectory(prefix="biopsy-")
         self._path = save_to or Path(self._scratch.name if self._scratch else "") / "outputs.safetensors"
         self._saved = save_to is not None
@@ -56,9 +59,9 @@ class Recorder:
         """What the sessions of the engine recorded last said about its values."""
 
     @property
-    def inputs(self) -> Mapping[str, TensorType | None]:
+    def inputs(self) -> Mapping[str, ValueType | None]:
         """The inputs that must be fed, known without building the model."""
-        return {self._index.names[tensor]: self._index.tensor_type(tensor) for tensor in self._index.fed_inputs()}
+        return {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.fed_inputs()}
 
     def record(self, engine: Engine, position: int, feeds: Sequence[Feed]) -> RunnerResult:
         """What an engine gives, read from the file as it is asked for.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy.cli.console import Console
 from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
-from biopsy.comparison.describe import index, number, report_lines
+from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 
 if TYPE_CHECKING:
     from biopsy.cli.run import Findings, Ran
@@ -35,6 +35,8 @@ def show_comparison(compared: RunComparison, console: Console) -> None:
         _show_output(iteration if several else None, output, console.say)
     if len(failing) > most:
         console.say(f"  {len(failing) - most} more outputs fail (-v shows them)")
+    for warning in dict.fromkeys(filter(None, (wide_tolerance(output) for _, output in passing))):
+        console.warn(warning)
     if not compared.complete:
         console.note("  the comparison ended at the first failure (--fail-fast)")
     console.note("")

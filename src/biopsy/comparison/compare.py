@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from biopsy.comparison.limits import Figures, Judged, figures, judge
 from biopsy.comparison.metrics import Element, ErrorStatistics, Index, Scalar, Statistics
 from biopsy.comparison.tolerance import (
     DEFAULT_QUANTILE,
+    STRICTEST,
     Asked,
     Limits,
     Stat,
@@ -35,7 +37,9 @@ class Measured:
     ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
     where only one side is a finite number, or where infinities have other signs. ``passing_atol`` is the smallest atol
     that would pass with the given rtol, ``passing_rtol`` the other way round, both rounded up; None where none would.
-    ``worst_absolute`` and ``worst_relative`` are None where no element differs.
+    ``worst_absolute`` and ``worst_relative`` are None where no element differs. ``offending`` is the element that is
+    farthest outside the tolerances, and its error how many times what is allowed there; None where none is outside.
+    ``differing`` counts the elements that are not equal; ``greatest`` is the greatest finite |expected| where any is.
     """
 
     elements: int
@@ -47,6 +51,9 @@ class Measured:
     worst_relative: Element | None
     passing_atol: float | None
     passing_rtol: float | None
+    offending: Element | None = None
+    differing: int = 0
+    greatest: float = 0.0
 
     @property
     def fraction(self) -> float:
@@ -89,13 +96,14 @@ def compare_tensors(
     stat: Stat = "elemwise",
     quantile: float = DEFAULT_QUANTILE,
 ) -> OutputComparison:
-    """Compare one output with what is expected of it.
+    """Compare one output with what is expected of it, by default as ``asked_of`` has it.
 
     Other shapes fail. Other types do not: numbers are compared by value, in float64 or better, integers exactly;
     strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN or
     infinity on one side only fails whatever the statistic. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
     """
-    return compare_output(name, actual, expected, Asked(tolerance or Tolerance(), stat, quantile))
+    given = Asked() if tolerance is None else Asked(tolerance, tolerance)
+    return compare_output(name, actual, expected, replace(given, stat=stat, quantile=quantile))
 
 
 def compare_output(
@@ -107,6 +115,7 @@ def compare_output(
     """
     measured = shown = None
     judged: tuple[Judged, ...] = ()
+    tolerance = asked.tolerance_of(expected)
     if actual.shape != expected.shape:
         reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
     elif metrics.is_text(actual) != metrics.is_text(expected):
@@ -115,14 +124,16 @@ def compare_output(
         measured = _measured_text(actual, expected)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
     else:
-        measured = _measured(actual, expected, asked.tolerance, asked.stat, asked.quantile)
+        measured = _measured(actual, expected, tolerance, asked.stat, asked.quantile)
         judged = tuple(judge(name, actual, expected, limit) for limit in asked.limits)
         shown = figures(actual, expected) if detail == "full" else None
-        reason = _reason(measured, asked, judged)
+        if not measured.broken:
+            _require_ranks(name, actual, judged)
+        reason = _reason(measured, asked, tolerance, judged)
     told = reason is not None or detail != "brief"
     statistics = (metrics.statistics(actual), metrics.statistics(expected)) if told else (None, None)
     return OutputComparison(
-        name, reason is None, reason, asked.stat, asked.quantile, asked.tolerance,
+        name, reason is None, reason, asked.stat, asked.quantile, tolerance,
         actual.shape, expected.shape, _dtype(actual), _dtype(expected),
         *statistics, measured, judged, asked.tolerances_decide, shown,
     )  # fmt: skip
@@ -146,9 +157,11 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
     else:
         passing_atol = metrics.rounded_up(_of(absolute, stat))
         passing_rtol = metrics.rounded_up(_of(relative, stat))
+    mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
+    finite = np.isfinite(found.magnitude)
     return Measured(
         found.absolute.size,
-        int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum()),
+        mismatching,
         found.broken,
         absolute,
         relative,
@@ -156,7 +169,18 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
         metrics.worst(actual, expected, found.relative),
         passing_atol,
         passing_rtol,
+        _offending(actual, expected, found, tolerance) if mismatching else None,
+        int(np.count_nonzero(found.absolute)),
+        float(found.magnitude.max(initial=0, where=finite)),
     )
+
+
+def _offending(actual: Array, expected: Array, found: metrics.Errors, tolerance: Tolerance) -> Element | None:
+    """Of those that are farthest outside, as all are where nothing is allowed, the one with the greatest error."""
+    times = metrics.shares(found, tolerance.atol, tolerance.rtol)
+    farthest = float(times.max())
+    one = metrics.worst(actual, expected, np.where(times == farthest, found.absolute, 0))
+    return None if one is None else replace(one, error=farthest)
 
 
 def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> Measured:
@@ -176,11 +200,20 @@ def _of(statistics: ErrorStatistics, stat: Stat) -> float:
     return by_name[stat]
 
 
-def _reason(measured: Measured, asked: Asked, judged: Sequence[Judged]) -> str | None:
+def _require_ranks(name: str, actual: Array, judged: Sequence[Judged]) -> None:
+    """Raise DoesNotFit where indices are to be compared and none is looked at: that all of none fit says nothing."""
+    if actual.size and any(one.limit.metric == "indices" and one.ranks == 0 for one in judged):
+        raise errors.DoesNotFit(
+            f"no index of output {name!r} of shape {list(actual.shape)} is compared: all may have moved so far",
+            next_steps=["--index-tolerance 0"],
+        )
+
+
+def _reason(measured: Measured, asked: Asked, tolerance: Tolerance, judged: Sequence[Judged]) -> str | None:
     if measured.broken:
         return f"{_elements(measured.broken, measured.elements)} NaN or infinite on one side only"
-    reasons = [_beyond_tolerance(measured, asked.tolerance, asked.stat)] if asked.tolerances_decide else []
-    reasons += [_beyond_limit(one) for one in judged]
+    reasons = [_beyond_tolerance(measured, tolerance, asked.stat)] if asked.tolerances_decide else []
+    reasons += [_beyond_limit(one, measured) for one in judged]
     return "; ".join(filter(None, reasons)) or None
 
 
@@ -190,14 +223,18 @@ def _beyond_tolerance(measured: Measured, tolerance: Tolerance, stat: Stat) -> s
             return None
         return f"{_elements(measured.mismatching, measured.elements)} outside the tolerances"
     absolute, relative = _of(measured.absolute, stat), _of(measured.relative, stat)
+    if tolerance == Tolerance(0, 0) and measured.differing:
+        return f"{_elements(measured.differing, measured.elements)} not equal, which tolerances of 0 ask for"
     if absolute <= tolerance.atol or relative <= tolerance.rtol:
         return None
     return f"{stat} errors are outside the tolerances: absolute {absolute:.3g}, relative {relative:.3g}"
 
 
-def _beyond_limit(one: Judged) -> str | None:
+def _beyond_limit(one: Judged, measured: Measured) -> str | None:
     if one.passed:
         return None
+    if one.limit.metric == "cosine" and one.limit.value >= STRICTEST["cosine"]:
+        return f"{_elements(measured.differing, measured.elements)} not equal, which cosine 1 asks for"
     if one.limit.metric == "indices":
         what = "indices" if one.limit.top is None else f"indices of the top {one.limit.top.k}"
         return f"{one.value:.0f} of {one.ranks} {what} are out of place"
@@ -209,11 +246,11 @@ def _elements(some: int, everything: int) -> str:
 
 
 def _measured_text(actual: Array, expected: Array) -> Measured:
-    left, right = actual.astype(np.str_).reshape(-1), expected.astype(np.str_).reshape(-1)
-    differ = (left != right).astype(np.float64)
+    differ = metrics.differing(actual, expected).reshape(-1).astype(np.float64)
     counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
     worst = metrics.worst(actual, expected, differ)
-    return Measured(differ.size, int(differ.sum()), 0, counts, counts, worst, worst, None, None)
+    some = int(differ.sum())
+    return Measured(differ.size, some, 0, counts, counts, worst, worst, None, None, worst, some)
 
 
 # Runs
@@ -257,6 +294,11 @@ class RunComparison:
         return not self.missing and all(iteration.passed for iteration in self.iterations)
 
     @property
+    def elements(self) -> int:
+        """How many elements were compared."""
+        return sum(math.prod(output.actual_shape) for one in self.iterations for output in one.outputs)
+
+    @property
     def failures(self) -> tuple[tuple[int, OutputComparison], ...]:
         """The failing outputs with the number of their iteration, in order."""
         return tuple((it.number, output) for it in self.iterations for output in it.outputs if not output.passed)
@@ -275,7 +317,7 @@ def compare_runs(
 
     Outputs that only one side has are listed, and decide nothing. ``fail_fast`` stops after the first output that
     fails. What is read from a memory map is in memory for one output at a time. Raises CannotCompare if no output, or
-    no iteration, is common to both.
+    no iteration, is common to both, and if nothing fails but no output has any element: equal shapes prove nothing.
     """
     tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or Limits()
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
@@ -300,7 +342,20 @@ def compare_runs(
         if not complete:
             break
     counts = len(actual.iterations), len(expected.iterations)
-    return RunComparison(actual.runner, expected.runner, tuple(compared), *counts, complete)
+    found = RunComparison(actual.runner, expected.runner, tuple(compared), *counts, complete)
+    if found.passed and not found.elements:
+        raise _only_empty(found)
+    return found
+
+
+def _only_empty(found: RunComparison) -> errors.CannotCompare:
+    outputs = [output for iteration in found.iterations for output in iteration.outputs]
+    some = ", ".join(f"{one.name!r} {one.actual_dtype}{list(one.actual_shape)}" for one in outputs[:4])
+    more = f" and {len(outputs) - 4} more" if len(outputs) > 4 else ""
+    return errors.CannotCompare(
+        f"there is nothing to compare: {found.actual} and {found.expected} have only empty outputs, {some}{more}",
+        next_steps=["give other inputs, with which the outputs have elements"],
+    )
 
 
 def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.CannotCompare:
@@ -331,11 +386,11 @@ def require_same_inputs(
     other values says nothing about it.
     """
     tolerances, stats = tolerances or Tolerances(), stats or Stats()
+    no_limits = Limits(chosen=frozenset({"simple"}))
     for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
         for name in feed.keys() & iteration.outputs.keys():
-            one = compare_tensors(
-                name, feed[name], iteration.outputs[name], tolerances.for_output(name), *stats.for_output(name)
-            )
+            asked = asked_of(name, tolerances, stats, no_limits)
+            one = compare_output(name, feed[name], iteration.outputs[name], asked)
             if not one.passed:
                 raise errors.CannotCompare(
                     f"input '{name}' of iteration {number} is fed with other values than {expected.runner} has for it"

@@ -9,7 +9,7 @@ from biopsy.comparison.compare import Measured, OutputComparison
 from biopsy.comparison.limits import Judged
 from biopsy.comparison.metrics import Element, Scalar, Statistics
 from biopsy.comparison.noise import Deviation, NoiseComparison, explained_by
-from biopsy.comparison.tolerance import AT_LEAST
+from biopsy.comparison.tolerance import AT_LEAST, Tolerance
 from biopsy.model.weight_text import printable
 
 
@@ -27,6 +27,19 @@ def report_lines(output: OutputComparison) -> list[str]:
             lines += _tolerance_lines(output, output.measured)
     lines += _statistics_lines(output)
     return lines
+
+
+def wide_tolerance(output: OutputComparison) -> str | None:
+    """A warning where an output passes by an atol that no expected value reaches; None where there is none to give."""
+    measured = output.measured
+    if measured is None or not (output.passed and output.tolerances_decide and measured.differing):
+        return None
+    if not 0 < measured.greatest < output.tolerance.atol:
+        return None
+    return (
+        f"atol {output.tolerance.atol:g} for {output.name!r} is more than any value expected there (at most "
+        f"{measured.greatest:.3g}): any value near 0 would pass"
+    )
 
 
 def noise_lines(output: NoiseComparison) -> list[str]:
@@ -151,6 +164,8 @@ def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:
     given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"
     if output.stat == "quantile":
         given += f" {output.quantile:g}"
+    if output.tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
+        given += "; integers are compared exactly by default"
     found = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
     options = [f"--{name} {shlex.quote(f'{output.name}:{value:g}')}" for name, value in found if value is not None]
     passing = " or ".join(options) if options else "no tolerance"

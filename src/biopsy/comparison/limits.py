@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
 from biopsy.comparison.metrics import Element
-from biopsy.comparison.tolerance import AT_LEAST, Limit
+from biopsy.comparison.tolerance import AT_LEAST, STRICTEST, Limit
 from biopsy.tensors.results import Array
 
 
@@ -49,7 +49,7 @@ def figures(actual: Array, expected: Array) -> Figures:
 
 
 def judge(name: str, actual: Array, expected: Array, limit: Limit) -> Judged:
-    """Whether two numeric tensors of one shape keep a limit.
+    """Whether two numeric tensors of one shape keep a limit; the strictest one is kept only by equal tensors.
 
     Raises DoesNotFit if the top elements are asked for along an axis that the output ``name`` does not have.
     """
@@ -60,9 +60,14 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> Judged:
         distances = similarity.ulps(actual, expected)
         value = float(distances.max(initial=0))
         worst = metrics.worst(actual, expected, distances)
-    else:
+    elif metrics.differing(actual, expected).any():
         value = float(getattr(similarity, limit.metric)(actual, expected))
+    else:
+        value = STRICTEST[limit.metric]
+        return Judged(limit, value, True)
     kept = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
+    if limit.metric == "cosine":  # 1 also where one side is a multiple of the other
+        kept = kept and limit.value < STRICTEST["cosine"]
     return Judged(limit, value, kept, worst)
 
 

@@ -10,8 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from biopsy.tensors.dtypes import is_extended, widened
+from biopsy.tensors.dtypes import is_extended, is_text, text_bytes, widened
 from biopsy.tensors.results import Array
+
+__all__ = ["is_text"]
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Bools: TypeAlias = npt.NDArray[np.bool_]
@@ -59,11 +61,6 @@ class Element:
     actual: Scalar
     expected: Scalar
     error: float
-
-
-def is_text(array: Array) -> bool:
-    """Whether a tensor holds strings."""
-    return array.dtype.kind in "USO"
 
 
 def numeric(array: Array) -> Array:
@@ -164,6 +161,53 @@ def histogram(array: Array, bins: int = 10) -> list[tuple[float, float, int]]:
     return [(ends[place], ends[place + 1], int(count)) for place, count in enumerate(counts)]
 
 
+# Equality
+
+
+def differing(actual: Array, expected: Array) -> Bools:
+    """Which elements of two tensors of one shape differ by value, in that shape: exactly, whatever their types.
+
+    Two NaN are equal, and so are both zeros; the parts of complex numbers are compared each; strings by their bytes.
+    Text and numbers always differ.
+    """
+    if is_text(actual) or is_text(expected):
+        return _differing_text(actual, expected)
+    left, right = numeric(actual), numeric(expected)
+    if "c" in (left.dtype.kind, right.dtype.kind):
+        return _differing_real(left.real, right.real) | _differing_real(left.imag, right.imag)
+    return _differing_real(left, right)
+
+
+def _differing_text(actual: Array, expected: Array) -> Bools:
+    if not (is_text(actual) and is_text(expected)):
+        return np.ones(actual.shape, np.bool_)
+    if actual.dtype.kind == expected.dtype.kind == "U":
+        return np.asarray(actual != expected)
+    return np.asarray(text_bytes(actual) != text_bytes(expected), np.bool_)
+
+
+def _differing_real(left: Array, right: Array) -> Bools:
+    kinds = left.dtype.kind, right.dtype.kind
+    if "f" not in kinds and kinds[0] != kinds[1]:
+        return _differing_integers(left, right)
+    if kinds == ("f", "f") or kinds[0] == kinds[1]:
+        found: Bools = np.asarray(left != right)
+        if "f" in kinds and found.any():
+            found &= ~(np.isnan(left) & np.isnan(right))
+        return found
+    whole, real = (right, left) if kinds[0] == "f" else (left, right)
+    # No float type need hold every 64-bit integer, but each can be asked which integer it is.
+    info, real = np.iinfo(whole.dtype), real.astype(_wide(real.dtype))
+    inside = (real >= float(info.min)) & (real < float(info.max + 1)) & (np.trunc(real) == real)
+    return np.asarray(~inside | (np.where(inside, real, 0).astype(whole.dtype) != whole))
+
+
+def _differing_integers(left: Array, right: Array) -> Bools:
+    """Signed and unsigned, both of any width."""
+    signed, unsigned = (left, right) if left.dtype.kind == "i" else (right, left)
+    return np.asarray((signed < 0) | (signed.astype(np.int64).view(np.uint64) != unsigned.astype(np.uint64)))
+
+
 # Errors
 
 
@@ -173,7 +217,7 @@ class Errors:
 
     ``absolute`` is |actual - expected|, ``relative`` that divided by |expected|, ``magnitude`` is |expected|. Equal
     elements have no error, nor have two NaN or two infinities of the same sign; where only one side is finite, or the
-    infinities differ, the error is inf and ``broken`` counts it.
+    infinities differ, the error is inf and ``broken`` counts it. Elements that differ always have an error above 0.
     """
 
     absolute: Floats
@@ -185,7 +229,7 @@ class Errors:
 def errors_between(actual: Array, expected: Array) -> Errors:
     """The errors between two numeric tensors of one shape.
 
-    Computed in float64 or better whatever the types; between integers exactly, then rounded to float64.
+    Computed in float64 or better whatever the types; between integers exactly, then rounded up to float64.
     """
     left, right = numeric(actual).reshape(-1), numeric(expected).reshape(-1)
     if left.dtype.kind in "iu" and right.dtype.kind in "iu":
@@ -194,7 +238,9 @@ def errors_between(actual: Array, expected: Array) -> Errors:
         return Errors(absolute, _divided(absolute, magnitude), magnitude, 0)
     wide = _common_wide(left.dtype, right.dtype)
     odd = ~(np.isfinite(left) & np.isfinite(right))
-    same = odd & ((left == right) | (np.isnan(left) & np.isnan(right))) if odd.any() else None
+    same = odd & ~differing(left, right) if odd.any() else None
+    # float64 tells two smaller floats apart whatever they are; any other pair may be nearer than rounding shows.
+    differ = None if wide is np.float64 else differing(left, right)
     # Copies, and then worked on in place: a tensor may be a good part of the memory there is.
     left, right = left.astype(wide), right.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -205,8 +251,14 @@ def errors_between(actual: Array, expected: Array) -> Errors:
         absolute[same] = 0
         absolute[odd & ~same] = np.inf
         broken = int((odd & ~same).sum())
-    del left, right, odd, same
+    if differ is not None:
+        absolute[differ] = np.maximum(absolute[differ], _LEAST)
+    del left, right, odd, same, differ
     return Errors(absolute, _divided(absolute, magnitude), magnitude, broken)
+
+
+_LEAST = math.ulp(0.0)
+"""The least number above 0: the error of what differs by less than can be told."""
 
 
 def _size(values: Array) -> Floats:
@@ -224,7 +276,7 @@ def _common_wide(left: np.dtype[Any], right: np.dtype[Any]) -> type[np.inexact[A
 
 
 def _integer_differences(left: Array, right: Array) -> Floats:
-    """|left - right| without overflow."""
+    """|left - right| without overflow, rounded up where float64 does not hold it."""
     if left.dtype.itemsize < 8 and right.dtype.itemsize < 8:
         return np.abs(left.astype(np.int64) - right.astype(np.int64)).astype(np.float64)
     if left.dtype.kind != right.dtype.kind:
@@ -233,12 +285,26 @@ def _integer_differences(left: Array, right: Array) -> Floats:
         else:
             # A negative number and perhaps one above 2**63: only Python's integers hold both.
             exact: Array = np.abs(left.astype(object) - right.astype(object))
-            return exact.astype(np.float64)
+            return np.array([_float_above(value) for value in exact.tolist()], np.float64)
     swap = left < right
     # In two's complement the difference of the greater and the smaller is right modulo 2**64, which it is below.
     great = np.where(swap, right, left).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
     small = np.where(swap, left, right).astype(np.int64 if left.dtype.kind == "i" else np.uint64).view(np.uint64)
-    return (great - small).astype(np.float64)
+    return _floats_above(great - small)
+
+
+def _float_above(value: int) -> float:
+    """The least float64 that is not below an integer."""
+    found = float(value)
+    return found if found >= value else math.nextafter(found, math.inf)
+
+
+def _floats_above(values: npt.NDArray[np.uint64]) -> Floats:
+    """As ``_float_above``, of many."""
+    found = values.astype(np.float64)
+    held = np.where(found < 2.0**64, found, 0).astype(np.uint64)
+    below = (held < values) & (found < 2.0**64)
+    return np.where(below, np.nextafter(found, np.inf), found)
 
 
 def _is_below(array: Array, limit: int) -> bool:
@@ -249,8 +315,10 @@ def _divided(absolute: Floats, magnitude: Floats) -> Floats:
     """Relative errors; 0 where there is no error even if the expected value is 0, inf where it is 0 or not finite."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative: Floats = np.divide(absolute, magnitude)
-    relative[absolute == 0] = 0
     relative[~np.isfinite(relative)] = np.inf
+    # A small error of a great value is one still.
+    relative[relative < _LEAST] = _LEAST
+    relative[absolute == 0] = 0
     return relative
 
 
@@ -261,7 +329,8 @@ def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
         return ErrorStatistics(0.0, 0.0, 0.0, 0.0)
     median, at_quantile = quantiles(values, 0.5, quantile)
     with np.errstate(over="ignore"):
-        return ErrorStatistics(maximum, float(values.mean()), median, at_quantile)
+        mean = max(float(values.mean()), _LEAST)
+        return ErrorStatistics(maximum, mean, median, at_quantile)
 
 
 def quantiles(values: Floats, *wanted: float) -> list[float]:
@@ -289,6 +358,18 @@ def outside(errors: Errors, atol: float, rtol: float) -> Bools:
     # An infinite error is outside even when the expected value, and so the limit, is infinite too.
     beyond: Bools = (errors.absolute > limits) | np.isinf(errors.absolute)
     return beyond & (errors.absolute > 0)
+
+
+def shares(errors: Errors, atol: float, rtol: float) -> Floats:
+    """How many times what is allowed there each error is, |error| / (atol + rtol * |expected|); 0 where there is none.
+
+    inf where nothing is allowed, or the error is infinite.
+    """
+    with np.errstate(all="ignore"):
+        found: Floats = errors.absolute / (atol + rtol * errors.magnitude)
+    found[~np.isfinite(found)] = np.inf
+    found[errors.absolute == 0] = 0
+    return found
 
 
 def passing_atol(errors: Errors, atol: float, rtol: float) -> float | None:

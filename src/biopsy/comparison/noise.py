@@ -161,8 +161,7 @@ def _finite(array: Array) -> metrics.Bools:
 
 def _as_numbers(*sides: Array) -> Sequence[Array]:
     """Strings as 0 where they are the exact ones (the last of ``sides``), else 1."""
-    texts = [side.astype(np.str_) for side in sides]
-    return [(side != texts[-1]).astype(np.uint8) for side in texts]
+    return [metrics.differing(side, sides[-1]).astype(np.uint8) for side in sides]
 
 
 def _deviation(actual: Array, exact: Array, trusted: metrics.Bools) -> Deviation:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from biopsy.comparison.metrics import Floats, Index, at, numeric
+from biopsy.comparison.metrics import Bools, Floats, Index, at, differing, errors_between, numeric
 from biopsy.comparison.tolerance import TopK
 from biopsy.tensors.dtypes import is_extended
 from biopsy.tensors.results import Array
@@ -21,26 +21,39 @@ from biopsy.tensors.results import Array
 
 def finite_pairs(actual: Array, expected: Array) -> tuple[Floats, Floats]:
     """Both tensors flat, in float64 (complex ones as pairs), without elements that are not finite on both sides."""
-    left, right = _real(actual), _real(expected)
+    pairwise = "c" in (actual.dtype.kind, expected.dtype.kind)
+    left, right = _real(actual, pairwise), _real(expected, pairwise)
     both = np.isfinite(left) & np.isfinite(right)
     return (left, right) if both.all() else (left[both], right[both])
 
 
-def _real(array: Array) -> Floats:
-    values = numeric(array)
-    if values.dtype.kind == "c":
-        values = _parts(values)
+def _real(array: Array, pairwise: bool) -> Floats:
+    values = _parts(array) if pairwise else numeric(array)
     return values.reshape(-1).astype(np.float64, copy=False)
+
+
+def finite_errors(actual: Array, expected: Array) -> Floats:
+    """The absolute errors, flat, of the elements that are finite on both sides; above 0 wherever the values differ."""
+    found = errors_between(actual, expected).absolute
+    both = _finite(actual) & _finite(expected)
+    return found if both.all() else found[both]
+
+
+def _finite(array: Array) -> Bools:
+    found: Bools = np.isfinite(numeric(array)).reshape(-1)
+    return found
 
 
 def l2(actual: Array, expected: Array) -> float:
     """The Euclidean distance, sqrt(sum((actual - expected)**2))."""
-    left, right = finite_pairs(actual, expected)
-    return _norm(left - right)
+    return _norm(finite_errors(actual, expected))
 
 
 def cosine(actual: Array, expected: Array) -> float:
-    """The cosine of the angle between both as vectors, -1 to 1. 1 if both are zero everywhere, 0 if only one is."""
+    """The cosine of the angle between both as vectors, -1 to 1. 1 if both are zero everywhere, 0 if only one is.
+
+    Vectors of other lengths may have no angle between them: the cosine alone never tells that tensors are equal.
+    """
     left, right = finite_pairs(actual, expected)
     lengths = _norm(left), _norm(right)
     if 0 in lengths:
@@ -54,8 +67,8 @@ def snr(actual: Array, expected: Array) -> float:
 
     inf where nothing differs, -inf where only the expected values are all zero.
     """
-    left, right = finite_pairs(actual, expected)
-    return _decibel(_norm(right), _norm(left - right))
+    _, right = finite_pairs(actual, expected)
+    return _decibel(_log_norm(right), _log_norm(finite_errors(actual, expected)))
 
 
 def psnr(actual: Array, expected: Array) -> float:
@@ -63,11 +76,12 @@ def psnr(actual: Array, expected: Array) -> float:
 
     The peak is 1 where no expected value is above 0, as in Polygraphy. inf where nothing differs.
     """
-    left, right = finite_pairs(actual, expected)
-    if left.size == 0:
+    _, right = finite_pairs(actual, expected)
+    if right.size == 0:
         return math.inf
     peak = float(right.max())
-    return _decibel((peak if peak > 0 else 1.0) * math.sqrt(left.size), _norm(left - right))
+    signal = math.log10(peak if peak > 0 else 1.0) + math.log10(right.size) / 2
+    return _decibel(signal, _log_norm(finite_errors(actual, expected)))
 
 
 def _norm(values: Floats) -> float:
@@ -78,12 +92,17 @@ def _norm(values: Floats) -> float:
     return largest * float(np.linalg.norm(values / largest))
 
 
+def _log_norm(values: Floats) -> float:
+    """The common logarithm of the Euclidean norm, which may be greater than a float64 holds; -inf of nothing."""
+    largest = float(np.abs(values).max(initial=0))
+    if largest == 0 or math.isinf(largest):
+        return -math.inf if largest == 0 else math.inf
+    return math.log10(largest) + math.log10(float(np.linalg.norm(values / largest)))
+
+
 def _decibel(signal: float, noise: float) -> float:
-    if noise == 0:
-        return math.inf
-    if signal == 0:
-        return -math.inf
-    return 20 * (math.log10(signal) - math.log10(noise))
+    """From the logarithms of both."""
+    return math.inf if noise == -math.inf else 20 * (signal - noise)
 
 
 # Units in the last place
@@ -94,13 +113,13 @@ def ulps(actual: Array, expected: Array) -> Floats:
 
     The type is the less precise one of the two: the other side is rounded to it first. 0 for two equal NaN or
     infinities, inf where only one side is NaN. Ordinals: floats of one sign are ordered as their bits are (IEEE 754).
+    Values that differ are apart by more than 0, unless it is rounding to the less precise type that makes them equal.
     """
     if "c" in (actual.dtype.kind, expected.dtype.kind):
         worse: Floats = ulps(_parts(actual), _parts(expected)).reshape(-1, 2).max(axis=1)
         return worse
     if not (_is_float(actual.dtype) and _is_float(expected.dtype)):
-        with np.errstate(invalid="ignore"):
-            return np.nan_to_num(np.abs(_real(actual) - _real(expected)), nan=math.inf)
+        return errors_between(actual, expected).absolute
     dtype = min((actual.dtype, expected.dtype), key=_digits)
     with np.errstate(over="ignore"):
         left, right = (side.astype(dtype, copy=False).reshape(-1) for side in (actual, expected))
@@ -108,12 +127,17 @@ def ulps(actual: Array, expected: Array) -> Floats:
     nan = [np.isnan(numeric(side)) for side in (left, right)]
     distance[nan[0] | nan[1]] = math.inf
     distance[nan[0] & nan[1]] = 0
+    if actual.dtype == expected.dtype and dtype.itemsize > 8:  # what has been rounded to be counted
+        distance = np.maximum(distance, differing(left, right))
     return distance
 
 
 def _parts(array: Array) -> Floats:
-    """Real and imaginary parts in turn."""
-    return np.ascontiguousarray(array.astype(np.complex128)).reshape(-1).view(np.float64)
+    """Real and imaginary parts in turn, of the precision that the numbers have."""
+    if array.dtype.kind == "c":
+        return np.ascontiguousarray(array).reshape(-1).view(array.real.dtype)
+    values = numeric(array).reshape(-1)
+    return np.stack([values, np.zeros_like(values)], axis=-1).reshape(-1)
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
@@ -197,7 +221,7 @@ def rank_mismatches(actual: Array, expected: Array, tolerance: int) -> RankMisma
     for shift in range(-tolerance, tolerance + 1):
         start, stop = max(0, -shift), min(looked, right.shape[-1] - shift)
         if start < stop:
-            fits[..., start:stop] |= left[..., start:stop] == right[..., start + shift : stop + shift]
+            fits[..., start:stop] |= ~differing(left[..., start:stop], right[..., start + shift : stop + shift])
     count = int((~fits).sum())
     first = at(fits, int((~fits).reshape(-1).argmax())) if count else None
     return RankMismatches(count, fits.size, first, left.shape)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+if TYPE_CHECKING:
+    from biopsy.tensors.results import Array
 
 Stat: TypeAlias = Literal["elemwise", "max", "mean", "median", "quantile"]
 """What is compared with the tolerances.
@@ -28,6 +33,11 @@ METRICS: tuple[Metric, ...] = get_args(Metric)
 AT_LEAST: frozenset[Metric] = frozenset({"cosine", "psnr", "snr"})
 """Metrics that must not be below their limit; the others must not be above it."""
 
+STRICTEST: Mapping[Metric, float] = {
+    "l2": 0.0, "cosine": 1.0, "psnr": math.inf, "snr": math.inf, "ulp": 0.0, "indices": 0.0,
+}  # fmt: skip
+"""What equal tensors have, and no others where this is the limit (of "ulp": as numbers of the less precise type)."""
+
 DEFAULT_LIMITS: Mapping[Metric, float] = {
     "l2": 1e-5, "cosine": 0.997, "psnr": 30.0, "snr": 20.0, "ulp": 4.0, "indices": 0.0,
 }  # fmt: skip
@@ -47,7 +57,11 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Tolerances by output name; "" stands for every output that is not named, else the default is 1e-5."""
+    """Tolerances by output name; "" stands for every output that is not named, else the default is 1e-5.
+
+    Integers and booleans, which may be indices, identifiers or flags, are compared exactly unless an ``atol``, for all
+    outputs or by name, or an ``rtol`` by name allows more: what rounds relative to its size is no such thing.
+    """
 
     atol: Mapping[str, float] = field(default_factory=dict)
     rtol: Mapping[str, float] = field(default_factory=dict)
@@ -58,6 +72,10 @@ class Tolerances:
             self.atol.get(name, self.atol.get("", DEFAULT_TOLERANCE)),
             self.rtol.get(name, self.rtol.get("", DEFAULT_TOLERANCE)),
         )
+
+    def for_integers(self, name: str) -> Tolerance:
+        """The tolerances of an output of integers or booleans."""
+        return Tolerance(self.atol.get(name, self.atol.get("", 0.0)), self.rtol.get(name, 0.0))
 
 
 @dataclass(frozen=True)
@@ -122,13 +140,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Asked:
-    """All that is asked of one output. ``tolerances_decide``: whether the tolerances do, beside the ``limits``."""
+    """All that is asked of one output. ``tolerances_decide``: whether the tolerances do, beside the ``limits``.
+
+    ``integers`` are the tolerances if integers or booleans are expected.
+    """
 
     tolerance: Tolerance = field(default_factory=Tolerance)
+    integers: Tolerance = field(default_factory=partial(Tolerance, 0.0, 0.0))
     stat: Stat = "elemwise"
     quantile: float = DEFAULT_QUANTILE
     limits: tuple[Limit, ...] = ()
     tolerances_decide: bool = True
+
+    def tolerance_of(self, expected: Array) -> Tolerance:
+        """The tolerances for what is expected."""
+        integral = expected.dtype.kind in "iub" or (expected.dtype.kind == "V" and "int" in expected.dtype.name)
+        return self.integers if integral else self.tolerance
 
 
 def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: Limits) -> Asked:
@@ -137,7 +164,7 @@ def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: Limits) ->
     The most special word counts. If any tolerance, statistic or limit is given for this output by name, what was given
     for it must hold and nothing else; else what was given for all outputs; else the default tolerances.
     """
-    settings = (tolerances.for_output(name), *stats.for_output(name))
+    settings = (tolerances.for_output(name), tolerances.for_integers(name), *stats.for_output(name))
     if limits.chosen is not None:
         metrics: list[Metric] = [metric for metric in METRICS if metric in limits.chosen]
         decide = "simple" in limits.chosen

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from biopsy import errors
 from biopsy.engines.option import Option
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.tensor_type import ValueType
 from biopsy.tensors.results import Array, Feed
 
 __all__ = ["Capabilities", "Engine", "LayerRecord", "ModelInput", "Option", "Session"]
@@ -90,8 +90,8 @@ class Session(ABC):
 
     @property
     @abstractmethod
-    def inputs(self) -> Mapping[str, TensorType | None]:
-        """Inputs that must be fed, in the model's order; None for what is no plain tensor."""
+    def inputs(self) -> Mapping[str, ValueType | None]:
+        """Inputs that must be fed, in the model's order; None for what cannot be fed."""
 
     @property
     @abstractmethod
@@ -106,6 +106,8 @@ class Session(ABC):
     @abstractmethod
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. ``feed`` has every input; returns every tensor output, in order.
+
+        Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/containers.py).
 
         Raises EngineFailure with stage "run".
         """

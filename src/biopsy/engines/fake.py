@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Option, Session
 from biopsy.engines.option import count, number, words
-from biopsy.model.tensor_type import FLOATS, TensorType
+from biopsy.model.tensor_type import FLOATS, TensorType, ValueType
 from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class FakeSession(Session):
         self._faults = faults
 
     @property
-    def inputs(self) -> Mapping[str, TensorType | None]:
+    def inputs(self) -> Mapping[str, ValueType | None]:
         """Inputs that must be fed."""
         return self._session.inputs
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from biopsy import errors
 from biopsy.engines.runner import missing_inputs
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.known_names import listed, may_lack_names, require_known
+from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.tensors.containers import completed, drawn, item_of
 from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
 from biopsy.tensors.results import Array, Feed
 
@@ -36,23 +39,55 @@ class Feeds:
     guessed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def feeds_for(wanted: Mapping[str, TensorType | None], inputs: Inputs) -> Feeds:
-    """A feed for each iteration. Inputs that are no tensors are left out: ``checked_feed`` tells of them.
+def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> Feeds:
+    """A feed for each iteration. Inputs that cannot be fed are left out: ``checked_feed`` tells of them.
 
-    Raises DoesNotFit if the shape of an input that must be made up is unknown.
+    Raises DoesNotFit if the shape of an input that must be made up is unknown, or if a range or shape is said of an
+    input that there is not; CannotCompare if the given ones are of another model.
     """
-    tensors = {name: type_ for name, type_ in wanted.items() if type_ is not None}
+    values = {name: type_ for name, type_ in wanted.items() if type_ is not None}
+    tensors = _drawn(values)
+    for option, names in (("--val-range", inputs.val_range), ("--input-shapes", inputs.shapes)):
+        require_known(option, "input", names, {**wanted, **tensors})
     if inputs.given is None:
-        return Feeds(_generated(tensors, inputs, inputs.iterations), (), defaulted_shapes(tensors, inputs.shapes))
-    missing = {name: tensors[name] for feed in inputs.given for name in missing_inputs(feed, tensors)}
+        return Feeds(_generated(values, inputs, inputs.iterations), (), defaulted_shapes(tensors, inputs.shapes))
+    if not may_lack_names():
+        for feed in inputs.given:
+            require_inputs_of(wanted, feed)
+    missing = {name: values[name] for feed in inputs.given for name in missing_inputs(feed, values)}
     if not missing or not inputs.complete:
         return Feeds(inputs.given)
     extra = _generated(missing, inputs, len(inputs.given))
     feeds = [{**made, **feed} for made, feed in zip(extra, inputs.given, strict=True)]
-    return Feeds(feeds, tuple(missing), defaulted_shapes(missing, inputs.shapes))
+    return Feeds(feeds, tuple(missing), defaulted_shapes(_drawn(missing), inputs.shapes))
 
 
-def _generated(tensors: Mapping[str, TensorType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
-    return generate_feeds(
-        tensors, iterations=iterations, seed=inputs.seed, val_range=inputs.val_range, shapes=inputs.shapes
+def _drawn(values: Mapping[str, ValueType]) -> dict[str, TensorType]:
+    """The tensors to make up for these inputs."""
+    return {part: type_ for name, kind in values.items() for part, type_ in drawn(name, kind).items()}
+
+
+def require_inputs_of(wanted: Collection[str], feed: Feed, known: Collection[str] = ()) -> None:
+    """Raise CannotCompare if a feed is of another model: an input is missing, and names are there that are no inputs.
+
+    ``known`` are names that say nothing although they are no inputs.
+    """
+    held = {item_of(name, wanted) for name in feed}
+    missing = [name for name in wanted if name not in held]
+    strange = [name for name in feed if name not in known and item_of(name, wanted) is None]
+    if missing and (strange or not feed):
+        raise errors.CannotCompare(
+            f"the inputs given are of another model: they are {listed(list(feed))}, and the model takes "
+            f"{listed(wanted)}, of which {listed(missing)} is missing",
+            next_steps=["biopsy inspect data FILE    and    biopsy inspect model MODEL    show both"],
+        )
+
+
+def _generated(values: Mapping[str, ValueType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
+    made = generate_feeds(
+        _drawn(values), iterations=iterations, seed=inputs.seed, val_range=inputs.val_range, shapes=inputs.shapes
     )
+    for name, kind in values.items():
+        for feed in made:
+            feed.update(completed(feed, name, kind))
+    return made

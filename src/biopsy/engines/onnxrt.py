@@ -16,7 +16,9 @@ from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.onnxrt_facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
 from biopsy.engines.option import count, switch, words
 from biopsy.model import load
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, SequenceType, TensorType, ValueType
+from biopsy.tensors.containers import all_flattened, structured
+from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
 
 LEVELS = {
@@ -182,23 +184,29 @@ class OnnxRuntimeSession(Session):
         self._model = model
         self._remarks = tuple(remarks)
         self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
-        self._inputs = {node.name: _tensor_type(node) for node in session.get_inputs()}
+        self._inputs = {node.name: _value_type(node.type, node.shape) for node in session.get_inputs()}
         if not self._is_ort_file:
             self._inputs = _with_true_ranks(self._inputs, model)
-        self._outputs = {node.name: _tensor_type(node) for node in session.get_outputs()}
+        self._outputs = {node.name: _value_type(node.type, node.shape) for node in session.get_outputs()}
         types = [*self._inputs.values(), *self._outputs.values()]
-        self._all_plain = all(type_ is None or type_.elem in _PLAIN for type_ in types)
+        self._all_plain = all(type_ is None or _elem(type_) in _PLAIN for type_ in types)
+        self._fetched = {name: type_ for name, type_ in self._outputs.items() if type_ is not None}
+        if not self._all_plain:
+            self._fetched = {name: type_ for name, type_ in self._fetched.items() if isinstance(type_, TensorType)}
+        left_out = [name for name in self._outputs if name not in self._fetched]
+        if left_out:
+            self._remarks += (f"not read from onnxruntime, since its type is not: {', '.join(map(repr, left_out))}",)
         self._run_options = ort.RunOptions()
         self._run_options.log_severity_level = _SILENT
 
     @property
-    def inputs(self) -> Mapping[str, TensorType | None]:
+    def inputs(self) -> Mapping[str, ValueType | None]:
         """Inputs that must be fed, with the types that the model declares."""
         return self._inputs
 
     @property
     def outputs(self) -> Sequence[str]:
-        """Names of the outputs; sequences, maps and missing optional values are left out of what ``run`` returns."""
+        """Names of the outputs."""
         return tuple(self._outputs)
 
     @property
@@ -240,27 +248,36 @@ class OnnxRuntimeSession(Session):
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
-        fetched = [name for name, type_ in self._outputs.items() if type_ is not None] or None
+        fetched = list(self._fetched) or None
         try:
             if self._all_plain:
-                values = self._session.run(fetched, dict(feed), self._run_options)
+                values = self._session.run(fetched, self._fed(feed), self._run_options)
             else:
                 values = self._run_with_any_type(fetched, feed)
         except errors.EngineFailure:
             raise
+        except UnicodeError as error:
+            raise errors.CannotCompare(
+                f"strings that are no UTF-8 cannot be fed to onnxruntime or read from it in Python: {error}"
+            ) from error
         except Exception as error:
             raise self._engine._failure(error, "run") from error
         if fetched is None:
             return {}
-        return {name: _readable(value) for name, value in zip(fetched, values, strict=True) if value is not None}
+        return all_flattened(self._fetched, values, _readable)
+
+    def _fed(self, feed: Feed) -> dict[str, Any]:
+        return {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
 
     def _run_with_any_type(self, fetched: list[str] | None, feed: Feed) -> list[Array | None]:
-        fed = {name: self._to_value(name, array) for name, array in feed.items()}
+        fed = {name: self._to_value(name, value) for name, value in self._fed(feed).items()}
         return [self._from_value(value) for value in self._session.run_with_ort_values(fetched, fed, self._run_options)]
 
     def _to_value(self, name: str, array: Array) -> Any:
         declared = self._inputs[name]
-        if declared is None or declared.elem in _PLAIN:
+        if not isinstance(declared, TensorType):
+            raise self._unsupported(f"input {name!r}, {declared}, cannot be fed beside types such as bfloat16")
+        if declared.elem in _PLAIN:
             return self._ort.OrtValue.ortvalue_from_numpy(array)
         if declared.elem not in _BYTE_WIDE_OR_MORE:
             raise self._unsupported(f"input {name!r} of type {declared.dtype} cannot be fed from Python")
@@ -388,26 +405,45 @@ def _folder_for_profiles() -> Path:
     return Path(folder)
 
 
-def _tensor_type(node: Any) -> TensorType | None:
-    kind, _, rest = node.type.partition("(")
-    elem = _ELEM_OF_ORT.get(rest.removesuffix(")"))
-    return TensorType(elem, tuple(node.shape)) if kind == "tensor" and elem is not None else None
+def _value_type(text: str, shape: Sequence[Any] | None = None) -> ValueType | None:
+    """What ONNX Runtime calls ``tensor(float)``, ``seq(tensor(int64))``, ``map(string,tensor(float))``."""
+    kind, _, rest = text.partition("(")
+    inner = rest.removesuffix(")")
+    if kind == "tensor":
+        elem = _ELEM_OF_ORT.get(inner)
+        return None if elem is None else TensorType(elem, None if shape is None else tuple(shape))
+    if kind == "map":
+        key, _, value = inner.partition(",")
+        held = _value_type(value)
+        return None if held is None or key not in _ELEM_OF_ORT else MapType(_ELEM_OF_ORT[key], held)
+    held = _value_type(inner)
+    if held is None or kind not in ("seq", "optional"):
+        return None
+    return SequenceType(held) if kind == "seq" else OptionalType(held)
 
 
-def _with_true_ranks(inputs: dict[str, TensorType | None], model: ModelInput) -> dict[str, TensorType | None]:
-    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar: only the model itself can tell."""
-    unsure = [name for name, type_ in inputs.items() if type_ is not None and type_.shape == ()]
+def _elem(kind: ValueType) -> int:
+    """The type of the elements that a value holds."""
+    if isinstance(kind, TensorType):
+        return kind.elem
+    return _elem(kind.value if isinstance(kind, MapType) else kind.item)
+
+
+def _with_true_ranks(inputs: dict[str, ValueType | None], model: ModelInput) -> dict[str, ValueType | None]:
+    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model does."""
+    unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
     if unsure:
         from biopsy.model.index import index_bytes
 
         index = index_bytes(model.data, model.folder)
-        inputs |= {name: index.tensor_type(index.ids[name]) for name in unsure}
+        inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
     return inputs
 
 
-def _readable(array: Array) -> Array:
+def _readable(value: Any) -> Array:
     """Strings come as objects, which no store takes: give them NumPy's type for text."""
-    return array.astype(np.str_) if array.dtype == object else array
+    array = np.asarray(value)
+    return text(array) if array.dtype == object else array
 
 
 def _copy_memory(address: int, dtype_name: str, shape: Sequence[int]) -> Array:

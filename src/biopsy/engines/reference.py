@@ -12,7 +12,9 @@ from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Sessio
 from biopsy.engines.option import switch
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.tensor_type import TensorType
+from biopsy.model.tensor_type import OptionalType, TensorType, ValueType
+from biopsy.tensors.containers import all_flattened, structured
+from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
@@ -103,18 +105,18 @@ class ReferenceSession(Session):
     def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
         self._evaluator = evaluator
         self._wide = wide
-        self._inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-        self._outputs = tuple(index.names[tensor] for tensor in index.outputs)
+        self._inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        self._outputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
 
     @property
-    def inputs(self) -> Mapping[str, TensorType | None]:
+    def inputs(self) -> Mapping[str, ValueType | None]:
         """Inputs that must be fed, with the types that the model declares."""
         return self._inputs
 
     @property
     def outputs(self) -> Sequence[str]:
         """Names of the outputs."""
-        return self._outputs
+        return tuple(self._outputs)
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -129,16 +131,24 @@ class ReferenceSession(Session):
             feed = {name: widened(value) for name, value in feed.items()}
         try:
             with np.errstate(all="ignore"):
-                values = self._evaluator.run(None, dict(feed))
+                values = self._evaluator.run(None, {n: structured(feed, n, kind) for n, kind in self._inputs.items()})
         except Exception as error:
             raise _failure(error, "run") from error
-        found = zip(self._outputs, values, strict=True)
-        return {name: _readable(value) for name, value in found if isinstance(value, np.ndarray | np.generic)}
+        values = map(_unwrapped, values, self._outputs.values())
+        return all_flattened(self._outputs, values, _readable)
+
+
+def _unwrapped(value: Any, kind: ValueType | None) -> Any:
+    """The value of an optional: the evaluator of onnx puts it into a list where an operator has made it one."""
+    if not isinstance(kind, OptionalType) or not isinstance(value, list) or len(value) != 1:
+        return value
+    wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
+    return value[0] if wrapped else value
 
 
 def _readable(value: Array | np.generic[Any]) -> Array:
     array = np.asarray(value)
-    return array.astype(np.str_) if array.dtype == object else array
+    return text(array) if array.dtype == object else array
 
 
 def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Session
-from biopsy.model.tensor_type import STRING, TensorType
+from biopsy.model.tensor_type import STRING, TensorType, ValueType
+from biopsy.tensors.containers import has_value, marks, parts
+from biopsy.tensors.dtypes import is_text, text
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 
@@ -44,20 +46,21 @@ def runner_name(engine_name: str, number: int, now: float | None = None) -> str:
     return f"{engine_name}-runner-N{number}-{stamp}"
 
 
-def missing_inputs(feed: Feed, inputs: Mapping[str, TensorType | None]) -> list[str]:
+def missing_inputs(feed: Feed, inputs: Mapping[str, ValueType | None]) -> list[str]:
     """Names of the inputs that a feed has no value for."""
-    return [name for name in inputs if name not in feed]
+    return [name for name, kind in inputs.items() if not has_value(feed, name, kind)]
 
 
-def checked_feed(feed: Feed, inputs: Mapping[str, TensorType | None], iteration: int = 0) -> dict[str, Array]:
+def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: int = 0) -> dict[str, Array]:
     """The part of a feed that a model takes, in its types; other entries are ignored.
 
     A value of another element type is converted if that loses nothing (a float64 that is a float32). Raises
-    CannotCompare if an input is missing, is no plain tensor, has another shape, or would be changed by a conversion.
+    CannotCompare if an input is missing, is of an unknown type, has another shape, or would be changed by a conversion.
+    Of sequences, optionals and maps these are the tensors that they hold (tensors/containers.py).
     """
     for name, type_ in inputs.items():
         if type_ is None:
-            raise errors.CannotCompare(f"input {name!r} is a sequence, an optional or a map: only tensors can be fed")
+            raise errors.CannotCompare(f"input {name!r} is of a type that cannot be fed, or of none")
     missing = missing_inputs(feed, inputs)
     if missing:
         raise errors.CannotCompare(
@@ -66,7 +69,22 @@ def checked_feed(feed: Feed, inputs: Mapping[str, TensorType | None], iteration:
                 "biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    gives every tensor's value, for a part of a model"
             ],
         )
-    return {name: _fitting(name, feed[name], type_) for name, type_ in inputs.items() if type_ is not None}
+    fed: dict[str, Array] = {}
+    for name, type_ in inputs.items():
+        if isinstance(type_, TensorType):
+            fed[name] = _fitting(name, feed[name], type_)
+        elif type_ is not None:
+            fed |= _fitting_parts(feed, name, type_, inputs)
+    return fed
+
+
+def _fitting_parts(feed: Feed, name: str, kind: ValueType, inputs: Collection[str]) -> dict[str, Array]:
+    """The tensors of a sequence, an optional or a map."""
+    wanted = parts(feed, name, kind)
+    twice = next((part for part in wanted if part != name and part in inputs), None)
+    if twice is not None:
+        raise errors.CannotCompare(f"two inputs are called {twice!r}: one is a tensor, one a part of {name!r}")
+    return marks(feed, name, kind) | {part: _fitting(part, feed[part], type_) for part, type_ in wanted.items()}
 
 
 def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
@@ -104,8 +122,8 @@ def _numpy_type(name: str, wanted: TensorType) -> np.dtype[Any]:
 
 
 def _as_text(name: str, array: Array) -> Array:
-    if array.dtype.kind in "UOT":
-        return array
+    if is_text(array):
+        return array if array.dtype.kind == "U" else text(array)
     raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
 
 

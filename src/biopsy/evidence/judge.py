@@ -10,6 +10,7 @@ import numpy as np
 
 from biopsy.comparison import metrics
 from biopsy.comparison.compare import OutputComparison, compare_output
+from biopsy.comparison.metrics import Element
 from biopsy.comparison.tolerance import Limits, Stats, Tolerance, Tolerances, asked_of
 from biopsy.evidence.layers import TensorError
 from biopsy.tensors.results import Array, release
@@ -37,7 +38,7 @@ class Judge:
         if compared.measured is None:
             times = math.inf
         elif compared.measured.absolute.maximum > 0 and not compared.passed:
-            times = _times(actual, expected, asked.tolerance)
+            times = _times(actual, expected, compared.tolerance)
         release(actual, expected)
         return _made(name, sample, compared, times)
 
@@ -47,9 +48,17 @@ def _made(name: str, sample: int, compared: OutputComparison, times: float) -> T
     if measured is None:
         return TensorError(name, sample, compared.passed, compared.reason, math.inf, math.inf, times, None)
     absolute, relative = measured.absolute.maximum, measured.relative.maximum
-    return TensorError(
-        name, sample, compared.passed, compared.reason, absolute, relative, times, measured.worst_absolute
-    )
+    return TensorError(name, sample, compared.passed, compared.reason, absolute, relative, times, _offending(compared))
+
+
+def _offending(compared: OutputComparison) -> Element | None:
+    """The element that fails, the worst first; where nothing does, the one with the greatest difference."""
+    measured = compared.measured
+    by_limit = [one.worst for one in compared.judged if not one.passed]
+    by_tolerance = [measured.offending] if measured is not None and compared.tolerances_decide else []
+    greatest = [measured.worst_absolute] if measured is not None else []
+    failing = [*by_tolerance, *by_limit] if not compared.passed else []
+    return next((one for one in [*failing, *greatest] if one is not None), None)
 
 
 def worst(found: Iterable[TensorError]) -> TensorError:
@@ -61,11 +70,7 @@ def _times(actual: Array, expected: Array, tolerance: Tolerance) -> float:
     if metrics.is_text(actual):
         return math.inf
     found = metrics.errors_between(actual, expected)
-    with np.errstate(all="ignore"):
-        shares = found.absolute / (tolerance.atol + tolerance.rtol * found.magnitude)
-    shares[np.isnan(shares)] = math.inf
-    shares[found.absolute == 0] = 0
-    return float(shares.max(initial=0))
+    return float(metrics.shares(found, tolerance.atol, tolerance.rtol).max(initial=0))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from biopsy.model.file_buffer import FileChanged
 from biopsy.model.load import open_model
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
-from biopsy.model.tensor_type import Shape, TensorType
+from biopsy.model.tensor_type import Shape, TensorType, ValueType
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
 from biopsy.model.wire import BYTES, Buffer, fields, string_field, varint_at
 
@@ -152,6 +152,13 @@ class ModelIndex:
             return self.weights[tensor].kind
         info = self.infos.get(tensor)
         return value_info.tensor_type(info) if info is not None else None
+
+    def value_type(self, tensor: int) -> ValueType | None:
+        """As ``tensor_type``, of sequences, optionals and maps too."""
+        if tensor in self.weights:
+            return self.weights[tensor].kind
+        info = self.infos.get(tensor)
+        return value_info.value_type(info) if info is not None else None
 
     def override_input_shapes(self, shapes: dict[str, Shape]) -> None:
         """Give graph inputs other shapes, and forget the shapes that the model declares for what depends on them.

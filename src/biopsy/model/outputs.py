@@ -12,6 +12,7 @@ from typing import Literal
 from biopsy import errors
 from biopsy.model import infer, load, value_info
 from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.known_names import nearest
 from biopsy.model.wire import fields, string_field
 
 ALL: Literal["all"] = "all"
@@ -82,13 +83,9 @@ def _chosen(index: ModelIndex, wanted: Sequence[str]) -> list[str]:
 
 
 def _unknown(word: str, known: Sequence[str]) -> errors.DoesNotFit:
-    from difflib import get_close_matches
-
-    close = get_close_matches(word, known, n=3, cutoff=0.5)
-    nearest = f"did you mean {' or '.join(repr(name) for name in close)}?" if close else None
     return errors.DoesNotFit(
         f"the model has no tensor {word!r} to mark as an output",
-        next_steps=[*([nearest] if nearest else []), "biopsy inspect model MODEL --show layers    names its tensors"],
+        next_steps=[*nearest(word, known), "biopsy inspect model MODEL --show layers    names its tensors"],
     )
 
 

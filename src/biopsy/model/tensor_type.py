@@ -48,3 +48,41 @@ class TensorType:
         if self.shape is None:
             return f"{self.dtype}[...]"
         return f"{self.dtype}[{','.join('?' if dim is None else str(dim) for dim in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class SequenceType:
+    """The type of a sequence: that of each of its items."""
+
+    item: ValueType
+
+    def __str__(self) -> str:
+        """Text such as ``sequence of float32[...]``."""
+        return f"sequence of {self.item}"
+
+
+@dataclass(frozen=True)
+class OptionalType:
+    """The type of what may have no value: that of the value it may have."""
+
+    item: ValueType
+
+    def __str__(self) -> str:
+        """Text such as ``optional float32[2]``."""
+        return f"optional {self.item}"
+
+
+@dataclass(frozen=True)
+class MapType:
+    """The type of a map. ``key`` is an ONNX element type; ``value`` is a tensor type even of single numbers."""
+
+    key: int
+    value: ValueType
+
+    def __str__(self) -> str:
+        """Text such as ``map of int64 to float32[...]``."""
+        return f"map of {DTYPE_OF_ELEM.get(self.key, self.key)} to {self.value}"
+
+
+ValueType: TypeAlias = TensorType | SequenceType | OptionalType | MapType
+"""The type of anything that a model takes or gives."""

@@ -6,8 +6,10 @@ Field numbers: onnx.proto3, messages ValueInfoProto, TypeProto, TensorShapeProto
 from __future__ import annotations
 
 from biopsy.model.node import string_in
-from biopsy.model.tensor_type import Dim, TensorType
+from biopsy.model.tensor_type import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from biopsy.model.wire import fields, raw, signed, string_field, text, varint_at, varint_field
+
+_TENSOR, _SEQUENCE, _MAP, _OPTIONAL = 1, 4, 5, 9  # field numbers in TypeProto
 
 
 def name_of(info: bytes) -> str:
@@ -27,6 +29,33 @@ def tensor_type(info: bytes) -> TensorType | None:
             for inner, inner_kind, _, value, stop in fields(info, start, end):
                 if inner == 1 and inner_kind == 2:
                     return _read_tensor(info, value, stop)
+    return None
+
+
+def value_type(info: bytes) -> ValueType | None:
+    """The type in a serialized ValueInfoProto, of whatever kind; None where there is none, or it is not known here."""
+    for number, kind, _, start, end in fields(info):
+        if number == 2 and kind == 2:
+            return _read_type(info, start, end)
+    return None
+
+
+def _read_type(info: bytes, start: int, end: int) -> ValueType | None:
+    """A TypeProto: the field says the kind; sequences and optionals hold another one in field 1, maps in field 2."""
+    for number, _, _, value, stop in fields(info, start, end):
+        if number == _TENSOR:
+            return _read_tensor(info, value, stop)
+        if number not in (_SEQUENCE, _MAP, _OPTIONAL):
+            continue
+        key, item = 0, None
+        for inner, inner_kind, _, at, to in fields(info, value, stop):
+            if inner == 1 and number == _MAP:
+                key = varint_at(info, at)
+            elif inner_kind == 2:
+                item = _read_type(info, at, to)
+        if item is None:
+            return None
+        return MapType(key, item) if number == _MAP else (SequenceType if number == _SEQUENCE else OptionalType)(item)
     return None
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from biopsy import errors
-from biopsy.tensors.dtypes import is_extended
+from biopsy.tensors.dtypes import stored_form
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.saved import Kind, Saved, placed
 
@@ -62,7 +62,7 @@ def pack(saved: Saved, form: Form) -> Archive:
         for number, iteration in enumerate(runner.iterations):
             place = f"{number}/" if saved.kind == "feeds" else f"{runner_number}/{number}/"
             tensors = _keyed(iteration, "" if single else place, form)
-            arrays.update((key, iteration.outputs[name]) for name, key, _ in tensors)
+            arrays.update((key, stored_form(iteration.outputs[name])[0]) for name, key, _ in tensors)
             places.update((key, (runner_number, number, name)) for name, key, _ in tensors)
             iterations.append({"runtime": iteration.runtime, "tensors": tensors})
         runners.append({"name": runner.runner, "iterations": iterations})
@@ -78,17 +78,12 @@ def _keyed(iteration: Iteration, prefix: str, form: Form) -> list[tuple[str, str
         key = prefix + name
         if name.startswith("#") or not form.holds_key(key):
             key = f"{prefix}#{position}"
-        keyed.append((name, key, None if form.holds_type(array) else type_name(array)))
+        keyed.append((name, key, None if form.holds_type(array) else stored_form(array)[1]))
     return keyed
 
 
 def _says_nothing_new(tensors: Any) -> bool:
     return all(name == key and dtype is None for name, key, dtype in tensors)
-
-
-def type_name(array: Array) -> str:
-    """The type of an array as ``dtypes.dtype_named`` reads it."""
-    return array.dtype.name if is_extended(array.dtype) else array.dtype.str
 
 
 def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Saved:

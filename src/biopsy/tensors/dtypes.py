@@ -48,15 +48,15 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def storable(name: str, value: Any) -> Array:
-    """A tensor as it goes into a file: in C order, little-endian, objects of str as text.
+    """A tensor as it goes into a file: in C order, little-endian, strings as ``text`` gives them.
 
     Copies only what is not in that form yet. Raises DataError naming the tensor if it holds anything else.
     """
     array = np.asarray(value)
-    if array.dtype.kind == "O":
-        array = _text(name, array)
-    elif array.dtype.kind == "T":
-        array = array.astype(np.str_)
+    if array.dtype.kind in "OT":
+        array = _stored_text(name, array)
+        if array.dtype.kind == "O":
+            return np.asarray(array, order="C")
     dtype = array.dtype
     if dtype.kind not in KINDS and not is_extended(dtype):
         raise errors.DataError(f"tensor '{name}' of type {dtype} cannot be saved: no ONNX tensor has that type")
@@ -67,10 +67,88 @@ def storable(name: str, value: Any) -> Array:
     return np.asarray(array, order="C")
 
 
-def _text(name: str, array: Array) -> Array:
-    if not all(isinstance(element, str) for element in array.flat):
+def _stored_text(name: str, array: Array) -> Array:
+    if not all(isinstance(element, str | bytes) for element in array.flat):
         raise errors.DataError(f"tensor '{name}' holds Python objects that are no strings: it cannot be saved")
-    return array.astype(np.str_)
+    return text(array)
+
+
+# Strings
+
+
+TERMINATED = "text"
+"""What the name of a type begins with, such as "text<U8", where every string has one more character behind it: in files
+strings are NumPy's text of a fixed width, and that loses zeros at the end."""
+
+_END = "."
+
+
+def is_text(array: Array) -> bool:
+    """Whether a tensor holds strings."""
+    return array.dtype.kind in "USOT"
+
+
+def text(array: Array) -> Array:
+    """Strings, given as objects of str or bytes, in NumPy's type for text; as objects of str where that would lose
+    zeros at the end. Bytes that are no UTF-8 are escaped as PEP 383 has it.
+    """
+    strings = np.empty(array.shape, object)
+    strings.reshape(-1)[:] = [_string(one) for one in array.reshape(-1).tolist()]
+    ends = any(one.endswith("\0") for one in strings.flat)
+    return strings if ends else strings.astype(np.str_)
+
+
+def _string(one: object) -> str:
+    return one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one)
+
+
+def text_bytes(array: Array) -> Array:
+    """The bytes of strings, in UTF-8, as objects; bytes as they are."""
+    found = np.empty(array.shape, object)
+    found.reshape(-1)[:] = [_encoded(one) for one in array.reshape(-1).tolist()]
+    return found
+
+
+def _encoded(one: object) -> bytes:
+    if isinstance(one, bytes):
+        return one
+    try:
+        return str(one).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a surrogate pair, which no escaped byte is
+        return str(one).encode("utf-8", "surrogatepass")
+
+
+def stored_form(array: Array) -> tuple[Array, str]:
+    """An array that ``storable`` gave as its bytes go into a file, and the name of its type (see ``true_form``)."""
+    if array.dtype.kind == "O":
+        ended = terminated(array)
+        return ended, TERMINATED + ended.dtype.str
+    return array, array.dtype.name if is_extended(array.dtype) else array.dtype.str
+
+
+def stored_type(name: str) -> np.dtype[Any]:
+    """The type that elements have in a file, from the name that ``stored_form`` gave. Raises as ``dtype_named``."""
+    return dtype_named(name.removeprefix(TERMINATED))
+
+
+def true_form(array: Array, name: str | None) -> Array:
+    """What an array of a file stands for; ``name`` as ``stored_form`` gave it. Raises DataError if it is damaged."""
+    return unterminated(array) if name is not None and name.startswith(TERMINATED) else array
+
+
+def terminated(array: Array) -> Array:
+    """Strings with one more character behind each."""
+    return np.asarray([one + _END for one in array.reshape(-1).tolist()], np.str_).reshape(array.shape)
+
+
+def unterminated(array: Array) -> Array:
+    """What ``terminated`` was made of. Raises DataError if it is not that."""
+    strings = array.reshape(-1).tolist()
+    if array.dtype.kind != "U" or not all(one.endswith(_END) for one in strings):
+        raise errors.DataError("its strings are damaged")
+    found = np.empty(array.shape, object)
+    found.reshape(-1)[:] = [one[: -len(_END)] for one in strings]
+    return found
 
 
 def widened(array: Array) -> Array:

@@ -282,7 +282,7 @@ def _checked(place: str, feed: Any) -> dict[str, Array]:
     arrays = {}
     for name, value in feed.items():
         array = np.asarray(value)
-        text = array.dtype.kind == "O" and all(isinstance(element, str) for element in array.flat)
+        text = array.dtype.kind == "O" and all(isinstance(element, str | bytes) for element in array.flat)
         if not (text or array.dtype.kind in KINDS or is_extended(array.dtype)):
             raise errors.DataError(f"{place}: '{name}' is of type {type(value).__name__}, not a tensor")
         arrays[str(name)] = array

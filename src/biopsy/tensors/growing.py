@@ -115,7 +115,7 @@ class GrowingFile:
         if array is None:
             self._pending[place] = None
             return
-        stored = dtypes.storable(place[2], array)
+        stored, name = dtypes.stored_form(dtypes.storable(place[2], array))
         gap = -self._end % stored.dtype.alignment
         try:
             self._data.write(bytes(gap))
@@ -124,7 +124,7 @@ class GrowingFile:
             raise cannot_write(self._path, error) from error
         begin = self._end + gap
         self._end = begin + stored.nbytes
-        self._pending[place] = _Span(archive.type_name(stored), stored.shape, begin, self._end)
+        self._pending[place] = _Span(name, stored.shape, begin, self._end)
 
     def commit(self) -> None:
         """Keep what has been appended since the last time, whatever happens to this process or machine."""
@@ -145,7 +145,9 @@ class GrowingFile:
             return None
         if self._map is None or len(self._map) < self._start + span.end:
             self._map = self._mapped()
-        return np.ndarray(span.shape, dtypes.dtype_named(span.dtype), buffer=self._map, offset=self._start + span.start)
+        at = self._start + span.start
+        found: Array = np.ndarray(span.shape, dtypes.stored_type(span.dtype), buffer=self._map, offset=at)
+        return dtypes.true_form(found, span.dtype)
 
     def outputs(self, runner: int, iteration: int, names: Sequence[str]) -> Mapping[str, Array]:
         """The committed tensors of one iteration, in the order of ``names``, each read when it is asked for."""

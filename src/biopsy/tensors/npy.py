@@ -37,7 +37,8 @@ def decode(data: bytes, dtype: str | None = None) -> Array:
     pickle, or if raw elements come without a type.
     """
     descr, fortran_order, shape, start = _header(data)
-    stored = _stored_dtype(descr, dtype)
+    ended = dtype is not None and dtype.startswith(dtypes.TERMINATED)
+    stored = _stored_dtype(descr, None if ended else dtype)
     count = math.prod(shape)
     present = len(data) - start
     if count * stored.itemsize > present:
@@ -47,7 +48,7 @@ def decode(data: bytes, dtype: str | None = None) -> Array:
         array = flat.reshape(shape, order="F" if fortran_order else "C")
     except ValueError as error:
         raise errors.DataError(f"its shape {shape} is impossible: {error}") from error
-    return array if stored.isnative else array.astype(stored.newbyteorder("="))
+    return dtypes.true_form(array if stored.isnative else array.astype(stored.newbyteorder("=")), dtype)
 
 
 def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:

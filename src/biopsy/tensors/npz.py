@@ -32,7 +32,7 @@ def _holds_key(key: str) -> bool:
 _DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
 """What the zipfile module raises for archives that are cut short, changed, encrypted or packed in an unknown way."""
 
-FORM = archive.Form(_holds_key, lambda array: not is_extended(array.dtype))
+FORM = archive.Form(_holds_key, lambda array: not is_extended(array.dtype) and array.dtype.kind != "O")
 
 
 def parts(saved: Saved) -> Iterator[bytes]:

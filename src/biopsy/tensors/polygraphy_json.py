@@ -57,10 +57,11 @@ def _iteration_tree(runner: str, iteration: Iteration) -> dict[str, Any]:
 
 
 def _array_tree(array: Array) -> dict[str, Any]:
-    header, data = npy.encode(dtypes.widened(array))
+    stored, name = dtypes.stored_form(array)
+    header, data = npy.encode(dtypes.widened(stored))
     tree = {"array": base64.b64encode(header + bytes(data)).decode("ascii"), CLASS: "ndarray"}
-    if dtypes.is_extended(array.dtype):
-        tree[DTYPE] = array.dtype.name
+    if dtypes.is_extended(array.dtype) or stored is not array:
+        tree[DTYPE] = name
     return tree
 
 
@@ -147,6 +148,8 @@ def _array(tree: dict[str, Any]) -> Array:
     array = npz.first_array(data) if data[:2] == b"PK" else npy.decode(data)
     if DTYPE not in tree:
         return array
+    if str(tree[DTYPE]).startswith(dtypes.TERMINATED):
+        return dtypes.true_form(array, str(tree[DTYPE]))
     dtype = dtypes.dtype_named(str(tree[DTYPE]))
     if not dtypes.is_extended(dtype) or array.dtype.kind not in "iufc":
         raise errors.DataError(f"elements of type {array.dtype} cannot stand for {dtype}")

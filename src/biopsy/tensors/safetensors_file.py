@@ -118,7 +118,7 @@ def _validate(path: Path) -> None:
 def _view(mapped: mmap.mmap, start: int, entry: Any, named: str | None) -> Array:
     if entry["dtype"] not in READ:
         raise errors.DataError(f"its elements are of type {entry['dtype']}, which is not read")
-    dtype = dtypes.dtype_named(READ[entry["dtype"]] if named is None else named)
+    dtype = dtypes.stored_type(READ[entry["dtype"]] if named is None else named)
     shape = tuple(entry["shape"])
     if named is not None:
         if not shape or shape[-1] != dtype.itemsize or entry["dtype"] != "U8":
@@ -129,4 +129,4 @@ def _view(mapped: mmap.mmap, start: int, entry: Any, named: str | None) -> Array
         raise errors.DataError("its size does not match its shape")
     array: Array = np.ndarray(shape, dtype, buffer=mapped, offset=start + begin)
     # Other programs need not align: engines expect it.
-    return array if array.flags.aligned else array.copy()
+    return dtypes.true_form(array if array.flags.aligned else array.copy(), named)

@@ -137,6 +137,7 @@ def _require_sense(args: argparse.Namespace) -> None:
 def _question(args: argparse.Namespace, console: Console) -> Question:
     from biopsy.cli.run_options import limits_of
     from biopsy.cli.run_settings import tolerances_of
+    from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
     from biopsy.engines.base import ModelInput
     from biopsy.engines.registry import create
     from biopsy.evidence.examine import Question
@@ -150,6 +151,8 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
             next_steps=[f"--reference-engine {DEFAULT_REFERENCE}"],
         )
     index = index_file(args.model, args.external_data_dir)
+    asked = *tolerances_of(args), limits_of(args)
+    require_known_outputs(spoken_of(*asked), index.ids)
     return Question(
         index,
         ModelInput(b"", index.folder, args.model),
@@ -157,7 +160,7 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
         args.suspect,
         lambda wanted: _feeds(wanted, args, console),
         args.memory_limit if isinstance(args.memory_limit, int) else options.byte_size(args.memory_limit),
-        Judge(*tolerances_of(args), limits_of(args)),
+        Judge(*asked),
         _pattern(args.nodes),
         suspect.capabilities,
         args.run_timeout,

@@ -1,0 +1,81 @@
+"""Names on the command line of ``biopsy run`` that the model does not have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
+from biopsy.model.known_names import may_lack_names
+from biopsy.tensors.containers import fixed_names
+
+if TYPE_CHECKING:
+    from biopsy.engines.base import ModelInput
+    from biopsy.model.index import ModelIndex
+
+
+def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
+    """Raise DoesNotFit if anything is said of an output, by name, that is none; before anything is run.
+
+    Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
+    """
+    from biopsy.cli.run_building import is_built
+
+    if may_lack_names() or is_built(args.model) or not any(name for names in spoken.values() for name in names):
+        return
+    from biopsy.model.index import index_bytes
+
+    try:
+        index = index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        return  # the engine says what is wrong with it
+    tensors = [*index.outputs, *(index.inputs if args.load_outputs else ())]
+    known = [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
+    require_known_outputs(spoken, dict.fromkeys(known))
+
+
+def require_names_of_original(own_run: argparse.Namespace | None, names: Collection[str]) -> None:
+    """Raise DoesNotFit if a check that is ``biopsy run`` speaks of tensors that the original does not have.
+
+    For candidates no such name is an error: they lack most tensors. What they have, and what is an input or output of
+    them, is a tensor somewhere in the original.
+    """
+    if own_run is not None:
+        require_known_outputs(_spoken_of(own_run), names)
+
+
+def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
+    from biopsy.cli import options
+    from biopsy.cli.run_options import limits_of, noise_ratios_of
+    from biopsy.cli.run_settings import tolerances_of
+
+    try:
+        spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
+        spoken["--noise-ratio"] = noise_ratios_of(own_run)
+        spoken["--input-shapes"] = options.parse_shapes(own_run.input_shapes)
+        spoken["--val-range"] = options.parse_ranges(own_run.val_range)
+    except errors.UsageError:
+        return {}  # the check itself will tell what is wrong with it
+    return spoken
+
+
+_SOON_READ = 32_000_000
+"""Bytes of a file that is read to see what it holds."""
+
+
+def require_samples_of(index: ModelIndex, files: Sequence[Path]) -> None:
+    """Raise CannotCompare if inputs in these files are of another model than the one to reduce.
+
+    They may hold inner tensors of it too. Files that are not there, or are large and not mapped, are left to the check.
+    """
+    from biopsy.engines.feeding import require_inputs_of
+    from biopsy.tensors.files import read_feeds
+
+    wanted = [index.names[tensor] for tensor in index.fed_inputs()]
+    for file in files:
+        if file.is_file() and (file.suffix == ".safetensors" or file.stat().st_size < _SOON_READ):
+            for feed in read_feeds(file):
+                require_inputs_of(wanted, feed, index.ids)

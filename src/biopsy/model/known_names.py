@@ -1,0 +1,68 @@
+"""Names that a person gave and a model may not have: an error that names the nearest, or nothing for a part of it.
+
+A candidate of a reduction lacks most names of the original, and what was said of those does not matter for it. So
+inside a check, names that are unknown are passed over: that they are right is for whoever runs the original to see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from biopsy import errors
+
+_IN_A_CHECK = "BIOPSY_VERDICT"
+"""Set for every command that a reduction runs as its check (checks.verdict.VARIABLE)."""
+
+_inside: ContextVar[bool] = ContextVar("inside_a_check", default=False)
+
+_MOST_NAMED = 5
+
+
+@contextmanager
+def inside_a_check() -> Iterator[None]:
+    """Where a function is called with the candidates of a reduction."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
+
+
+def may_lack_names() -> bool:
+    """Whether the model at hand may be a part of the one that was meant."""
+    return _inside.get() or bool(os.environ.get(_IN_A_CHECK))
+
+
+def require_known(option: str, what: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Raise DoesNotFit if ``option`` speaks of ``what`` ("output", "input") by a name that is not ``known``.
+
+    "" stands for all. An item of a sequence, such as ``boxes[0]``, is known by the length of it, ``boxes[#]``. Does
+    nothing where names may be lacking.
+    """
+    unknown = [name for name in given if name and name not in known and f"{name.rpartition('[')[0]}[#]" not in known]
+    if not unknown or may_lack_names():
+        return
+    raise errors.DoesNotFit(
+        f"{option}: there is no {what} {unknown[0]!r}", next_steps=[*nearest(unknown[0], known), _all_of(what, known)]
+    )
+
+
+def nearest(name: str, known: Collection[str]) -> list[str]:
+    """A line that asks whether one of the known names was meant; nothing if none is near."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    return [f"did you mean {' or '.join(map(repr, close))}?"] if close else []
+
+
+def listed(names: Collection[str]) -> str:
+    """Names for a message, not too many of them."""
+    some = ", ".join(map(repr, list(names)[:_MOST_NAMED]))
+    return some + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "") or "nothing"
+
+
+def _all_of(what: str, known: Collection[str]) -> str:
+    return f"the names here: {listed(known)}" if known else f"there is no {what} at all"
