@@ -12,14 +12,15 @@ from biopsy import errors
 class Console:
     """The terminal, or the file or pipe in its place.
 
-    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. A stream that was closed, or whose
-    reader has gone (``| head``), takes nothing more; the work goes on to its end.
+    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``; it ``asks`` if a person is the check. A
+    stream that was closed, or whose reader has gone (``| head``), takes nothing more; the work goes on to its end.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out if out is not None else sys.stdout
         self._err = err if err is not None else sys.stderr
         self.verbosity = 0
+        self.asks = False
 
     def say(self, text: str = "") -> None:
         """A result: shown unless ``-q`` is given twice."""

@@ -30,10 +30,13 @@ _MOST_BYTES_LOGGED = 1 << 16
 
 
 class LiveLine:
-    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q."""
+    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q.
+
+    Nor where questions are asked: it would be painted over them, again and again.
+    """
 
     def __init__(self, console: Console) -> None:
-        self._wanted = sys.stderr.isatty() and console.verbosity == 0
+        self._wanted = sys.stderr.isatty() and console.verbosity == 0 and not console.asks
         self._shown: Any = None
 
     def update(self, head: str, text: str, done: float = 0.0) -> None:

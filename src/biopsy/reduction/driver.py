@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.model.index import label
 from biopsy.model.load import parse
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     import onnx
 
     from biopsy.checks.signature import Signature
-
-
-class RestartError(Exception):
-    """An answer was taken back: the search must be run again, with every other answer remembered."""
 
 
 class Driver:
@@ -120,7 +115,7 @@ class Driver:
                 return change.model
             if self.trials.jobs > 1:
                 self.trials.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
-            if self._judge(trial).outcome is Outcome.REPRODUCES:
+            if self.trials.judge(trial).outcome is Outcome.REPRODUCES:
                 self.refined = change.model
                 self.trials.abandon_all()
                 return change.model
@@ -210,7 +205,7 @@ class Driver:
         trial = self.trial(proposal, stage)
         if ahead is not None and self.trials.jobs > 1 and not self.trials.is_known(trial):
             ahead.begin(candidate, trial)
-        judged = self._judge(trial)
+        judged = self.trials.judge(trial)
         self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
             self._passing[candidate] = None
@@ -235,18 +230,15 @@ class Driver:
         }
         self._passing.clear()
 
-    def _judge(self, trial: Trial) -> Judged:
-        """The outcome of a model. Raises RestartError if the person asked takes the answer before this one back."""
-        try:
-            return self.trials.judge(trial)
-        except UndoError as undo:
-            digest = self.trials.take_back()
-            if digest is None:
-                self.listener(events.Remark("there is no answer to take back"))
-            for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
-                del self._known[candidate]
-                self._passing.pop(candidate, None)
-            raise RestartError from undo
+    def take_back(self) -> bytes | None:
+        """Forget the newest answer of the person who is asked; returns of which model it was, None if there is none."""
+        digest = self.trials.take_back()
+        if digest is None:
+            self.listener(events.Remark("there is no answer to take back"))
+        for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
+            del self._known[candidate]
+            self._passing.pop(candidate, None)
+        return digest
 
 
 class _Ahead:

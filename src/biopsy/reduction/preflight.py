@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, replace
 
 from biopsy import errors, events
-from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_of
@@ -26,7 +25,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     if driver.check.stoppable:
         trials.ahead(iter([trial]))
         driver.problem.prepare()  # while the check runs
-    judged, tries = _checked_original(steadiness, trial)
+    judged, tries = steadiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged, tries)
     if trials.reference is None:
@@ -43,14 +42,6 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
             trials.ahead(iter([identity]))
         steadiness.begin(trial, tries)
         _try_identity(driver, identity)
-
-
-def _checked_original(steadiness: Steadiness, trial: Trial) -> tuple[Judged, int]:
-    while True:
-        try:
-            return steadiness.failure(lambda: trial, at_once=True)
-        except UndoError:
-            continue  # there is no answer before the first one: ask again
 
 
 def _remembered_signature(driver: Driver) -> Signature | None:

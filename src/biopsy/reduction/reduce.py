@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.work import clear
 from biopsy.model.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
-from biopsy.reduction.driver import Driver, RestartError
+from biopsy.reduction.driver import Driver
 from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, write_result
 from biopsy.reduction.result_file import ResultFile, make_room
@@ -34,7 +35,7 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     started = time.monotonic()
     result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
-        stopped = _until_spent(driver, lambda: preflight(driver, steadiness))
+        stopped = _until_spent(driver, lambda: _preflight(driver, steadiness))
         stopped = stopped or _search(driver, schedule, target, steadiness)
         result.write()
         if _flaky_after_all(driver, target.output, result, steadiness):
@@ -47,6 +48,15 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
         driver.trials.close()
     result.restore()
     return _reduction(driver, target, time.monotonic() - started, stopped)
+
+
+def _preflight(driver: Driver, steadiness: Steadiness) -> None:
+    """The preflight, again if the person who is asked takes an answer back in it."""
+    while True:
+        try:
+            return preflight(driver, steadiness)
+        except UndoError:
+            driver.take_back()
 
 
 def _until_spent(driver: Driver, work: Callable[[], None]) -> str | None:
@@ -90,7 +100,9 @@ def _searched(driver: Driver, schedule: Schedule, target: Target, steadiness: St
             driver.doubt()
             return False
         _refine(driver, schedule.afterwards)
-    except RestartError:
+    except UndoError:  # the search is run again, with every other answer remembered
+        if driver.take_back() == driver.original("", "").digest:
+            _preflight(driver, steadiness)
         driver.best, driver.refined = driver.problem.whole, None
         return False
     return True
