@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -86,7 +87,8 @@ class EventLog:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with contextlib.suppress(OSError):  # what could not be written was told of then
+                self._stream.close()
 
     def write(self, event: events.Event) -> None:
         """Write one event, at once, so that who follows the file sees it."""
