@@ -19,7 +19,7 @@ from biopsy import errors
 from biopsy.model.write import cannot_write, write_whole
 from biopsy.model.write import require_writable as require_writable_file
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
-from biopsy.tensors.results import Array, Feed, Feed, Iteration, RunnerResult
+from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 from biopsy.tensors.saved import Kind, Saved, placed, with_storable_arrays
 
 _Writer: TypeAlias = Callable[[Saved], Iterable[bytes | memoryview]]
