@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from faults.conftest import BIN, Place, wait_until
+from support.models import chain, save
 
 CANDIDATE = "polygraphy_debug.onnx"
 MINE = b"a model that is not ours"
@@ -123,3 +124,20 @@ def test_a_search_for_precision_puts_it_back_too(here: Place) -> None:
     done = subprocess.run(line, cwd=here.folder, env=here.environment, capture_output=True, text=True, timeout=60)
     assert "stood there already" in done.stdout
     assert (here.folder / CANDIDATE).read_bytes() == MINE
+
+
+BUILD = ("build", "m.onnx", "--onnxrt", "--until", "2", "--check", "build")
+PRECISION = ("precision", "m.onnx", "--engine", "onnxrt", "--check", "biopsy", "run", "{}", "--onnxrt")
+
+
+@pytest.mark.parametrize("words", [BUILD, PRECISION], ids=["build", "precision"])
+def test_so_do_those_who_have_engines_built_there(here: Place, words: tuple[str, ...]) -> None:
+    name = "polygraphy_debug.ort"
+    save(chain(3, ["Softplus"]), here.folder / "m.onnx")
+    (here.folder / name).write_bytes(MINE)
+    line = [str(BIN / "biopsy"), "debug", *words]
+    done = subprocess.run(line, cwd=here.folder, env=here.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "stood there already" in done.stdout
+    assert (here.folder / name).read_bytes() == MINE
+    assert here.files() == {"m.onnx", name}

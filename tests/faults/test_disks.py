@@ -88,6 +88,51 @@ def test_a_full_disk_of_temporary_files_stops_the_search_with_what_was_found(pla
         path.unlink()
 
 
+EVERYTHING = (
+    "m.onnx", "-o", "r.onnx", "--min-good", "g.onnx", "--events", "e.txt", "--iter-info", "i.json", "--jobs", "1",
+    "--save-debug-replay", "replay.json", "--keep-other", "others", "--artifacts", "log.txt", "--art-dir", "sorted",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "room", [pytest.param(room, marks=[] if room in (24, 64) else pytest.mark.slow) for room in range(8, 136, 8)]
+)
+def test_however_little_room_there_is_it_says_so_and_goes_on_once_there_is_more(place, room: int) -> None:
+    """``room`` is in KiB, of which the model and the check take a part."""
+    place.model(12)
+    other = "open('log.txt', 'w').write('x' * 500); 'n5' in names or sys.exit(7)"
+    check = place.check(f"{other}\n{NEEDS_TWO}".replace("'n9'", "'n7'"))
+    script = """
+    mkdir disk && mount -t tmpfs -o size=ROOMk none disk
+    cp *.onnx *.py disk && cd disk
+    status=0; run "$@" || status=$?
+    mount -o remount,size=1m .
+    echo "--- more room"
+    again=0; run "$@" || again=$?
+    rm -f polygraphy_debug* && cp -r . ../after
+    echo "again $again"
+    exit $status
+    """.replace("ROOM", str(room))
+    ran = within(place, script, *EVERYTHING, "--check", *check)
+    before, _, after = ran.told.partition("--- more room")
+    assert "itself failed" not in ran.told, ran.told
+    assert ran.status in {0, 2, 4}, ran.told
+    assert ran.status == 0 or "No space left" in before or "full" in before, before
+    assert "again 0" in after, ran.told
+    assert {"n3", "n7"} <= set(place.nodes("after/r.onnx"))
+
+
+def test_what_is_shown_may_go_to_a_disk_that_is_full(place) -> None:
+    place.model(12)
+    script = 'status=0; run "$@" > /dev/full || status=$?\nexit $status'
+    ran = within(place, script, "m.onnx", "-o", "r.onnx", "--check", *place.check(NEEDS_TWO))
+    assert ran.status == 0, ran.told
+    assert ran.told.count("cannot be written any more: No space left") == 1
+    assert {"n3", "n9"} <= set(place.nodes())
+    both = 'status=0; run "$@" > /dev/full 2>&1 || status=$?\nexit $status'
+    assert within(place, both, "m.onnx", "-o", "r.onnx", "--check", *place.check(NEEDS_TWO)).status == 0
+
+
 READ_ONLY = """
 mkdir locked && cp m.onnx locked && mount --bind locked locked && mount -o remount,ro,bind locked
 status=0; run "$@" || status=$?

@@ -106,15 +106,20 @@ class Journal:
         if place.exists() and not place.is_file():
             raise errors.UsageError(f"{path} cannot be a journal: it is no file")
         now = {storable(name): storable(value) for name, value in identity.items()}
+        made = False
         try:
             if fresh:
                 _set_aside(place)
             if not _holds_something(place):
+                made = True
                 _create(place, now)
             _refuse_what_is_not_ours(place)
             return cls._opened(path, place, now)
         except (sqlite3.Error, _DamagedError) as error:
-            raise _refusal(path, place, error) from error
+            refusal = _refusal(path, place, error)
+            if made and _is_full(place):
+                _remove(place)  # nothing stands in it
+            raise refusal from error
         except OSError as error:
             raise cannot_write(path, error) from error
 
@@ -207,9 +212,7 @@ class Journal:
         """Close the journal and delete it."""
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute(_INTO_ONE_FILE)
-        for suffix in (*_SIDE_FILES, ""):  # while the lock is held: what is there later belongs to somebody else
-            with contextlib.suppress(OSError):  # what cannot be deleted does no harm
-                _beside(self._place, suffix).unlink(missing_ok=True)
+        _remove(self._place)  # while the lock is held: what is there later belongs to somebody else
         self.close()
 
     def _remember(self, entry: Entry) -> None:
@@ -220,7 +223,7 @@ class Journal:
             self._connection.execute(statement, values)
         except sqlite3.Error as error:
             raise errors.CheckError(
-                f"the journal {self.path} cannot be written: {error}",
+                f"the journal {self.path} cannot be written: {_reason(error, self._place)}",
                 kept=f"the {self._count} outcomes that stand in it",
                 next_steps=["make room on that disk; the same command then goes on from there"],
             ) from error
@@ -347,6 +350,28 @@ def _refuse_files_of_others(place: Path) -> None:
         )
 
 
+def _remove(place: Path) -> None:
+    """Delete a journal, and what SQLite has beside it. What cannot be deleted does no harm."""
+    for suffix in (*_SIDE_FILES, ""):
+        with contextlib.suppress(OSError):
+            _beside(place, suffix).unlink(missing_ok=True)
+
+
+def _is_full(place: Path) -> bool:
+    """Whether there is no room where a file stands: SQLite calls that an I/O error, or damage, as it comes."""
+    with contextlib.suppress(OSError, AttributeError):
+        found = os.statvfs(place.parent)
+        return found.f_bavail * found.f_frsize < _LITTLE_ROOM
+    return False
+
+
+_LITTLE_ROOM = 1 << 16  # bytes; SQLite extends its files by as much
+
+
+def _reason(error: Exception, place: Path) -> str:
+    return f"{error}" if "full" in str(error) or not _is_full(place) else f"No space left on device ({error})"
+
+
 def _holds_something(place: Path) -> bool:
     return place.exists() and place.stat().st_size > 0
 
@@ -380,7 +405,7 @@ def _create(place: Path, identity: Mapping[str, str]) -> None:
         with contextlib.closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
             for statement in (
                 "PRAGMA synchronous = NORMAL",
-                "PRAGMA journal_mode = WAL",
+                "PRAGMA journal_mode = MEMORY",  # no log: what the disk has no room for is told by the commit
                 "BEGIN",
                 *_TABLES,
                 "INSERT INTO opened (process) VALUES (0)",
@@ -449,7 +474,9 @@ def _refusal(path: Path, place: Path, error: Exception) -> errors.UsageError:
             next_steps=["wait until that one has ended, then type the same again"],
         )
     if any(words in text for words in ("unable to open", "readonly", "disk I/O", "is full")):
-        return cannot_write(path, OSError(text))
+        return cannot_write(path, OSError(_reason(error, place)))
+    if _is_full(place) and "malformed" in text:
+        return cannot_write(path, OSError(_reason(error, place)))
     return errors.UsageError(
         f"{path} cannot be used as a journal: {text}", kept="that file, as it is", next_steps=[FRESH]
     )

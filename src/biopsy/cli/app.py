@@ -145,6 +145,7 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
         args.check = rest
     args.words = words
     console.verbosity = args.verbose - args.quiet
+    console.asks = getattr(args, "check", ()) is None
     purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
     return int(module.execute(args, console))
 

@@ -12,14 +12,16 @@ from biopsy import errors
 class Console:
     """The terminal, or the file or pipe in its place.
 
-    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. A stream that was closed, or whose
-    reader has gone (``| head``), takes nothing more; the work goes on to its end.
+    ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
+    A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
+    on to its end.
     """
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out if out is not None else sys.stdout
         self._err = err if err is not None else sys.stderr
         self.verbosity = 0
+        self.asks = False
 
     def say(self, text: str = "") -> None:
         """A result: shown unless ``-q`` is given twice."""
@@ -71,6 +73,10 @@ class Console:
             print(_encodable(text, stream), file=stream, flush=True)
         except BrokenPipeError:
             _discard_from_now_on(stream)
+        except OSError as error:
+            _discard_from_now_on(stream)
+            if stream is not self._err:
+                self.warn(f"what is shown cannot be written any more: {error.strerror or error}")
 
 
 def _encodable(text: str, stream: TextIO) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -30,10 +31,13 @@ _MOST_BYTES_LOGGED = 1 << 16
 
 
 class LiveLine:
-    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q."""
+    """One line at the end of a terminal that changes; nothing where stderr is no terminal, with -v or with -q.
+
+    Nor where questions are asked: it would be painted over them, again and again.
+    """
 
     def __init__(self, console: Console) -> None:
-        self._wanted = sys.stderr.isatty() and console.verbosity == 0
+        self._wanted = sys.stderr.isatty() and console.verbosity == 0 and not console.asks
         self._shown: Any = None
 
     def update(self, head: str, text: str, done: float = 0.0) -> None:
@@ -83,7 +87,8 @@ class EventLog:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with contextlib.suppress(OSError):  # what could not be written was told of then
+                self._stream.close()
 
     def write(self, event: events.Event) -> None:
         """Write one event, at once, so that who follows the file sees it."""

@@ -24,6 +24,7 @@ class EngineFileCheck:
         self._builder = builder
         self._check = check
         self._keep = keep
+        self._made = False
         self.built = built
 
     @property
@@ -53,8 +54,9 @@ class EngineFileCheck:
         """End what was kept warm, and remove the last engine unless it is to be kept."""
         self._builder.close()
         self._check.close()
-        if not self._keep:
+        if self._made and not self._keep:  # what stands there otherwise is somebody else's
             self.built.unlink(missing_ok=True)
+        self._made = False
 
     def line(self, candidate: Path) -> str:
         """Both commands."""
@@ -62,7 +64,7 @@ class EngineFileCheck:
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Build, then ask. Raises CheckError if either cannot be run."""
-        started = time.monotonic()
+        started, self._made = time.monotonic(), True
         self.built.unlink(missing_ok=True)
         building = self._builder.run(candidate, stop)
         if building.status != 0 or not self.built.exists():

@@ -8,11 +8,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from biopsy import errors
 from biopsy.checks.work import clear
+from biopsy.model.write import cannot_write
 from biopsy.reduction.leftovers import remove_files
 
 _LONGEST_LIST = 1 << 20
@@ -49,6 +51,13 @@ class Claim:
             del digests[:-_NEWEST]
         self._list()
 
+    @property
+    def remark(self) -> str | None:
+        """What a person should know: that something stood there, and where it is now."""
+        if self.aside is None:
+            return None
+        return f"{self.path} stood there already: it is {self.aside} while candidates are written there"
+
     def release(self) -> None:
         """Give the path free, and put back what was set aside. What is left there on purpose stays known as ours."""
         left = {place: [found.hex()] for place in self._places if (found := _digest(Path(place))) is not None}
@@ -81,6 +90,27 @@ class Claim:
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             os.write(self._descriptor, data)
             os.ftruncate(self._descriptor, len(data))
+
+
+@contextlib.contextmanager
+def set_aside(path: Path | None) -> Iterator[str | None]:
+    """Claim a path for a while; gives the words to tell of what stood there and is aside until the end, None if none.
+
+    Raises UsageError if another process has it. Nothing is done without a path.
+    """
+    if path is None:
+        yield None
+        return
+    try:
+        claim = Claim(path)
+    except BlockingIOError:
+        raise errors.UsageError(f"another biopsy in this folder writes to {path}") from None
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        yield claim.remark
+    finally:
+        claim.release()
 
 
 def _listed(data: bytes) -> Mapping[str, Any]:

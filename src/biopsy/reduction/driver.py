@@ -10,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.model.index import label
 from biopsy.model.load import parse
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from biopsy.comparison.mismatch import ErrorSize
 
 
-class RestartError(Exception):
-    """An answer was taken back: the search must be run again, with every other answer remembered."""
-
-
 class Driver:
     """Runs passes on one problem, and has trials made of what they propose."""
 
@@ -44,6 +39,7 @@ class Driver:
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
         self.saved = False  # whether a result of this search stands on disk
+        self.allow_vacuous = False  # whether a check may fail on anything
         self.last_words: tuple[str, str] | None = None
         self.error_before: ErrorSize | None = None
         self.error_after: ErrorSize | None = None
@@ -124,7 +120,7 @@ class Driver:
                 return change.model
             if self.trials.jobs > 1:
                 self.trials.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
-            if self._judge(trial).outcome is Outcome.REPRODUCES:
+            if self.trials.judge(trial).outcome is Outcome.REPRODUCES:
                 self.refined = change.model
                 self.trials.abandon_all()
                 return change.model
@@ -214,7 +210,7 @@ class Driver:
         trial = self.trial(proposal, stage)
         if ahead is not None and self.trials.jobs > 1 and not self.trials.is_known(trial):
             ahead.begin(candidate, trial)
-        judged = self._judge(trial)
+        judged = self.trials.judge(trial)
         self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
             self._passing[candidate] = None
@@ -239,18 +235,15 @@ class Driver:
         }
         self._passing.clear()
 
-    def _judge(self, trial: Trial) -> Judged:
-        """The outcome of a model. Raises RestartError if the person asked takes the answer before this one back."""
-        try:
-            return self.trials.judge(trial)
-        except UndoError as undo:
-            digest = self.trials.take_back()
-            if digest is None:
-                self.listener(events.Remark("there is no answer to take back"))
-            for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
-                del self._known[candidate]
-                self._passing.pop(candidate, None)
-            raise RestartError from undo
+    def take_back(self) -> bytes | None:
+        """Forget the newest answer of the person who is asked; returns of which model it was, None if there is none."""
+        digest = self.trials.take_back()
+        if digest is None:
+            self.listener(events.Remark("there is no answer to take back"))
+        for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
+            del self._known[candidate]
+            self._passing.pop(candidate, None)
+        return digest
 
 
 class _Ahead:

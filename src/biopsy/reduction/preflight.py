@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 
 from biopsy import errors, events
-from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_of
@@ -16,7 +15,7 @@ from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import Trial
 
 
-def preflight(driver: Driver, steadiness: Steadiness, *, allow_vacuous: bool = False) -> None:
+def preflight(driver: Driver, steadiness: Steadiness) -> None:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
     Raises OriginalPasses if the original passes, CheckError if the check cannot say, or fails on anything.
@@ -27,7 +26,7 @@ def preflight(driver: Driver, steadiness: Steadiness, *, allow_vacuous: bool = F
     if driver.check.stoppable:
         trials.ahead(iter([trial]))
         driver.problem.prepare()  # while the check runs
-    judged, tries = _checked_original(steadiness, trial)
+    judged, tries = steadiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged, tries)
     if trials.reference is None:
@@ -44,15 +43,7 @@ def preflight(driver: Driver, steadiness: Steadiness, *, allow_vacuous: bool = F
         if trials.jobs > 1:
             trials.ahead(iter([identity]))
         steadiness.begin(trial, tries)
-        _try_identity(driver, identity, allow_vacuous=allow_vacuous)
-
-
-def _checked_original(steadiness: Steadiness, trial: Trial) -> tuple[Judged, int]:
-    while True:
-        try:
-            return steadiness.failure(lambda: trial, at_once=True)
-        except UndoError:
-            continue  # there is no answer before the first one: ask again
+        _try_identity(driver, identity)
 
 
 def _remembered_signature(driver: Driver) -> Signature | None:
@@ -99,7 +90,7 @@ def _masked(driver: Driver) -> str:
     return "passes  also with every intermediate tensor marked as an output"
 
 
-def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
+def _try_identity(driver: Driver, trial: Trial) -> None:
     """Raise CheckError if a model of one Identity node fails in the same way, in any of the runs that a pass needs."""
     for _ in range(driver.trials.repetitions):
         try:
@@ -112,7 +103,7 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
             return
     else:
         return
-    if not allow_vacuous:
+    if not driver.allow_vacuous:
         raise _fails_on_anything(driver, trial, judged)
     driver.listener(
         events.Remark(

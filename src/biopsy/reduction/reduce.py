@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
@@ -18,7 +19,7 @@ from biopsy.comparison.mismatch import error_size
 from biopsy.model.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
-from biopsy.reduction.driver import Driver, RestartError
+from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import doubt, last_words
 from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, reads_of, write_result
@@ -38,9 +39,10 @@ def reduce_problem(
     stopped; what was found by then is written.
     """
     started = time.monotonic()
+    driver.allow_vacuous = allow_vacuous
     result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
-        stopped = _until_spent(driver, lambda: preflight(driver, steadiness, allow_vacuous=allow_vacuous))
+        stopped = _until_spent(driver, lambda: _preflight(driver, steadiness))
         stopped = stopped or _search(driver, schedule, target, steadiness)
         result.write()
         if _flaky_after_all(driver, target.output, result, steadiness):
@@ -53,6 +55,15 @@ def reduce_problem(
         driver.trials.close()
     result.restore()
     return _reduction(driver, target, time.monotonic() - started, stopped)
+
+
+def _preflight(driver: Driver, steadiness: Steadiness) -> None:
+    """The preflight, again if the person who is asked takes an answer back in it."""
+    while True:
+        try:
+            return preflight(driver, steadiness)
+        except UndoError:
+            driver.take_back()
 
 
 def _until_spent(driver: Driver, work: Callable[[], None]) -> str | None:
@@ -96,7 +107,9 @@ def _searched(driver: Driver, schedule: Schedule, target: Target, steadiness: St
             driver.doubt()
             return False
         _refine(driver, schedule.afterwards)
-    except RestartError:
+    except UndoError:  # the search is run again, with every other answer remembered
+        if driver.take_back() == driver.original("", "").digest:
+            _preflight(driver, steadiness)
         driver.best, driver.refined = driver.problem.whole, None
         return False
     return True

@@ -191,6 +191,7 @@ class Trials:
         if trial.stage not in _NOT_REMEMBERED:
             self._runs_of(trial.digest).append(judged)
             self._remember(trial, judged)
+            self._answered.append(trial.digest)
         return judged
 
     def is_known(self, trial: Trial) -> bool:

@@ -40,9 +40,7 @@ class Workspace:
     @property
     def remark(self) -> str | None:
         """What a person should know: that something stood where candidates are written, and where it is now."""
-        if self.claim is None or self.claim.aside is None:
-            return None
-        return f"{self.claim.path} stood there already: it is {self.claim.aside} while candidates are written there"
+        return None if self.claim is None else self.claim.remark
 
     def leave(self) -> None:
         """Remove the copied weights, and let others use the path."""

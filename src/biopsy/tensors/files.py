@@ -33,7 +33,7 @@ _WRITERS: dict[str, _Writer] = {
 _EXTENSIONS = ".json, .npz or .safetensors, or none for a folder with one file per iteration"
 
 
-def read_feeds(path: Path | str) -> list[dict[str, Array]]:
+def read_feeds(path: Path | str) -> list[Feed]:
     """The iterations of a file of inputs: tensor name -> array, in the file's order.
 
     Of a file of outputs, the iterations of its first runner. Raises UsageError if there is no such file or its
@@ -42,14 +42,14 @@ def read_feeds(path: Path | str) -> list[dict[str, Array]]:
     return feeds_of(read_saved(path), path)
 
 
-def feeds_of(saved: Saved, path: Path | str) -> list[dict[str, Array]]:
+def feeds_of(saved: Saved, path: Path | str) -> list[Feed]:
     """The iterations of the first runner in what ``read_saved`` gave.
 
     Raises DataError naming ``path`` if there is none.
     """
     if not saved.runners or not saved.runners[0].iterations:
         raise errors.DataError(f"{path} holds no iteration")
-    return [dict(iteration.outputs) for iteration in saved.runners[0].iterations]
+    return [iteration.outputs for iteration in saved.runners[0].iterations]
 
 
 def read_results(path: Path | str) -> list[RunnerResult]:

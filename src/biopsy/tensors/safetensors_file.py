@@ -21,6 +21,7 @@ from biopsy import errors
 from biopsy.tensors import archive, dtypes
 from biopsy.tensors.results import Array
 from biopsy.tensors.saved import Saved
+from biopsy.tensors.watched import Watch, watched
 
 METADATA = "__metadata__"
 INDEX = "biopsy"
@@ -87,11 +88,13 @@ def header_text(entries: Mapping[str, Any]) -> bytes:
 def read(path: Path) -> Saved:
     """The contents of a .safetensors file, ours or any other; every array is a read-only view of the mapped file.
 
-    Raises DataError if it is damaged or cut short, or holds a type that no array can have.
+    Raises DataError if it is damaged or cut short, or holds a type that no array can have; who asks for a tensor after
+    the file was written to gets one too.
     """
     _validate(path)
     try:
         with path.open("rb") as stream:
+            watch = Watch(path, stream.fileno())
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise errors.DataError(f"it cannot be mapped into memory: {error}") from error
@@ -102,7 +105,7 @@ def read(path: Path) -> Saved:
     def read_array(key: str, dtype: str | None) -> Array:
         return _view(mapped, start, header[key], dtype)
 
-    return archive.unpack(metadata.get(INDEX), header.keys(), read_array, path.stem)
+    return watched(archive.unpack(metadata.get(INDEX), header.keys(), read_array, path.stem), watch)
 
 
 def _validate(path: Path) -> None:

@@ -124,13 +124,16 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Build as often as asked; returns 0, whatever the builds were like, or raises what ends with another status."""
+    from biopsy.reduction.claim import set_aside
     from biopsy.tactics.building import Tally, build_repeatedly, remove
 
     spec = _spec(args)
     plan = _plan(args, spec)
     check_for, close = _checks(args, plan)
     tally, started, interrupted = Tally(), time.monotonic(), False
-    with check_options.ended_politely(), _Display(console, args, plan) as display:
+    with check_options.ended_politely(), set_aside(plan.artifact) as told, _Display(console, args, plan) as display:
+        if told is not None:
+            console.note(told)
         try:
             display.plan()
             with contextlib.closing(build_repeatedly(plan, check_for, tally, display)) as builds:

@@ -240,10 +240,22 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
 
 
 def _ask(question: str) -> str:
-    """Show a question and read a line; where no terminal echoes it, begin a new line after it."""
-    answer = input(question)
+    """Show a question and read a line, where the person who types it looks; begin a new line after it.
+
+    Raises what input() raises.
+    """
+    elsewhere = sys.stdin.isatty() and not sys.stdout.isatty() and sys.stderr.isatty()
+    shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file
+    question = question.encode(shown.encoding or "utf-8", "backslashreplace").decode(shown.encoding or "utf-8")
+    if elsewhere:
+        print(question, end="", file=shown, flush=True)
+    try:
+        answer = input("" if elsewhere else question)
+    except EOFError:
+        print(file=shown)
+        raise
     if not sys.stdin.isatty():
-        print()  # noqa: T201 -- this is the command line
+        print()  # noqa: T201
     return answer
 
 

@@ -185,6 +185,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.precision_report import PrecisionReport, say_result
     from biopsy.model.index import index_file
     from biopsy.precision.job import run_job
+    from biopsy.reduction.claim import set_aside
 
     jobs = 1 if args.engine is not None else check_options.jobs_of(args, console)
     check = _check(args, jobs)
@@ -194,7 +195,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _warn_of_dropped_casts(args, console)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
-        with check_options.ended_politely(), PrecisionReport(console, args.events, _shown(args)) as report:
+        built = args.iter_artifact if args.engine is not None else None
+        with (
+            check_options.ended_politely(),
+            set_aside(built) as told,
+            PrecisionReport(console, args.events, _shown(args)) as report,
+        ):
+            if told is not None:
+                console.note(told)
             feeds = _feeds(args, index, console) if args.low == "int8" else ()
             found = run_job(index, lambda place: _mixtures(args, index, place, feeds), check, job, report)
     finally:
