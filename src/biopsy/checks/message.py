@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 _LONGEST = 20_000
 _LONGEST_MEANING = 400
+_MOST_NESTED = 50
 _LONGEST_EXACT = 4_000
 
 
@@ -88,7 +89,7 @@ _NO_CODE_AFTER = re.compile(
 _CODE = re.compile(
     r"(?P<before>\b\w+\s+)?"
     r"(?P<name>\b(?i:(?:\w*error|err|errno|status|code|hresult|exit|signal|exception|fault|cuda\w*|cudnn\w*|cublas\w*)"
-    r"(?:\(\))?(?:\s+(?:code|no\.?|number|status|value|error|failure|returned|failed with))*))"
+    r"(?:\(\))?(?:\s+(?:code|no\.?|number|status|value|error|failure|returned|failed with)){0,3}))"
     r"(?P<between>\s*(?:[=:#]|\()?\s*)"
     r"(?P<code>-?(?:0[xX][0-9a-fA-F]+|[A-Z]{0,3}\d{1,10}))"
     r"(?!\w|\.\d|[%*/x,]\d|%|\s*(?:/|of \d)|\s*(?:ulps?|elements?|outputs?|values?|tensors?|nodes?)\b)"
@@ -114,9 +115,9 @@ _GROUPS = re.compile(
 )
 _WORDS = re.compile(
     r"0[xX][0-9a-fA-F]+"  # addresses
-    r"|\S+\.onnx\b"
+    r"|(?<![\w.~+-])[\w.~+-]+\.onnx\b"
     r"|/[\w./+-]+"  # paths, and names with slashes
-    r"|(?<!\w)(?<!::)[A-Za-z_][\w.]*\d[\w.]*(?![\w.]|::)"  # names with numbers in them
+    r"|(?<![\w.])(?<!::)[A-Za-z_][\w.]*\d[\w.]*(?![\w.]|::)"  # names with numbers in them
     r"|[-+]?\d[\d.,x*e+-]*"  # numbers and shapes
 )
 _SEVERAL = re.compile(r"_(?:[\s,;x*]*_(?!\w))+")
@@ -131,9 +132,10 @@ def normalised(text: str) -> str:
     """
     text = _CODE.sub(_with_code, text[:_LONGEST])
     text = _KIND.sub(_keep, _HRESULT.sub(_keep, text))
-    before = ""
-    while text != before:  # brackets stand in brackets: a matrix is as many lists as it has rows
+    for _ in range(_MOST_NESTED):  # brackets stand in brackets: a matrix is as many lists as it has rows
         before, text = text, _GROUPS.sub(_group, text)
+        if text == before:
+            break
     text = _SEVERAL.sub("_", _WORDS.sub(_word, text))
     return " ".join(text.translate(_BACK).split())[:_LONGEST_MEANING]
 
@@ -195,4 +197,4 @@ def _without_path(text: str, candidate: str, instead: str) -> str:
     name = candidate.rpartition("/")[2]
     if not name:
         return text
-    return re.sub(rf"(?<![\w./-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)
+    return re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)
