@@ -92,7 +92,7 @@ _CODE = re.compile(
     r"(?:\(\))?(?:\s+(?:code|no\.?|number|status|value|error|failure|returned|failed with)){0,3}))"
     r"(?P<between>\s*(?:[=:#]|\()?\s*)"
     r"(?P<code>-?(?:0[xX][0-9a-fA-F]+|[A-Z]{0,3}\d{1,10}))"
-    r"(?!\w|\.\d|[%*/x,]\d|%|\s*(?:/|of \d)|\s*(?:ulps?|elements?|outputs?|values?|tensors?|nodes?)\b)"
+    r"(?!\w|\.\d|[%*/x,]\d|%|\s*(?:[/<>]|of \d|is |exceeds)|\s*(?:ulps?|elements?|outputs?|values?|tensors?|nodes?)\b)"
 )
 _HRESULT = re.compile(r"(?<!at )(?<!address )\b0[xX][89a-fA-FC][0-9a-fA-F]{7}\b")
 _KIND = re.compile(
@@ -101,8 +101,8 @@ _KIND = re.compile(
     r"|STATUS)(?:_[A-Z0-9_]+)?\b"
 )
 _TYPE = re.compile(
-    r"(?:tensor|seq|optional|sequence)?\(?(?:b?float\d*|double|half|bool(?:ean)?|u?int\d*|string|complex\d+|[fiub]f?\d+"
-    r"|fp\d+|float\d+e\dm\d\w*)\)?",
+    r"(?:tensor|seq|optional|sequence)?\(?(?:b?float\d*|double|half|bool(?:ean)?|u?int\d*|string|complex\d+"
+    r"|(?:bf|fp|[fiu])(?:8|16|32|64)|float\d+e\dm\d\w*)\)?",
     re.IGNORECASE,
 )
 _PHRASE = re.compile(r"\b[a-z]{2,} (?:_,? )*(?:an? )?[a-z]{2,}\b")
@@ -155,7 +155,7 @@ def _group(found: re.Match[str]) -> str:
     """What becomes of something in quotes or brackets: nothing but its place, unless it is words that mean a kind."""
     inside = found[found.lastgroup or 0]
     opening, closing = found[0][0].translate(_KEPT), found[0][-1].translate(_KEPT)
-    if any(ord(letter) >= _SHIFT for letter in inside) or _TYPE.fullmatch(inside):
+    if any(ord(letter) in _BACK for letter in inside) or _TYPE.fullmatch(inside):
         kept = inside.translate(_KEPT) if _TYPE.fullmatch(inside) else _WORDS.sub(_word, inside)
         return f"{opening}{kept}{closing}"
     if found.lastgroup in {"quoted", "double", "ticked"}:
