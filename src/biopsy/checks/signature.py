@@ -7,8 +7,8 @@ kind of failure is part of what has to be reproduced.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, Literal
 
 from biopsy.checks.message import Message, message_of
@@ -70,19 +70,37 @@ class Signature:
     def from_json(cls, found: Mapping[str, Any]) -> Signature:
         """The signature of such values; what another version wrote and this one does not know is left out.
 
-        Raises KeyError or TypeError for values that are none.
+        Raises ValueError for values that are none.
         """
-        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
-        for name in ("message", "words"):
-            if name in known:
-                known[name] = _message_from(known[name])
-        for name in ("raised", "parts"):
-            known[name] = tuple(Raised(**one) for one in known.get(name, ()))
-        return cls(**{**known, "outputs": tuple(known.get("outputs", ()))})
+        try:
+            known = {field.name: _READ.get(field.name, _same)(found[field.name]) for field in _fields_in(found)}
+            return cls(**known)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no signature: {error}") from error
+
+
+def _fields_in(found: Mapping[str, Any]) -> list[Field[Any]]:
+    return [field for field in fields(Signature) if field.name in found]
+
+
+def _same(value: Any) -> Any:
+    if not isinstance(value, str | int | bool):
+        raise TypeError(f"a value of a wrong type ({type(value).__name__})")
+    return value
 
 
 def _message_from(found: Mapping[str, Any]) -> Message:
     return Message(found["meaning"], tuple(found["items"]), found["exact"])
+
+
+def _raised_from(found: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
+    return tuple(Raised(one["kind"], one["function"], one["line"]) for one in found)
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "message": _message_from, "words": _message_from, "raised": _raised_from, "parts": _raised_from, "outputs": tuple,
+}  # fmt: skip
+"""How fields that are no plain values are read."""
 
 
 def signature_of(evidence: Evidence) -> Signature:

@@ -57,7 +57,18 @@ def _remembered_signature(driver: Driver) -> Signature | None:
     """The signature that an interrupted reduction was after: it must stay the same one."""
     journal = driver.trials.journal
     noted = journal.noted("signature") if journal is not None else None
-    return None if noted is None else Signature.from_json(json.loads(noted))
+    if journal is None or noted is None:
+        return None
+    try:
+        return Signature.from_json(json.loads(noted))
+    except ValueError as error:
+        from biopsy.checks.journal import FRESH
+
+        raise errors.UsageError(
+            f"the journal {journal.path} does not tell which failure it is about: {error}",
+            kept="the journal, as it is",
+            next_steps=[FRESH],
+        ) from error
 
 
 def _described(signature: Signature, judged: Judged) -> str:
@@ -129,7 +140,8 @@ def _fails_on_anything(driver: Driver, trial: Trial, judged: Judged) -> errors.C
         kept="nothing was written",
         next_steps=[
             "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
-            "does it die before it looks at the model? --fail-regex or --fail-code name the failure that you are after",
+            "does it die before it compares, or of names of inputs that only the original has? Let it ask the model for"
+            " them (session.get_inputs()); --fail-regex or --fail-code name the failure that you are after",
             "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
             "--allow-vacuous-check    goes on all the same",
         ],
