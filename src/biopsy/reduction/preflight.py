@@ -11,6 +11,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_of
 from biopsy.reduction.driver import Driver
+from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import Trial
 
@@ -122,7 +123,7 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
     else:
         return
     if not allow_vacuous:
-        raise _fails_on_anything(driver, trial, judged)
+        raise _fails_on_anything(driver, judged)
     driver.listener(
         events.Remark(
             "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
@@ -132,13 +133,18 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
     )
 
 
-def _fails_on_anything(driver: Driver, trial: Trial, judged: Judged) -> errors.CheckError:
+def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     name = driver.problem.index.path or driver.workspace.candidate
+    assert driver.reference is not None
+    found = signature_of(judged.evidence)
+    ends = last_words(driver.reference, found, driver.trials.rules)
+    shown = f"\n  original   {ends[0]}\n  Identity   {ends[1]}" if ends else ""
     return errors.CheckError(
-        "a model of one Identity node fails this check in the same way: the check fails on anything, and a reduction"
-        f" would say nothing.\n  tried   {driver.check.line(name)}\n  found   {judged.reason}, for both models",
+        f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
+        f" and a reduction would say nothing.\n  tried   {driver.check.line(name)}{shown}",
         kept="nothing was written",
         next_steps=[
+            *([telling_apart(driver.reference, found)] if ends else []),
             "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
             "does it die before it compares, or of names of inputs that only the original has? Let it ask the model for"
             " them (session.get_inputs()); --fail-regex or --fail-code name the failure that you are after",
