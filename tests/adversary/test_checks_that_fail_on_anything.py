@@ -137,3 +137,11 @@ if b"n3" in data:
     )
     found = biopsy.reduce(model, script(tmp_path, code), tmp_path / "r.onnx", match="message")
     assert found.nodes == ("Relu 'n3'",)
+
+
+def test_a_failure_of_the_ir_version_is_told_as_one_of_no_node(tmp_path: Path) -> None:
+    made = chain(4)
+    made.ir_version = 99
+    with pytest.raises(biopsy.CheckError) as raised:
+        biopsy.reduce(made, ["biopsy", "run", "{}", "--onnxrt"], tmp_path / "r.onnx")
+    assert "what fails is no node, but opset 17, IR version 99" in raised.value.message

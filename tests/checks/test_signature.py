@@ -73,3 +73,17 @@ def test_exact_looks_at_the_letters_of_what_is_reported_too() -> None:
     same = Evidence(1, b"no\n", VerdictFile("fails", "onnxrt", "load", "Fail", "node 'b' of [3]"))
     assert same_failure(signature_of(other), signature_of(same), "message")
     assert not same_failure(signature_of(other), signature_of(same), "exact")
+
+
+def test_places_in_the_source_of_openvino_are_not_what_it_says() -> None:
+    text = b"""Traceback (most recent call last):
+  File "/me/check.py", line 3, in <module>
+    core.compile_model(path)
+RuntimeError: Exception from src/inference/src/cpp/core.cpp:132:
+Exception from src/inference/src/dev/plugin.cpp:59:
+Check 'inputs > 0' failed at src/core/src/op.cpp:31:
+%s
+"""
+    one, other = (signature_of(Evidence(1, text % says)) for says in (b"the rank is dynamic", b"the axis is dynamic"))
+    assert same_failure(one, other, "auto")
+    assert not same_failure(one, other, "message")

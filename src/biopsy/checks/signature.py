@@ -6,6 +6,7 @@ kind of failure is part of what has to be reproduced.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, asdict, dataclass, fields
@@ -19,6 +20,9 @@ Match = Literal["any", "status", "auto", "message", "exact"]
 """How much of a signature must agree: nothing (any failure counts); status or signal and what the check reported of
 itself; where it reported nothing, the Python exception that it died of too; the meaning of the last line too; what it
 says to the letter, and the names of the outputs too."""
+
+_PLACE = re.compile(r"Exception from \S+:\d+:\s*")
+"""Lines in messages of OpenVINO that name a place in its own source."""
 
 _NOTHING = Message()
 _LOOKED_AT = 1 << 16
@@ -132,7 +136,7 @@ def _last_words(text: str, death: Death | None) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if death is None:
         return lines[-1] if lines else ""
-    said = [line for line in death.message.splitlines() if line.strip()]
+    said = [line for line in death.message.splitlines() if line.strip() and not _PLACE.fullmatch(line)]
     listed = [line for line in said[2:] if line.lstrip().startswith("-- ")]
     last = [] if death.certain or len(said) < 3 or listed else said[-1:]
     return "\n".join([f"{death.chain[-1].kind}: {' '.join(said[:2])}", *listed, *last])

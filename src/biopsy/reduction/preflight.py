@@ -9,7 +9,7 @@ from biopsy import errors, events
 from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.model.identity import identity_of
+from biopsy.model.identity import identity_bytes, identity_of
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.steadiness import Steadiness
@@ -139,6 +139,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     found = signature_of(judged.evidence)
     ends = last_words(driver.reference, found, driver.trials.rules)
     shown = f"\n  original   {ends[0]}\n  Identity   {ends[1]}" if ends else ""
+    shown += _what_all_have(driver)
     return errors.CheckError(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
         f" and a reduction would say nothing.\n  tried   {driver.check.line(name)}{shown}",
@@ -151,4 +152,20 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
             "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
             "--allow-vacuous-check    goes on all the same",
         ],
+    )
+
+
+def _what_all_have(driver: Driver) -> str:
+    """Where a plainer Identity model passes: what makes all models fail that are like the original; else nothing."""
+    index = driver.problem.index
+    plain = Trial([identity_bytes()], 1, "identity", "a one-node Identity model of opset 17")
+    try:
+        passes = driver.trials.again(plain).outcome is Outcome.PASSES
+    except errors.CheckError:
+        return ""
+    if not passes:
+        return ""
+    return (
+        "\n  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, but"
+        f" opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
     )
