@@ -70,7 +70,7 @@ def test_an_engine_that_is_broken_for_every_model_is_named_as_a_possible_reason(
 
     with pytest.raises(biopsy.CheckError) as raised:
         biopsy.reduce(model, broken, tmp_path / "r.onnx")
-    assert "build · RuntimeError · gpu · no device" in raised.value.message
+    assert "(build · RuntimeError · gpu · no device)" in raised.value.message
     assert any("engine itself broken" in step for step in raised.value.next_steps)
 
 
@@ -115,3 +115,33 @@ def test_a_regular_expression_that_matches_anything_is_refused(
     check = ["--check", "biopsy", "inspect", "model", "{}", "--mode=basic"]
     assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--fail-regex", "Op:", *check]) == 4
     assert "fails on anything" in capsys.readouterr().err
+
+
+def test_where_the_last_lines_tell_identity_from_the_original_that_is_said_first(tmp_path: Path, model: Path) -> None:
+    code = """
+import sys
+data = open(sys.argv[1], "rb").read()
+if b"Relu" not in data:
+    print("there is no input t0")
+    sys.exit(1)
+if b"n3" in data:
+    print("the outputs differ by 12")
+    sys.exit(1)
+"""
+    with pytest.raises(biopsy.CheckError) as raised:
+        biopsy.reduce(model, script(tmp_path, code), tmp_path / "r.onnx")
+    assert "the outputs differ by 12" in raised.value.message
+    assert "there is no input t0" in raised.value.message
+    assert raised.value.next_steps[0].startswith(
+        "--match message tells them apart; --fail-regex 'the outputs differ by'"
+    )
+    found = biopsy.reduce(model, script(tmp_path, code), tmp_path / "r.onnx", match="message")
+    assert found.nodes == ("Relu 'n3'",)
+
+
+def test_a_failure_of_the_ir_version_is_told_as_one_of_no_node(tmp_path: Path) -> None:
+    made = chain(4)
+    made.ir_version = 99
+    with pytest.raises(biopsy.CheckError) as raised:
+        biopsy.reduce(made, ["biopsy", "run", "{}", "--onnxrt"], tmp_path / "r.onnx")
+    assert "what fails is no node, but opset 17, IR version 99" in raised.value.message

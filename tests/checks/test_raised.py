@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -177,3 +178,24 @@ if __name__ == "__main__":
     found = death(ran(code, tmp_path).stderr, scripts=("check.py",))
     assert found is not None
     assert [one.kind for one in found.chain] == ["KeyError", "KeyError"]
+
+
+def test_exceptions_that_python_ignores_at_its_end_are_not_what_it_died_of() -> None:
+    ignored = printed((SCRIPT, "__del__", "self.close()"), says="TypeError: 'NoneType' object is not callable")
+    found = death(f"{printed(MAIN, COMPARE)}Exception ignored in: <function A.__del__ at 0x7f00>\n{ignored}")
+    assert found is not None
+    assert [one.kind for one in found.chain] == ["ValueError"]
+
+
+def test_a_thread_that_dies_last_is_how_it_ended() -> None:
+    thread = printed(("/usr/lib/python3.11/threading.py", "_bootstrap_inner", "self.run()"), COMPARE)
+    found = death(f"Exception in thread Thread-1 (work):\n{thread}")
+    assert found is not None
+    assert found.chain == (Raised("ValueError", "compare", "assert close(a, b)"),)
+
+
+@pytest.mark.parametrize("piece", ["Traceback (most recent call last):\n", "  | ", "+-", '  File "x', " ", "a.", "~^ "])
+def test_no_output_takes_long(piece: str) -> None:
+    started = time.process_time()
+    death(piece * (65_536 // len(piece)))
+    assert time.process_time() - started < 3

@@ -93,6 +93,8 @@ def test_a_result_that_fails_again_only_now_and_then_is_a_result(reducer) -> Non
     def fails(model: onnx.ModelProto) -> bool:
         nonlocal count
         count += 1
+        if names(model) == [""]:
+            return False  # the Identity model
         return names(model) == ["n0"] and count % 4 == 0 if len(model.graph.node) == 1 and count > 5 else True
 
     reducer(chain(2), fails, listener=told.append)

@@ -94,4 +94,11 @@ def _by_signature(evidence: Evidence, rules: Rules, reference: Signature | None)
     found = signature_of(evidence)
     if reference is None or same_failure(found, reference, rules.match):
         return Outcome.REPRODUCES, str(found)
-    return Outcome.OTHER_FAILURE, str(found)
+    return Outcome.OTHER_FAILURE, _in_words(found, reference, rules.match)
+
+
+def _in_words(found: Signature, reference: Signature, match: Match) -> str:
+    """Another failure in words, with what it says at its end where only that makes it another one."""
+    if match in {"message", "exact"} and same_failure(found, reference, "auto") and str(found.words):
+        return f"{found}: {found.words}"
+    return str(found)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 _LONGEST = 20_000
 _LONGEST_MEANING = 400
+_MOST_NESTED = 50
 _LONGEST_EXACT = 4_000
 
 
@@ -88,10 +89,10 @@ _NO_CODE_AFTER = re.compile(
 _CODE = re.compile(
     r"(?P<before>\b\w+\s+)?"
     r"(?P<name>\b(?i:(?:\w*error|err|errno|status|code|hresult|exit|signal|exception|fault|cuda\w*|cudnn\w*|cublas\w*)"
-    r"(?:\(\))?(?:\s+(?:code|no\.?|number|status|value|error|failure|returned|failed with))*))"
+    r"(?:\(\))?(?:\s+(?:code|no\.?|number|status|value|error|failure|returned|failed with)){0,3}))"
     r"(?P<between>\s*(?:[=:#]|\()?\s*)"
     r"(?P<code>-?(?:0[xX][0-9a-fA-F]+|[A-Z]{0,3}\d{1,10}))"
-    r"(?!\w|\.\d|[%*/x,]\d|%|\s*(?:/|of \d)|\s*(?:ulps?|elements?|outputs?|values?|tensors?|nodes?)\b)"
+    r"(?!\w|\.\d|[%*/x,]\d|%|\s*(?:[/<>]|of \d|is |exceeds)|\s*(?:ulps?|elements?|outputs?|values?|tensors?|nodes?)\b)"
 )
 _HRESULT = re.compile(r"(?<!at )(?<!address )\b0[xX][89a-fA-FC][0-9a-fA-F]{7}\b")
 _KIND = re.compile(
@@ -100,8 +101,8 @@ _KIND = re.compile(
     r"|STATUS)(?:_[A-Z0-9_]+)?\b"
 )
 _TYPE = re.compile(
-    r"(?:tensor|seq|optional|sequence)?\(?(?:b?float\d*|double|half|bool(?:ean)?|u?int\d*|string|complex\d+|[fiub]f?\d+"
-    r"|fp\d+|float\d+e\dm\d\w*)\)?",
+    r"(?:tensor|seq|optional|sequence)?\(?(?:b?float\d*|double|half|bool(?:ean)?|u?int\d*|string|complex\d+"
+    r"|(?:bf|fp|[fiu])(?:8|16|32|64)|float\d+e\dm\d\w*)\)?",
     re.IGNORECASE,
 )
 _PHRASE = re.compile(r"\b[a-z]{2,} (?:_,? )*(?:an? )?[a-z]{2,}\b")
@@ -114,9 +115,9 @@ _GROUPS = re.compile(
 )
 _WORDS = re.compile(
     r"0[xX][0-9a-fA-F]+"  # addresses
-    r"|\S+\.onnx\b"
+    r"|(?<![\w.~+-])[\w.~+-]+\.onnx\b"
     r"|/[\w./+-]+"  # paths, and names with slashes
-    r"|(?<!\w)(?<!::)[A-Za-z_][\w.]*\d[\w.]*(?![\w.]|::)"  # names with numbers in them
+    r"|(?<![\w.])(?<!::)[A-Za-z_][\w.]*\d[\w.]*(?![\w.]|::)"  # names with numbers in them
     r"|[-+]?\d[\d.,x*e+-]*"  # numbers and shapes
 )
 _SEVERAL = re.compile(r"_(?:[\s,;x*]*_(?!\w))+")
@@ -131,9 +132,10 @@ def normalised(text: str) -> str:
     """
     text = _CODE.sub(_with_code, text[:_LONGEST])
     text = _KIND.sub(_keep, _HRESULT.sub(_keep, text))
-    before = ""
-    while text != before:  # brackets stand in brackets: a matrix is as many lists as it has rows
+    for _ in range(_MOST_NESTED):  # brackets stand in brackets: a matrix is as many lists as it has rows
         before, text = text, _GROUPS.sub(_group, text)
+        if text == before:
+            break
     text = _SEVERAL.sub("_", _WORDS.sub(_word, text))
     return " ".join(text.translate(_BACK).split())[:_LONGEST_MEANING]
 
@@ -153,7 +155,7 @@ def _group(found: re.Match[str]) -> str:
     """What becomes of something in quotes or brackets: nothing but its place, unless it is words that mean a kind."""
     inside = found[found.lastgroup or 0]
     opening, closing = found[0][0].translate(_KEPT), found[0][-1].translate(_KEPT)
-    if any(ord(letter) >= _SHIFT for letter in inside) or _TYPE.fullmatch(inside):
+    if any(ord(letter) in _BACK for letter in inside) or _TYPE.fullmatch(inside):
         kept = inside.translate(_KEPT) if _TYPE.fullmatch(inside) else _WORDS.sub(_word, inside)
         return f"{opening}{kept}{closing}"
     if found.lastgroup in {"quoted", "double", "ticked"}:
@@ -195,4 +197,4 @@ def _without_path(text: str, candidate: str, instead: str) -> str:
     name = candidate.rpartition("/")[2]
     if not name:
         return text
-    return re.sub(rf"(?<![\w./-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)
+    return re.sub(rf"(?<![\w./~+-])(?:[\w.~+-]*/)*{re.escape(name)}(?![\w-])", instead, text)

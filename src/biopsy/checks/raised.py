@@ -49,17 +49,19 @@ class _Block:
     message: list[str] = field(default_factory=list)
 
 
+_LONGEST_LINE = 2_000
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\]8;[^\x1b\x07]*(?:\x1b\\|\x07)")
 _HEADER = re.compile(r".*Traceback \(most recent call last\):\s*")
 _FRAME = re.compile(r'\s+File "(?P<file>.*)", line (?P<number>\d+)(?:, in (?P<function>.*\S))?\s*')
 _EXCEPTION = re.compile(r"(?P<kind>[^\W\d][\w.<>]*)(?P<says>:.*)?")
+_IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b.*")
 _CARETS = re.compile(r"[\s~^]*")
 _CONNECTION = re.compile(
     r"\s*(?:During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception):\s*"
 )
 _EDGE_OF_PART = re.compile(r"\s*(?P<opens>\+-)?\+-{4,}(?: (?P<part>\d+|\.\.\.) -{4,})?\s*")
-_MARGIN = re.compile(r"\s*(?:\|(?: |$)|\+ (?=Exception Group Traceback))")
+_MARGIN = re.compile(r"^\s*(?:\|(?: |$)|\+ (?=Exception Group Traceback))")
 _NOT_THE_USERS = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|python\d+\.zip|^<(?!string>)"
 )
@@ -76,7 +78,8 @@ def death_in(text: str, status: int, scripts: Sequence[str]) -> Death | None:
     What follows a traceback is taken for lines of its message where nobody can have caught the exception, or where it
     looks like them. Otherwise the program has gone on after it had printed it.
     """
-    blocks = _last_chain(list(_blocks(_COLOUR.sub("", text).splitlines())))
+    lines = [line[:_LONGEST_LINE] for line in _COLOUR.sub("", text).splitlines()]
+    blocks = _last_chain(list(_blocks(lines)))
     main = [block for block in blocks if not block.is_part]
     if not main:
         return None
@@ -120,7 +123,7 @@ def _last_chain(blocks: Sequence[_Block]) -> Sequence[_Block]:
 def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
     """Every exception that was printed with its traceback, or as a part of a group, in order."""
     block: _Block | None = None
-    depth, follows, part_begins = 0, False, False
+    depth, follows, part_begins, ignored = 0, False, False, False
     for printed in lines:
         edge = _EDGE_OF_PART.fullmatch(printed)
         if edge is not None and (depth or edge["opens"]):
@@ -129,7 +132,12 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             depth += bool(edge["opens"]) - (edge["part"] is None)
             continue
         line = _MARGIN.sub("", printed, count=1)
-        if _CONNECTION.fullmatch(line):
+        if _IGNORED.fullmatch(line):  # at the end of the program, after what it died of
+            yield from _complete(block)
+            block, ignored = None, True
+        elif ignored:
+            continue
+        elif _CONNECTION.fullmatch(line):
             yield from _complete(block)
             block, follows = None, True
         elif _HEADER.fullmatch(line) or (part_begins and line.strip()) or _opens_syntax_error(block, line):

@@ -6,9 +6,10 @@ kind of failure is part of what has to be reproduced.
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, Literal
 
 from biopsy.checks.message import Message, message_of
@@ -19,6 +20,9 @@ Match = Literal["any", "status", "auto", "message", "exact"]
 """How much of a signature must agree: nothing (any failure counts); status or signal and what the check reported of
 itself; where it reported nothing, the Python exception that it died of too; the meaning of the last line too; what it
 says to the letter, and the names of the outputs too."""
+
+_PLACE = re.compile(r"Exception from \S+:\d+:\s*")
+"""Lines in messages of OpenVINO that name a place in its own source."""
 
 _NOTHING = Message()
 _LOOKED_AT = 1 << 16
@@ -71,21 +75,38 @@ class Signature:
     def from_json(cls, found: Mapping[str, Any]) -> Signature:
         """The signature of such values; what another version wrote and this one does not know is left out.
 
-        Raises KeyError or TypeError for values that are none.
+        Raises ValueError for values that are none.
         """
-        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
-        for name in ("message", "words"):
-            if name in known:
-                known[name] = _message_from(known[name])
-        for name in ("raised", "parts"):
-            known[name] = tuple(Raised(**one) for one in known.get(name, ()))
-        for name in ("outputs", "kinds"):
-            known[name] = tuple(known.get(name, ()))
-        return cls(**known)
+        try:
+            known = {field.name: _READ.get(field.name, _same)(found[field.name]) for field in _fields_in(found)}
+            return cls(**known)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"no signature: {error}") from error
+
+
+def _fields_in(found: Mapping[str, Any]) -> list[Field[Any]]:
+    return [field for field in fields(Signature) if field.name in found]
+
+
+def _same(value: Any) -> Any:
+    if not isinstance(value, str | int | bool):
+        raise TypeError(f"a value of a wrong type ({type(value).__name__})")
+    return value
 
 
 def _message_from(found: Mapping[str, Any]) -> Message:
     return Message(found["meaning"], tuple(found["items"]), found["exact"])
+
+
+def _raised_from(found: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
+    return tuple(Raised(one["kind"], one["function"], one["line"]) for one in found)
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "message": _message_from, "words": _message_from, "raised": _raised_from, "parts": _raised_from, "outputs": tuple,
+    "kinds": tuple,
+}  # fmt: skip
+"""How fields that are no plain values are read."""
 
 
 def signature_of(evidence: Evidence) -> Signature:
@@ -118,7 +139,7 @@ def _last_words(text: str, death: Death | None) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if death is None:
         return lines[-1] if lines else ""
-    said = [line for line in death.message.splitlines() if line.strip()]
+    said = [line for line in death.message.splitlines() if line.strip() and not _PLACE.fullmatch(line)]
     listed = [line for line in said[2:] if line.lstrip().startswith("-- ")]
     last = [] if death.certain or len(said) < 3 or listed else said[-1:]
     return "\n".join([f"{death.chain[-1].kind}: {' '.join(said[:2])}", *listed, *last])

@@ -32,16 +32,21 @@ def _shown(signature: Signature) -> str:
 
 def doubt(original: Signature, result: Signature) -> str:
     """What a person should know of such a result, and the options that tell the two failures apart."""
-    match = "message" if same_failure(original, result, "auto") else "auto"
-    regex = _particular(original, result)
-    named = f"; --fail-regex {shlex.quote(regex)} names the one you are after" if regex else ""
     return (
         "the result has the status of the original, but what they print at their end differs. It may be another"
         " failure:\n"
         f"  original   {_shown(original)}\n"
         f"  result     {_shown(result)}\n"
-        f"  --match {match} tells them apart{named}"
+        f"  {telling_apart(original, result)}"
     )
+
+
+def telling_apart(original: Signature, other: Signature) -> str:
+    """The options that tell two failures apart that have the same status."""
+    match = "message" if same_failure(original, other, "auto") else "auto"
+    regex = _particular(original, other)
+    named = f"; --fail-regex {shlex.quote(regex)} names the one you are after" if regex else ""
+    return f"--match {match} tells them apart{named}"
 
 
 def _particular(original: Signature, result: Signature) -> str:

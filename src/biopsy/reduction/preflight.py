@@ -8,8 +8,9 @@ from dataclasses import replace
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.model.identity import identity_of
+from biopsy.model.identity import identity_bytes, identity_of
 from biopsy.reduction.driver import Driver
+from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.rounding import weigh_original
 from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import Trial
@@ -50,7 +51,18 @@ def _remembered_signature(driver: Driver) -> Signature | None:
     """The signature that an interrupted reduction was after: it must stay the same one."""
     journal = driver.trials.journal
     noted = journal.noted("signature") if journal is not None else None
-    return None if noted is None else Signature.from_json(json.loads(noted))
+    if journal is None or noted is None:
+        return None
+    try:
+        return Signature.from_json(json.loads(noted))
+    except ValueError as error:
+        from biopsy.checks.journal import FRESH
+
+        raise errors.UsageError(
+            f"the journal {journal.path} does not tell which failure it is about: {error}",
+            kept="the journal, as it is",
+            next_steps=[FRESH],
+        ) from error
 
 
 def _described(signature: Signature, judged: Judged) -> str:
@@ -104,7 +116,7 @@ def _try_identity(driver: Driver, trial: Trial) -> None:
     else:
         return
     if not driver.allow_vacuous:
-        raise _fails_on_anything(driver, trial, judged)
+        raise _fails_on_anything(driver, judged)
     driver.listener(
         events.Remark(
             "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
@@ -114,16 +126,39 @@ def _try_identity(driver: Driver, trial: Trial) -> None:
     )
 
 
-def _fails_on_anything(driver: Driver, trial: Trial, judged: Judged) -> errors.CheckError:
+def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     name = driver.problem.index.path or driver.workspace.candidate
+    assert driver.reference is not None
+    found = signature_of(judged.evidence)
+    ends = last_words(driver.reference, found, driver.trials.rules)
+    shown = f"\n  original   {ends[0]}\n  Identity   {ends[1]}" if ends else ""
+    shown += _what_all_have(driver)
     return errors.CheckError(
-        "a model of one Identity node fails this check in the same way: the check fails on anything, and a reduction"
-        f" would say nothing.\n  tried   {driver.check.line(name)}\n  found   {judged.reason}, for both models",
+        f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
+        f" and a reduction would say nothing.\n  tried   {driver.check.line(name)}{shown}",
         kept="nothing was written",
         next_steps=[
+            *([telling_apart(driver.reference, found)] if ends else []),
             "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
-            "does it die before it looks at the model? --fail-regex or --fail-code name the failure that you are after",
+            "does it die before it compares, or of names of inputs that only the original has? Let it ask the model for"
+            " them (session.get_inputs()); --fail-regex or --fail-code name the failure that you are after",
             "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
             "--allow-vacuous-check    goes on all the same",
         ],
+    )
+
+
+def _what_all_have(driver: Driver) -> str:
+    """Where a plainer Identity model passes: what makes all models fail that are like the original; else nothing."""
+    index = driver.problem.index
+    plain = Trial([identity_bytes()], 1, "identity", "a one-node Identity model of opset 17")
+    try:
+        passes = driver.trials.again(plain).outcome is Outcome.PASSES
+    except errors.CheckError:
+        return ""
+    if not passes:
+        return ""
+    return (
+        "\n  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, but"
+        f" opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
     )
