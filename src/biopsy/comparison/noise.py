@@ -141,7 +141,7 @@ def explained_by(ratio: float) -> str | None:
 
 
 def perturbed_feed(feed: Feed, seed: int) -> dict[str, Array]:
-    """Inputs in which every floating-point number is changed by some roundings of its type, in float64 or better.
+    """Inputs in which every floating-point number is changed by some roundings of its type, which stays the same.
 
     What such a change turns over, as the index of the greatest of two nearly equal numbers, a rounding may turn over.
     """
@@ -150,7 +150,10 @@ def perturbed_feed(feed: Feed, seed: int) -> dict[str, Array]:
     for name, value in feed.items():
         roundoff = similarity.unit_roundoff(value.dtype) if not metrics.is_text(value) else 0.0
         wide = metrics.numeric(value).astype(np.float64) if roundoff and value.dtype.kind != "c" else None
-        found[name] = value if wide is None else wide * (1 + DEFAULT_RATIO * roundoff * rng.uniform(-1, 1, wide.shape))
+        if wide is not None:
+            wide *= 1 + DEFAULT_RATIO * roundoff * rng.uniform(-1, 1, wide.shape)
+        with np.errstate(over="ignore"):
+            found[name] = value if wide is None else wide.astype(value.dtype)
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from biopsy.comparison import metrics
 from biopsy.comparison.mismatch import Rounding
-from biopsy.comparison.mismatch_size import quantum_of
+from biopsy.comparison.mismatch_size import common_quantum, quantum_of
 from biopsy.comparison.noise import NoiseComparison, compare_noise
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
@@ -121,7 +121,7 @@ class _Turning:
         self._exact = exact
         self._apart = metrics.errors_between(actual, expected).absolute
         self._open = self._apart > 0
-        self._discrete = quantum_of(exact) is not None and quantum_of(expected) is not None
+        self._discrete = quantum_of(exact) is not None and common_quantum(actual, expected) is not None
         self._greatest = self._mean_square = 0.0
 
     def see(self, values: Array) -> None:
