@@ -13,6 +13,7 @@ from biopsy.checks.message import normalised
 from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.checks.signature import Signature, same_failure, signature_of
 from biopsy.checks.verdict import VerdictFile
+from biopsy.comparison.mismatch import Mismatch, kind_of
 
 CRASH = Evidence(-11)
 EXIT_1 = Evidence(1, b"something is wrong\n")
@@ -121,3 +122,15 @@ def test_a_hang_is_the_failure_only_if_the_original_hangs() -> None:
     assert outcome(hang, EXIT_1) is Outcome.TIMED_OUT
     assert outcome(hang, hang) is Outcome.REPRODUCES
     assert outcome(EXIT_1, hang) is Outcome.OTHER_FAILURE
+
+
+def test_a_candidate_must_show_the_kind_of_the_original_among_its_own() -> None:
+    beyond, odd = Mismatch(output="y"), Mismatch(output="y", kind="not-finite-mismatch")
+
+    def failure(*found: Mismatch) -> Evidence:
+        return Evidence(1, verdict=VerdictFile("fails", "onnxrt", "compare", kind_of(found), mismatches=found))
+
+    assert outcome(failure(odd, beyond), reference=failure(beyond)) is Outcome.REPRODUCES
+    assert outcome(failure(odd), reference=failure(beyond)) is Outcome.OTHER_FAILURE
+    assert outcome(failure(beyond), reference=failure(odd)) is Outcome.OTHER_FAILURE
+    assert outcome(failure(beyond), reference=failure(odd, beyond)) is Outcome.OTHER_FAILURE

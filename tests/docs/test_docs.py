@@ -3,6 +3,7 @@
 See ``support.pages`` for the conventions that pages follow.
 """
 
+import argparse
 import dataclasses
 import importlib.util
 import inspect
@@ -121,7 +122,8 @@ def test_every_option_of_a_command_stands_in_its_section(words: str) -> None:
     described = section(REFERENCE / "commands.md", f"## biopsy {words}")
     if "The same as" in described:
         return
-    for action in generator().parser_of(words)._actions:
+    actions = generator().parser_of(words)._actions
+    for action in (action for action in actions if action.help != argparse.SUPPRESS):
         for option in action.option_strings:
             assert f"`{option}" in described, f"{command.module} has {option}"
 

@@ -159,7 +159,7 @@ _VARYING = (
 
 def normalised(line: str) -> str:
     """A line without what varies from run to run and from machine to machine."""
-    if re.match(r"[ |]*(absolute|relative|errors|passes|actual|expected) ", line):
+    if re.match(r"[ |]*(absolute|relative|errors?|passes|actual|expected) ", line):
         line = re.sub(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?", "#", re.sub(r"\[[\d, ]*\]", "[#]", line))
     for pattern, instead in _VARYING:
         line = re.sub(pattern, instead, line)

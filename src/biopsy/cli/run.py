@@ -115,7 +115,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     golden = golden_values(args.load_outputs or ())
     model = model_of(args)
     inputs = inputs_of(args)
-    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
+    feeder = _Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}
     require_known_names(args, model, spoken)
@@ -131,8 +131,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if verdict.is_wanted():
         from biopsy.cli.run_mismatch import Arbiter, sized
 
-        rerun = partial(_rerun, model=model, args=args, console=console)
-        findings = sized(findings, pairs, Arbiter(rerun, feeder) if args.tell_rounding else None)
+        rerun = partial(_rerun, model=model, feeder=feeder, args=args, console=console)
+        findings = sized(findings, pairs, Arbiter(rerun) if args.tell_rounding else None)
     status = _conclude(findings, console)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
@@ -147,7 +147,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _run_all(
     engines: Sequence[Engine],
     model: ModelInput,
-    feeder: Feeder,
+    feeder: _Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -169,7 +169,7 @@ def _run_one(
     engine: Engine,
     number: int,
     model: ModelInput,
-    feeder: Feeder,
+    feeder: _Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -206,7 +206,7 @@ def _recorder(
     return Recorder(model, own_outputs(args), engines, limit, save_to, tolerances_of(args)[0], console)
 
 
-class Feeder:
+class _Feeder:
     """The inputs of a run: settled once, by the first engine that builds, then the same for all.
 
     ``vet`` raises if the golden values cannot be those of these inputs.
@@ -236,14 +236,6 @@ class Feeder:
 
                 write_feeds(self._save_to, self._settled)
         return self._settled
-
-    def perturbed(self, seed: int) -> Feeder:
-        """The same inputs, once settled, changed as rounding may change them."""
-        from biopsy.comparison.noise import perturbed_feed
-
-        other = copy(self)
-        other._settled = [perturbed_feed(feed, seed + number) for number, feed in enumerate(self._settled or ())]
-        return other
 
     def _tell(self, found: Feeds) -> None:
         if found.made_up:
@@ -337,26 +329,22 @@ def _compare(
 def _noise(
     done: Sequence[RunnerResult],
     model: ModelInput,
-    feeder: Feeder,
+    feeder: _Feeder,
     ratios: Mapping[str, float],
     args: argparse.Namespace,
     console: Console,
 ) -> list[NoiseReport]:
     from biopsy.cli.run_noise import judge_noise
 
-    return judge_noise(done, partial(_rerun, model=model, feeder=feeder, args=args, console=console), ratios, console)
+    def run(engine: Engine) -> RunnerResult:
+        recorder = _recorder(model, [engine], None, args, console)
+        result = _run_one(engine, 0, model, feeder, recorder, args, console).result
+        if recorder is not None:
+            recorder.finish()
+        assert result is not None
+        return result
 
-
-def _rerun(
-    engine: Engine, model: ModelInput, feeder: Feeder, args: argparse.Namespace, console: Console
-) -> RunnerResult:
-    """What another engine gives on the model and the inputs of this command. Raises EngineFailure."""
-    recorder = _recorder(model, [engine], None, args, console)
-    result = _run_one(engine, 0, model, feeder, recorder, args, console).result
-    if recorder is not None:
-        recorder.finish()
-    assert result is not None
-    return result
+    return judge_noise(done, run, ratios, console)
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
@@ -366,6 +354,29 @@ def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[st
     found = [(result.runner, odd) for result in done for odd in not_finite(result)]
     show_not_finite(found, console)
     return found
+
+
+def _rerun(
+    engine: Engine,
+    seed: int | None = None,
+    *,
+    model: ModelInput,
+    feeder: _Feeder,
+    args: argparse.Namespace,
+    console: Console,
+) -> RunnerResult:
+    """What another engine gives on the same inputs, changed by some roundings if a ``seed`` is given."""
+    from biopsy.comparison.rounding import perturbed_feed
+
+    source = copy(feeder)
+    if seed is not None:
+        source._settled = [perturbed_feed(feed, seed + number) for number, feed in enumerate(feeder._settled or ())]
+    recorder = _recorder(model, [engine], None, args, console)
+    result = _run_one(engine, 0, model, source, recorder, args, console).result
+    if recorder is not None:
+        recorder.finish()
+    assert result is not None
+    return result
 
 
 # The verdict

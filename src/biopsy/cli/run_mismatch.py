@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -17,7 +16,7 @@ from biopsy.engines.registry import create
 from biopsy.tensors.results import RunnerResult, release
 
 if TYPE_CHECKING:
-    from biopsy.cli.run import Feeder, Findings
+    from biopsy.cli.run import Findings
 
 Pair = tuple[RunnerResult, RunnerResult]
 """What an engine gave, and what was expected of it."""
@@ -31,18 +30,17 @@ _PERTURBED = 4
 class Arbiter:
     """Tells by runs in float64 whether a mismatch is only rounding.
 
-    ``rerun`` runs another engine on the same model, on the inputs of the feeder that it is given.
+    ``rerun`` runs another engine on the same model and inputs; given a seed, on inputs changed by some roundings.
     """
 
-    def __init__(self, rerun: Callable[..., RunnerResult], feeder: Feeder) -> None:
+    def __init__(self, rerun: Callable[..., RunnerResult]) -> None:
         self._rerun = rerun
-        self._feeder = feeder
 
     def judge(self, pair: Pair, compared: RunComparison) -> Rounding:
         """Whether rounding explains what differs; "unknown" where float64 cannot run, or not on all that differs."""
         names = {output.name for _, output in compared.failures}
         try:
-            exact, plain = yardsticks(partial(self._rerun, feeder=self._feeder))
+            exact, plain = yardsticks(self._rerun)
             actual, expected, plain, exact = (only(side, names) for side in (*pair, plain, exact))
             return explained(actual, expected, plain, exact, self._perturbed)
         except errors.BiopsyError as error:
@@ -50,7 +48,7 @@ class Arbiter:
 
     def _perturbed(self) -> Iterator[RunnerResult]:
         for seed in range(_PERTURBED):
-            yield self._rerun(create(EXACT), feeder=self._feeder.perturbed(seed))
+            yield self._rerun(create(EXACT), seed)
 
 
 def sized(found: Findings, pairs: Sequence[Pair], arbiter: Arbiter | None) -> Findings:

@@ -30,16 +30,11 @@ def judge_noise(
     """Judge every engine's outputs. Raises CannotCompare if there is nothing to measure them by."""
     if not suspects:
         return []
-    exact, plain = yardsticks(run)
+    exact, plain = _first_of([EXACT], run), _first_of(PLAIN, run)
     reports = [compare_noise(suspect, plain, exact, ratios) for suspect in suspects]
     for report in reports:
         _show(report, console)
     return reports
-
-
-def yardsticks(run: Run) -> tuple[RunnerResult, RunnerResult]:
-    """The exact values and those of plain float32. Raises CannotCompare if there is nothing to measure by."""
-    return _first_of([EXACT], run), _first_of(PLAIN, run)
 
 
 def _first_of(specs: Sequence[str], run: Run) -> RunnerResult:
@@ -70,3 +65,8 @@ def _show(report: NoiseReport, console: Console) -> None:
     if len(passing) > shown:
         console.note(f"  {len(passing)} outputs have no more error than rounding explains (-v shows them)")
     console.note("")
+
+
+def yardsticks(run: Run) -> tuple[RunnerResult, RunnerResult]:
+    """The exact values and those of plain float32. Raises CannotCompare if there is nothing to measure by."""
+    return _first_of([EXACT], run), _first_of(PLAIN, run)

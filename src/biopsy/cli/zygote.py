@@ -65,6 +65,7 @@ def _load_code(names: set[str]) -> None:
     """Import everything that a check uses, and pay what the first session of an engine costs."""
     import biopsy.cli.console
     import biopsy.cli.run_building
+    import biopsy.cli.run_mismatch
     import biopsy.cli.run_report
     import biopsy.cli.run_settings
     import biopsy.comparison.compare

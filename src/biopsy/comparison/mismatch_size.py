@@ -18,6 +18,7 @@ _FEW_VALUES = 256
 
 _FIRST_LOOK = 4096
 _OFF_GRID = 1e-3
+_SAME_GRID = 1e-2
 
 
 def mismatches_of(output: OutputComparison, actual: Array, expected: Array) -> tuple[Mismatch, ...]:
@@ -38,6 +39,17 @@ def kinds_of(output: OutputComparison) -> tuple[Kind, ...]:
         return ("mismatch",)
     more = measured.mismatching > measured.broken or any(not one.passed for one in output.judged)
     return ("not-finite-mismatch", "mismatch") if more else ("not-finite-mismatch",)
+
+
+def common_quantum(actual: Array, expected: Array) -> float | None:
+    """The distance between neighbouring values of two discrete tensors; None if one is continuous, or on another grid.
+
+    What was multiplied by some factor is no step: it is measured as any other error.
+    """
+    sides = quantum_of(actual), quantum_of(expected)
+    if sides[0] is None or sides[1] is None:
+        return None
+    return sides[1] if abs(sides[0] - sides[1]) <= _SAME_GRID * sides[1] else None
 
 
 def quantum_of(values: Array) -> float | None:
@@ -64,7 +76,7 @@ def _is_whole(values: Array) -> bool:
     finite = values[np.isfinite(values)]
     if finite.size < 2 or not bool((finite == np.rint(finite)).all()):
         return False
-    return bool(np.abs(finite).max() < 2.0**22 and finite.any())
+    return bool(finite.any()) and float(np.abs(finite).max()) < 2.0**22
 
 
 def _step(distinct: Floats, elements: int) -> float | None:
@@ -107,7 +119,7 @@ def _measured(output: OutputComparison, actual: Array, expected: Array) -> Misma
         expected=None if worst is None else _real(worst.expected),
         times_tolerance=_finite_or_none(_times_tolerance(output, errors, wrong)),
         times_rounding=_times_rounding(actual, expected, errors, finite),
-        quantum=quantum_of(expected) if actual.dtype.kind == expected.dtype.kind else None,
+        quantum=common_quantum(actual, expected),
         passing_atol=measured.passing_atol,
     )
 

@@ -17,7 +17,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
 from biopsy.comparison.metrics import Element, Floats
-from biopsy.tensors.results import Array, Feed, RunnerResult, release
+from biopsy.tensors.results import Array, RunnerResult, release
 
 Verdict: TypeAlias = Literal["rounding", "bug"]
 
@@ -138,20 +138,6 @@ def judge_noise(
 def explained_by(ratio: float) -> str | None:
     """The narrower type whose rounding would err so much; None if it is more than any would, or float32's."""
     return next((name for name, times in NARROWER if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times), None)
-
-
-def perturbed_feed(feed: Feed, seed: int) -> dict[str, Array]:
-    """Inputs in which every floating-point number is changed by some roundings of its type, in float64 or better.
-
-    What such a change turns over, as the index of the greatest of two nearly equal numbers, a rounding may turn over.
-    """
-    rng = np.random.default_rng(seed)
-    found = {}
-    for name, value in feed.items():
-        roundoff = similarity.unit_roundoff(value.dtype) if not metrics.is_text(value) else 0.0
-        wide = metrics.numeric(value).astype(np.float64) if roundoff and value.dtype.kind != "c" else None
-        found[name] = value if wide is None else wide * (1 + DEFAULT_RATIO * roundoff * rng.uniform(-1, 1, wide.shape))
-    return found
 
 
 def _finite(array: Array) -> metrics.Bools:

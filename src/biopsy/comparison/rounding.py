@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.comparison import metrics
+from biopsy.comparison import metrics, similarity
 from biopsy.comparison.mismatch import Rounding
-from biopsy.comparison.mismatch_size import quantum_of
-from biopsy.comparison.noise import NoiseComparison, compare_noise
+from biopsy.comparison.mismatch_size import common_quantum, quantum_of
+from biopsy.comparison.noise import DEFAULT_RATIO, NoiseComparison, compare_noise
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"
@@ -41,6 +41,9 @@ def explained(
     Raises CannotCompare if the runs have no output in common.
     """
     reports = [compare_noise(side, plain, exact) for side in (actual, expected, _difference(actual, expected, exact))]
+    verdicts: set[str] = {output.verdict for report in reports for output in report.outputs}
+    if "unknown" in verdicts:
+        return Rounding("unknown", reason="plain float32 or float64 gives nothing to judge by")
     missing = sorted({name for report in reports for name in report.only_suspect})
     sides = list(zip(*(report.outputs for report in reports), strict=True))
     times = _times(max((min(max(one.ratio, other.ratio), apart.ratio) for one, other, apart in sides), default=0.0))
@@ -51,6 +54,23 @@ def explained(
         return Rounding("unknown", reason=f"{missing[0]!r} has no value in float64")
     alike = any(not (one.passed and other.passed) for one, other, apart in sides if apart.passed)
     return Rounding("rounding", None if unexplained else times, WRONG_ALIKE if alike else "")
+
+
+def perturbed_feed(feed: Feed, seed: int) -> dict[str, Array]:
+    """Inputs in which every floating-point number is changed by some roundings of its type, which stays the same.
+
+    What such a change turns over, as the index of the greatest of two nearly equal numbers, a rounding may turn over.
+    """
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, value in feed.items():
+        roundoff = similarity.unit_roundoff(value.dtype) if not metrics.is_text(value) else 0.0
+        wide = metrics.numeric(value).astype(np.float64) if roundoff and value.dtype.kind != "c" else None
+        if wide is not None:
+            wide *= 1 + DEFAULT_RATIO * roundoff * rng.uniform(-1, 1, wide.shape)
+        with np.errstate(over="ignore"):
+            found[name] = value if wide is None else wide.astype(value.dtype)
+    return found
 
 
 def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:
@@ -121,7 +141,7 @@ class _Turning:
         self._exact = exact
         self._apart = metrics.errors_between(actual, expected).absolute
         self._open = self._apart > 0
-        self._discrete = quantum_of(exact) is not None and quantum_of(expected) is not None
+        self._discrete = quantum_of(exact) is not None and common_quantum(actual, expected) is not None
         self._greatest = self._mean_square = 0.0
 
     def see(self, values: Array) -> None:

@@ -74,9 +74,11 @@ def _asked(driver: Driver, trial: Trial) -> Rounding | None:
 
 def _only_rounding(found: tuple[Mismatch, ...], rounding: Rounding) -> str:
     worst = worst_of(found)
-    times = "" if rounding.times is None else f": {rounding.times:.3g} times the error of plain float32"
+    times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
     passing = None if worst is None else worst.passing_atol
     advice = "" if worst is None or passing is None else f" --atol {worst.output}:{passing:g} would pass."
+    more = f" ({rounding.reason})" if rounding.reason else ""
     return (
-        f"the original's error is only rounding{times}.{advice} The result will show where roundings differ, and no bug"
+        f"the original's error is only rounding{times}{more}.{advice} The result will show where engines round"
+        " differently, and no bug"
     )

@@ -1,0 +1,113 @@
+"""Whether rounding explains a difference: by both sides, by the difference itself, and behind a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from biopsy.comparison.rounding import WRONG_ALIKE, explained, only, perturbed_feed
+from biopsy.tensors.results import Array, Iteration, RunnerResult
+
+RNG = np.random.default_rng(0)
+EXACT = RNG.normal(size=(16, 16))
+PLAIN = (EXACT * (1 + 1e-7 * RNG.uniform(-1, 1, EXACT.shape))).astype(np.float32)
+OTHER = (EXACT * (1 + 2e-7 * RNG.uniform(-1, 1, EXACT.shape))).astype(np.float32)
+WRONG = (EXACT * 1.01).astype(np.float32)
+
+
+def run(name: str, value: Array) -> RunnerResult:
+    return RunnerResult(name, (Iteration({"y": value}),))
+
+
+def none() -> Iterator[RunnerResult]:
+    yield run("exact", EXACT)
+
+
+def verdict(actual: Array, expected: Array) -> str:
+    return explained(run("a", actual), run("b", expected), run("plain", PLAIN), run("exact", EXACT), none).verdict
+
+
+def test_two_sides_that_round_differ_by_rounding() -> None:
+    assert verdict(OTHER, PLAIN) == "rounding"
+
+
+def test_either_side_may_be_wrong() -> None:
+    assert verdict(WRONG, PLAIN) == "bug"
+    assert verdict(PLAIN, WRONG) == "bug"
+
+
+def test_two_sides_that_are_wrong_alike_differ_by_rounding_and_that_is_said() -> None:
+    nearly = np.nextafter(WRONG, np.float32(9))
+    found = explained(run("a", WRONG), run("b", nearly), run("plain", PLAIN), run("exact", EXACT), none)
+    assert (found.verdict, found.reason) == ("rounding", WRONG_ALIKE)
+    assert found.times is not None
+    assert found.times < 10
+
+
+def test_an_output_that_float64_lacks_is_not_known() -> None:
+    two = RunnerResult("a", (Iteration({"y": OTHER, "z": OTHER}),))
+    found = explained(two, two, run("plain", PLAIN), run("exact", EXACT), none)
+    assert found.verdict == "unknown"
+    assert "'z'" in found.reason
+
+
+def flipped(places: int) -> tuple[Array, Array]:
+    exact = np.floor(EXACT * 9)
+    actual = exact.astype(np.float32)
+    actual.reshape(-1)[:places] += 1
+    return actual, exact
+
+
+def test_behind_a_step_what_perturbed_inputs_turn_over_is_rounding() -> None:
+    actual, exact = flipped(2)
+
+    def turning() -> Iterator[RunnerResult]:
+        for place in range(2):
+            changed = exact.copy()
+            changed.reshape(-1)[place] += 1
+            yield run("exact", changed)
+
+    right = run("plain", exact.astype(np.float32))
+    assert explained(run("a", actual), right, right, run("exact", exact), turning).verdict == "rounding"
+    more, _ = flipped(3)
+    assert explained(run("a", more), right, right, run("exact", exact), turning).verdict == "bug"
+
+
+def test_behind_a_step_a_continuous_output_may_differ_by_as_much_as_perturbed_inputs_change_it() -> None:
+    moved = PLAIN.copy()
+    moved[0, :4] += np.float32(0.25)
+
+    def turning() -> Iterator[RunnerResult]:
+        changed = EXACT.copy()
+        changed[3, 5:9] += 0.25
+        yield run("exact", changed)
+
+    right = run("plain", PLAIN)
+    assert explained(run("a", moved), right, right, run("exact", EXACT), turning).verdict == "rounding"
+    assert explained(run("a", moved), right, right, run("exact", EXACT), none).verdict == "bug"
+
+
+def test_perturbed_inputs_are_some_roundings_off_and_nothing_else_changes() -> None:
+    feed = {
+        "f": np.linspace(-3, 3, 100, dtype=np.float32),
+        "h": np.linspace(1, 2, 100, dtype=np.float16),
+        "i": np.arange(5),
+        "s": np.array(["a", "b"]),
+        "n": np.float32([np.nan, np.inf, 0]),
+    }
+    found = perturbed_feed(feed, 1)
+    for name, value in feed.items():
+        assert found[name].dtype == value.dtype
+        assert found[name].shape == value.shape
+    assert 0 < np.abs(found["f"] / feed["f"] - 1).max() < 1e-6
+    assert 0 < np.abs(found["h"] / feed["h"] - 1).max() < 1e-2
+    for name in ("i", "s", "n"):
+        np.testing.assert_array_equal(found[name], feed[name])
+    assert (perturbed_feed(feed, 1)["f"] == found["f"]).all()
+    assert (perturbed_feed(feed, 2)["f"] != found["f"]).any()
+
+
+def test_only_the_outputs_that_are_asked_for_are_kept() -> None:
+    both = RunnerResult("a", (Iteration({"y": OTHER, "z": OTHER}),))
+    assert list(only(both, {"z"}).iterations[0].outputs) == ["z"]
