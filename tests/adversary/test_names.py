@@ -77,6 +77,23 @@ def test_the_check_of_a_reduction_may_only_name_tensors_of_the_original(words: t
     assert f"{words[0]}: there is no output" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("precision", "model.onnx", "--fp16"),
+        ("flags", "model.onnx", "--engine", "onnxrt"),
+        ("build", "model.onnx", "--engine", "onnxrt", "--until", "1"),
+        ("repeat", "--until", "1"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_so_may_the_check_of_any_other_search(command: tuple[str, ...], capsys: Captured):
+    model = "model.onnx" if command[0] == "repeat" else "{}"
+    check = ("--check", "biopsy", "run", model, "--onnxrt", "--reference", "--atol")
+    assert main(["debug", *command, *check, "logit:1"]) == 2
+    assert "--atol: there is no output 'logit'" in capsys.readouterr().err
+
+
 def test_debug_layers_judges_no_tensor_that_is_not_there(capsys: Captured):
     layers = ["debug", "layers", "model.onnx", "--suspect", "onnxrt"]
     assert main([*layers, "--atol", "smu:1"]) == 2

@@ -13,11 +13,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper
 
 from biopsy import errors
+from biopsy.cli.app import main
 from biopsy.comparison.compare import OutputComparison, compare_output, compare_runs, compare_tensors
 from biopsy.comparison.describe import report_lines
 from biopsy.comparison.tolerance import (
@@ -38,6 +41,7 @@ from biopsy.evidence.judge import Judge
 from biopsy.tensors.dtypes import text, text_bytes
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Array, Iteration, RunnerResult
+from support.models import INT64, info, model, save, weight
 
 EXTENDED = (
     "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
@@ -318,3 +322,58 @@ def test_a_file_of_numbers_is_not_of_strings(tmp_path: Path):
 
 def test_arrays_of_numpy_keep_their_shape_as_text():
     assert text(np.array([["a", "b"]], object)).shape == (1, 2)
+
+
+# Through an engine and files
+
+
+def strings(*values: bytes) -> onnx.ModelProto:
+    held = onnx.TensorProto(data_type=onnx.TensorProto.STRING, dims=[1], string_data=values)
+    node = helper.make_node("Constant", [], ["y"], value=held)  # make_tensor would lose zeros at the end
+    return model([node], [], [info("y", (1,), onnx.TensorProto.STRING)])
+
+
+@pytest.mark.parametrize("extension", [".json", ".npz", ".safetensors"])
+def test_a_zero_at_the_end_of_a_string_survives_a_run_and_a_file(
+    extension: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.chdir(tmp_path)
+    save(strings(b"a\0"), Path("zero.onnx"))
+    save(strings(b"a"), Path("plain.onnx"))
+    golden = f"golden{extension}"
+    assert main(["run", "zero.onnx", "--onnxrt", "--save-outputs", golden]) == 0
+    assert main(["run", "zero.onnx", "--onnxrt", "--load-outputs", golden]) == 0
+    assert main(["run", "plain.onnx", "--onnxrt", "--load-outputs", golden]) == 1
+    assert "1 of 1 strings differ" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", ["--onnxrt", "--reference"])
+def test_bytes_that_python_does_not_get_to_see_are_no_failure_of_the_engine(
+    engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path = save(strings(b"\xff\xfe"), tmp_path / "bytes.onnx")
+    assert main(["run", str(path), engine]) == 4
+    assert "strings that are no UTF-8" in capsys.readouterr().err
+
+
+def test_identifiers_of_a_model_are_compared_exactly(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    nodes = [helper.make_node("Add", ["x", "w"], ["ids"])]
+    for name, offset in (("one", 150000), ("other", 150001)):
+        ends = info("x", (1,), INT64), info("ids", (1,), INT64)
+        save(model(nodes, [ends[0]], [ends[1]], [weight("w", offset, dtype="int64")]), tmp_path / f"{name}.onnx")
+    golden = str(tmp_path / "golden.npz")
+    assert main(["run", str(tmp_path / "one.onnx"), "--onnxrt", "--save-outputs", golden]) == 0
+    other = ["run", str(tmp_path / "other.onnx"), "--onnxrt", "--load-outputs", golden]
+    assert main(other) == 1
+    assert "integers are compared exactly by default" in capsys.readouterr().out
+    assert main([*other, "--atol", "1e-3", "--rtol", "1e-2"]) == 1
+    assert main([*other, "--rtol", "ids:1e-5"]) == 0
+    assert main([*other, "--atol", "1"]) == 0
+
+
+def test_outputs_that_are_empty_on_both_sides_conclude_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = save(
+        model([helper.make_node("Neg", ["x"], ["y"])], [info("x", (0, 4))], [info("y", (0, 4))]), tmp_path / "m"
+    )
+    assert main(["run", str(path), "--onnxrt", "--reference"]) == 4
+    assert "PASSED" not in capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_a_missing_input_cannot_be_compared_and_layerwise_inputs_are_hinted_at()
 
 
 def test_an_input_of_an_unknown_type_cannot_be_fed():
-    with pytest.raises(errors.CannotCompare, match="a type that cannot be fed"):
+    with pytest.raises(errors.CannotCompare, match="it cannot be fed here"):
         checked_feed({"x": np.ones(1)}, {"x": None})
 
 

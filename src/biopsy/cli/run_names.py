@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
 from biopsy.model.known_names import may_lack_names
-from biopsy.tensors.containers import fixed_names
+from biopsy.tensors.containers import fixed_names, item_of
 
 if TYPE_CHECKING:
     from biopsy.engines.base import ModelInput
@@ -37,14 +37,21 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
     require_known_outputs(spoken, dict.fromkeys(known))
 
 
-def require_names_of_original(own_run: argparse.Namespace | None, names: Collection[str]) -> None:
-    """Raise DoesNotFit if a check that is ``biopsy run`` speaks of tensors that the original does not have.
+def require_names_of_check(
+    own_run: argparse.Namespace | None, index: ModelIndex, files: Iterable[Path] = (), made_anew: Path | None = None
+) -> None:
+    """Raise DoesNotFit or CannotCompare if a check that is ``biopsy run``, or its inputs, speak of another model.
 
-    For candidates no such name is an error: they lack most tensors. What they have, and what is an input or output of
-    them, is a tensor somewhere in the original.
+    Inside a check no such name is an error: candidates lack most tensors. What they have, and what is an input or
+    output of them, is a tensor somewhere in the original. ``files`` are further inputs, ``made_anew`` a file of inputs
+    that belongs to each candidate.
     """
     if own_run is not None:
-        require_known_outputs(_spoken_of(own_run), names)
+        spoken = _spoken_of(own_run)
+        items = {name for names in spoken.values() for name in names if name and item_of(name, index.ids) is not None}
+        require_known_outputs(spoken, {**index.ids, **dict.fromkeys(items)})
+        files = (*files, *(path for path in own_run.load_inputs or () if path != made_anew))
+    _require_samples_of(index, files)
 
 
 def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
@@ -66,8 +73,8 @@ _SOON_READ = 32_000_000
 """Bytes of a file that is read to see what it holds."""
 
 
-def require_samples_of(index: ModelIndex, files: Sequence[Path]) -> None:
-    """Raise CannotCompare if inputs in these files are of another model than the one to reduce.
+def _require_samples_of(index: ModelIndex, files: Iterable[Path]) -> None:
+    """Raise CannotCompare if inputs in these files are of another model.
 
     They may hold inner tensors of it too. Files that are not there, or are large and not mapped, are left to the check.
     """

@@ -250,7 +250,8 @@ def _measured_text(actual: Array, expected: Array) -> Measured:
     counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
     worst = metrics.worst(actual, expected, differ)
     some = int(differ.sum())
-    return Measured(differ.size, some, 0, counts, counts, worst, worst, None, None, worst, some)
+    offending = None if worst is None else replace(worst, error=math.inf)
+    return Measured(differ.size, some, 0, counts, counts, worst, worst, None, None, offending, some)
 
 
 # Runs

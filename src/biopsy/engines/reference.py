@@ -151,6 +151,8 @@ def _readable(value: Array | np.generic[Any]) -> Array:
     return text(array) if array.dtype == object else array
 
 
-def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
+def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
+    if isinstance(error, UnicodeError):
+        return errors.CannotCompare(f"strings that are no UTF-8 cannot be read by the evaluator of onnx: {error}")
     message = str(error).strip() or type(error).__name__
     return errors.EngineFailure(message, engine=Reference.name, stage=stage, kind=type(error).__name__)

@@ -60,7 +60,7 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
     """
     for name, type_ in inputs.items():
         if type_ is None:
-            raise errors.CannotCompare(f"input {name!r} is of a type that cannot be fed, or of none")
+            raise errors.CannotCompare(f"input {name!r} is no tensor, or of an unknown type: it cannot be fed here")
     missing = missing_inputs(feed, inputs)
     if missing:
         raise errors.CannotCompare(
@@ -135,10 +135,12 @@ def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
     )
     if array.dtype.kind in "OUSTM":
         raise refused
+    from biopsy.comparison.metrics import differing
+
     with np.errstate(all="ignore"):
         there = array.astype(target)
         back = there.astype(array.dtype)
-    same = (back == array) | ((back != back) & (array != array))  # NaN differs from itself
-    if not same.all() or (array.dtype.kind == "f" and (np.signbit(back) != np.signbit(array)).any()):
+    signs_differ = array.dtype.kind == "f" and (np.signbit(back) != np.signbit(array)).any()
+    if signs_differ or differing(there, array).any():
         raise refused
     return there

@@ -38,7 +38,8 @@ class Judge:
         if compared.measured is None:
             times = math.inf
         elif compared.measured.absolute.maximum > 0 and not compared.passed:
-            times = _times(actual, expected, compared.tolerance)
+            outside = compared.measured.offending
+            times = outside.error if outside is not None else _times(actual, expected, compared.tolerance)
         release(actual, expected)
         return _made(name, sample, compared, times)
 
@@ -67,8 +68,6 @@ def worst(found: Iterable[TensorError]) -> TensorError:
 
 
 def _times(actual: Array, expected: Array, tolerance: Tolerance) -> float:
-    if metrics.is_text(actual):
-        return math.inf
     found = metrics.errors_between(actual, expected)
     return float(metrics.shares(found, tolerance.atol, tolerance.rtol).max(initial=0))
 

@@ -129,6 +129,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     spec = _spec(args)
     plan = _plan(args, spec)
+    check_options.require_names(args, args.model)
     check_for, close = _checks(args, plan)
     tally, started, interrupted = Tally(), time.monotonic(), False
     with check_options.ended_politely(), set_aside(plan.artifact) as told, _Display(console, args, plan) as display:

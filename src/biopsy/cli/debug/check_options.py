@@ -276,6 +276,16 @@ def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
         return None  # the check itself will tell what is wrong with it
 
 
+def require_names(args: argparse.Namespace, model: Path) -> None:
+    """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
+    own = own_run(args)
+    if own is not None:
+        from biopsy.cli.run_names import require_names_of_check
+        from biopsy.model.index import index_file
+
+        require_names_of_check(own, index_file(model))
+
+
 @contextlib.contextmanager
 def ended_politely() -> Iterator[None]:
     """SIGTERM, and SIGHUP of a terminal that is closed, end what stands inside as Ctrl-C does: nothing found is lost.

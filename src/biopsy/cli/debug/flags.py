@@ -76,6 +76,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.output is not None:
         require_writable(args.output)
     read_bytes(args.model)
+    check_options.require_names(args, args.model)
     wording = _wording(args)
     if not wording.names_settings:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")

@@ -183,6 +183,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug.precision_report import PrecisionReport, say_result
+    from biopsy.cli.run_names import require_names_of_check
     from biopsy.model.index import index_file
     from biopsy.precision.job import run_job
     from biopsy.reduction.claim import set_aside
@@ -192,6 +193,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     try:
         job = _job(args, jobs)
         index = index_file(args.model, args.external_data_dir)
+        require_names_of_check(check_options.own_run(args), index, args.load_inputs or ())
         _warn_of_dropped_casts(args, console)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")

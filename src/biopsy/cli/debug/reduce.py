@@ -13,7 +13,6 @@ from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.model.index import ModelIndex
     from biopsy.reduction.iteration import IterationFiles
     from biopsy.reduction.job import Job
     from biopsy.tensors.results import Feed
@@ -286,12 +285,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     check = check_options.check_of(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
+        from biopsy.cli.run_names import require_names_of_check
         from biopsy.model.index import index_file
         from biopsy.reduction.job import run_job
 
         job = _job(args, jobs)
         index = index_file(args.model, args.external_data_dir)
-        _require_names(args, index)
+        require_names_of_check(check_options.own_run(args), index, args.load_inputs or (), args.iter_inputs)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
         with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
@@ -305,16 +305,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         check.close()
     say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
     return errors.Interrupted.status if result.stopped else 0
-
-
-def _require_names(args: argparse.Namespace, index: ModelIndex) -> None:
-    """Raise DoesNotFit or CannotCompare if options or files speak of another model: candidates do not tell."""
-    from biopsy.cli.run_names import require_names_of_original, require_samples_of
-
-    own_run = check_options.own_run(args)
-    require_names_of_original(own_run, index.ids)
-    of_check = own_run.load_inputs or () if own_run is not None else ()
-    require_samples_of(index, [path for path in (*(args.load_inputs or ()), *of_check) if path != args.iter_inputs])
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:

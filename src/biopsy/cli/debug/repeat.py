@@ -116,6 +116,9 @@ def _require_sense(args: argparse.Namespace) -> None:
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
+    own = check_options.own_run(args)
+    if own is not None and own.model.is_file():
+        check_options.require_names(args, own.model)
     shared = [*(["--artifacts"] if args.artifacts else []), *(["--iter-info"] if args.iter_info else [])]
     if args.jobs > 1 and shared:
         raise errors.UsageError(
