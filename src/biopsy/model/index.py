@@ -20,7 +20,7 @@ from biopsy.model import value_info
 from biopsy.model.load import require_file
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
-from biopsy.model.tensor_type import Shape, TensorType
+from biopsy.model.tensor_type import TensorType
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
 from biopsy.model.wire import BYTES, Buffer, fields, string_field, varint_at
 
@@ -154,31 +154,6 @@ class ModelIndex:
             return self.weights[tensor].kind
         info = self.infos.get(tensor)
         return value_info.tensor_type(info) if info is not None else None
-
-    def override_input_shapes(self, shapes: dict[str, Shape]) -> None:
-        """Give graph inputs other shapes, and forget the shapes that the model declares for what depends on them.
-
-        Raises UsageError for a name that is no input.
-        """
-        for name, shape in shapes.items():
-            tensor = self.ids.get(name)
-            if tensor is None or tensor not in self.inputs:
-                known = ", ".join(self.names[number] for number in self.fed_inputs())
-                raise errors.UsageError(f"the model has no input '{name}'", next_steps=[f"its inputs are: {known}"])
-            declared = self.tensor_type(tensor)
-            if declared is None:
-                raise errors.UsageError(f"the input '{name}' is no tensor: it has no shape to set")
-            self.infos[tensor] = value_info.value_info(name, TensorType(declared.elem, shape))
-        kept = set(self.inputs)
-        for tensor in [number for number in self.infos if number not in kept]:
-            kind = value_info.tensor_type(self.infos[tensor])
-            if kind is None or kind.is_static:
-                continue
-            if tensor in self.outputs:
-                self.infos[tensor] = value_info.value_info(self.names[tensor], TensorType(kind.elem, None))
-            else:
-                del self.infos[tensor]
-                self.listed.discard(tensor)
 
 
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:

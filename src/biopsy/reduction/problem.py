@@ -111,10 +111,7 @@ class Problem:
         read = [tensor for tensor in index.node_writes[node] if tensor in subset.read]
         if len(read) != 1 or read[0] in index.captured:
             return []
-        kind = self._types.tensor_type(read[0])
-        if kind is None or kind.shape is None or None in kind.shape:
-            return []
-        return [tensor for tensor in subset.reads_of(node) if self._types.tensor_type(tensor) == kind]
+        return [tensor for tensor in subset.reads_of(node) if self._types.agree(tensor, read[0])]
 
     @cached_property
     def whole(self) -> Candidate:
