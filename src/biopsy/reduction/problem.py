@@ -59,7 +59,7 @@ class Problem:
         self._may_change_values = may_change_values
         self._suspects = suspects
         self.ranking = ranking
-        self._frozen: dict[tuple[int, int], bytes | None] = {}
+        self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
 
@@ -157,7 +157,7 @@ class Problem:
         return rewired
 
     def _normalised(self, kept: set[int], candidate: Candidate) -> Candidate:
-        """The candidate without bypasses that make no difference: those that nobody reads through."""
+        """The candidate without what makes no difference: bypasses that nobody reads through, forms of no cut."""
         instead = {node: tensor for node, tensor in candidate.bypassed if node not in kept}
         used: set[int] = set()
         waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if instead else []
@@ -167,7 +167,11 @@ class Problem:
                 used.add(source)
                 waiting.append(instead[source])
         bypassed = tuple((node, instead[node]) for node in sorted(used))
-        return replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed)
+        found = replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed, turned=())
+        if not candidate.turned:
+            return found
+        cuts = set(self.subset(found).cuts)
+        return replace(found, turned=tuple(t for t in sorted(candidate.turned) if t in cuts and self._can_turn(t)))
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """Types, constants, inputs and outputs at the border of a candidate that is closed."""
@@ -176,7 +180,9 @@ class Problem:
         subset = self.subset(candidate)
         ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
         infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
-        frozen = {t: span for t in subset.cuts if (span := self.frozen(t, candidate.sample)) is not None}
+        turned = set(candidate.turned)
+        kinds = ((tensor, self.frozen(tensor, candidate.sample, turned=tensor in turned)) for tensor in subset.cuts)
+        frozen = {tensor: span for tensor, span in kinds if span is not None}
         inputs = self.index.inputs if self._keep_inputs else None
         outputs: Sequence[int] | None = self.index.outputs if self._keep_outputs else None
         if self._mark_intermediate and outputs is None:
@@ -212,17 +218,50 @@ class Problem:
         others = [number for number in range(self.recording.count) if number != candidate.sample]
         return [candidate, *(replace(candidate, sample=number) for number in others)]
 
-    def frozen(self, tensor: int, sample: int = 0) -> bytes | None:
-        """The serialized TensorProto that a cut becomes, its value from a sample; None if it is fed."""
-        if (tensor, sample) not in self._frozen:
-            self._frozen[tensor, sample] = self._constant(tensor, sample)
-        return self._frozen[tensor, sample]
+    def frozen(self, tensor: int, sample: int = 0, *, turned: bool = False) -> bytes | None:
+        """The serialized TensorProto that a cut becomes, its value from a sample; None if it is fed.
+
+        ``turned``: in the other form than the policy gives it.
+        """
+        key = tensor, sample, turned
+        if key not in self._frozen:
+            self._frozen[key] = self._turned(tensor, sample) if turned else self._constant(tensor, sample)
+        return self._frozen[key]
+
+    def will_freeze(self, candidate: Candidate) -> None:
+        """Have the values recorded that cuts at the nodes of a candidate would be frozen to, in one go."""
+        if self._cut == "auto" and self.may_cut_inputs:
+            self.recording.include(tensor for node in candidate.nodes for tensor in self.index.node_writes[node])
+
+    def as_fed(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
+        """The candidate with some cuts fed, whatever the policy makes of them."""
+        return self._in_form(candidate, tensors, fed=True)
+
+    def as_frozen(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
+        """The candidate with some cuts frozen, as far as one value of theirs is known; the others stay fed."""
+        return self._in_form(candidate, tensors, fed=False)
+
+    def _in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
+        if self._cut != "auto":
+            return candidate
+        chosen = set(tensors)
+        other = {tensor for tensor in chosen if fed == (self.frozen(tensor) is not None)}
+        return replace(candidate, turned=tuple(sorted((set(candidate.turned) - chosen) | other)))
+
+    def _can_turn(self, tensor: int) -> bool:
+        """Whether a cut has another form: fed if anybody can tell its type, frozen if its one value is known."""
+        if self._cut != "auto":
+            return False
+        if self.frozen(tensor) is not None:
+            return self._types.info(tensor) is not None
+        return self.frozen(tensor, turned=True) is not None
 
     def _border_info(self, tensor: int) -> bytes | None:
         """The type of a tensor at the border; what no node computes has the one that the model declares."""
         return self._types.info(tensor) if tensor in self.index.producer else self.index.infos.get(tensor)
 
     def _constant(self, tensor: int, sample: int) -> bytes | None:
+        """What the policy freezes a cut to."""
         if self._cut == "input":
             return None
         written_out = constant_of_node(self.index, tensor)
@@ -232,6 +271,12 @@ class Problem:
         shape_like = kind is not None and kind.elem in _SHAPE_LIKE
         if not (shape_like or self._cut == "constant" or tensor in self.recording.independent):
             return None
+        return self._recorded_constant(tensor, sample)
+
+    def _turned(self, tensor: int, sample: int) -> bytes | None:
+        return None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample)
+
+    def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
         value = self.recording.constant_value(tensor)
         if value is None and self._cut == "constant":
             values = self.recording.values(tensor)
