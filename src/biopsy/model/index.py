@@ -28,7 +28,7 @@ _MAP_ABOVE = 64 << 20  # bytes; a smaller file is faster to walk as one bytes ob
 
 
 class Node(NamedTuple):
-    """One node. ``reads``: its inputs and its bodies' captures, each once; ``writes``: its outputs; no empty names."""
+    """One node. ``reads``: its inputs and its bodies' ``captures``, each once; ``writes``: outputs; no empty names."""
 
     number: int
     name: str
@@ -38,6 +38,7 @@ class Node(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     calls: tuple[FunctionKey, ...]
+    captures: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -125,9 +126,18 @@ class ModelIndex:
         return [node.writes for node in self.nodes]
 
     @cached_property
+    def captors(self) -> dict[int, list[int]]:
+        """Tensor -> the nodes of which a body reads it: it cannot be renamed without rewriting that body."""
+        found: dict[int, list[int]] = {}
+        for node in self.nodes:
+            for tensor in node.captures:
+                found.setdefault(tensor, []).append(node.number)
+        return found
+
+    @cached_property
     def captured(self) -> frozenset[int]:
-        """Tensors that a body of some node reads from outside: they cannot be renamed without rewriting the body."""
-        return frozenset(tensor for node in self.nodes for tensor in node.reads if tensor not in node.inputs)
+        """Tensors that a body of some node reads from outside."""
+        return frozenset(self.captors)
 
     @cached_property
     def sparse_weights(self) -> frozenset[int]:
@@ -281,11 +291,12 @@ def _keep_node(index: ModelIndex, span: bytes, start: int) -> None:
     read = read_node(span[start:])
     ids = index.ids
     inputs = tuple([ids[name] if name else -1 for name in read.inputs])
-    used = dict.fromkeys([*inputs, *[ids[name] for name in read.captures]])
+    captures = tuple([ids[name] for name in read.captures])
+    used = dict.fromkeys([*inputs, *captures])
     used.pop(-1, None)
     writes = tuple([ids[name] for name in read.outputs if name])
     index.nodes.append(
-        Node(len(index.nodes), read.name, read.op_type, read.domain, inputs, tuple(used), writes, read.calls)
+        Node(len(index.nodes), read.name, read.op_type, read.domain, inputs, tuple(used), writes, read.calls, captures)
     )
     index.node_spans.append(span)
 

@@ -49,6 +49,11 @@ class Subset:
         return self.rewired_nodes.get(node) or self.index.node_reads[node]
 
     @cached_property
+    def kept(self) -> frozenset[int]:
+        """The nodes, to be asked whether one is among them."""
+        return frozenset(self.nodes)
+
+    @cached_property
     def written(self) -> set[int]:
         """Tensors that the kept nodes compute."""
         return set(chain.from_iterable(map(self.index.node_writes.__getitem__, self.nodes)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -109,7 +109,7 @@ class Problem:
         index = self.index
         subset = self.subset(candidate)
         read = [tensor for tensor in index.node_writes[node] if tensor in subset.read]
-        if len(read) != 1 or read[0] in index.captured:
+        if len(read) != 1 or not subset.kept.isdisjoint(index.captors.get(read[0], ())):
             return []
         return [tensor for tensor in subset.reads_of(node) if self._types.agree(tensor, read[0])]
 
@@ -121,18 +121,46 @@ class Problem:
     def closed(self, candidate: Candidate) -> Candidate | None:
         """The nearest candidate that can stand alone; None if there is none.
 
-        A cut that has no type anybody can tell is not cut: the node that computes it is taken in. With inputs kept,
-        nodes that would need a cut go; with outputs kept, nodes that no output needs go.
+        A cut that has no type anybody can tell is not cut: the node that computes it is taken in. So is one that reads
+        an end of such a type. With inputs kept, nodes that would need a cut go; with outputs kept, nodes that no output
+        needs go.
         """
-        kept = set(candidate.nodes)
-        subset = self.subset(candidate)
         if self._keep_inputs:
-            self._drop_starved(kept, subset)
-        else:
-            self._take_in_uncuttable(kept, subset)
-        if self._keep_outputs and not self._only_what_outputs_need(kept, subset):
+            kept = set(candidate.nodes)
+            self._drop_starved(kept, self.subset(candidate))
+            candidate = self._normalised(kept, candidate)
+        candidate = self._completed(candidate)
+        kept = set(candidate.nodes)
+        if self._keep_outputs and not self._only_what_outputs_need(kept, self.subset(candidate)):
             return None
         return self._normalised(kept, candidate) if kept else None
+
+    def _completed(self, candidate: Candidate) -> Candidate:
+        """The candidate with the nodes that it cannot do without taken in."""
+        while True:
+            subset = self.subset(candidate)
+            kept = set(candidate.nodes)
+            self._take_in_uncuttable(kept, subset)
+            kept |= self._bypassed_for_bodies(kept, candidate)
+            if len(kept) == candidate.size and not self._keep_outputs:
+                kept |= self._readers_of_untold_ends(subset)
+            if len(kept) == candidate.size:
+                return candidate
+            candidate = self._normalised(kept, candidate)
+
+    def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
+        """Nodes that cannot stay bypassed, since a node that was taken in again reads them from within a body."""
+        writes, captors = self.index.node_writes, self.index.captors
+        return {
+            node
+            for node, _ in (candidate.bypassed if captors else ())
+            if any(not kept.isdisjoint(captors.get(tensor, ())) for tensor in writes[node])
+        }
+
+    def _readers_of_untold_ends(self, subset: Subset) -> set[int]:
+        """For each end of a type that nobody can tell, one node that reads it, so that it is no end."""
+        consumers = self.index.consumers
+        return {consumers[end][0] for end in subset.sinks if end in consumers and not self._types.is_told(end)}
 
     def subset(self, candidate: Candidate) -> Subset:
         """The nodes of a candidate, the readers of bypassed nodes rewired.
@@ -179,7 +207,8 @@ class Problem:
             return self.everything_marked() if self._mark_intermediate else NO_CHANGE
         subset = self.subset(candidate)
         ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
-        infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
+        written = subset.written
+        infos = {tensor: info for tensor in ends if (info := self._border_info(tensor, written)) is not None}
         turned = set(candidate.turned)
         kinds = ((tensor, self.frozen(tensor, candidate.sample, turned=tensor in turned)) for tensor in subset.cuts)
         frozen = {tensor: span for tensor, span in kinds if span is not None}
@@ -188,7 +217,7 @@ class Problem:
         if self._mark_intermediate and outputs is None:
             # What is masked later is masked in a candidate too: it must be seen where it is.
             inner = sorted(subset.written.difference(subset.sinks))
-            infos |= {tensor: info for tensor in inner if (info := self._types.info(tensor)) is not None}
+            infos |= {t: info for t in inner if self._types.is_told(t) and (info := self._types.end(t)) is not None}
             outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
         return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
 
@@ -253,12 +282,14 @@ class Problem:
         if self._cut != "auto":
             return False
         if self.frozen(tensor) is not None:
-            return self._types.info(tensor) is not None
+            return self._types.is_told(tensor)
         return self.frozen(tensor, turned=True) is not None
 
-    def _border_info(self, tensor: int) -> bytes | None:
+    def _border_info(self, tensor: int, written: Collection[int]) -> bytes | None:
         """The type of a tensor at the border; what no node computes has the one that the model declares."""
-        return self._types.info(tensor) if tensor in self.index.producer else self.index.infos.get(tensor)
+        if tensor not in self.index.producer:
+            return self.index.infos.get(tensor)
+        return self._types.end(tensor) if tensor in written else self._types.info(tensor)
 
     def _constant(self, tensor: int, sample: int) -> bytes | None:
         """What the policy freezes a cut to."""
@@ -293,7 +324,8 @@ class Problem:
                     waiting.append(source)
 
     def _can_cut(self, tensor: int) -> bool:
-        return self._types.info(tensor) is not None or self.frozen(tensor) is not None
+        """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along."""
+        return not self._keep_inputs and (self._types.is_told(tensor) or self.frozen(tensor) is not None)
 
     def _drop_starved(self, kept: set[int], subset: Subset) -> None:
         """Remove nodes that read what is not computed any more, and nodes that read from those."""

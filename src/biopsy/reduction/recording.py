@@ -244,4 +244,6 @@ class Recording:
             return info is None or not value_info.has_type(info)
         if kind.elem == STRING:
             return False
-        return self._every_tensor or kind.elem in _INTEGERS or tensor in self.independent or tensor in self._asked_for
+        if kind.shape is None or kind.elem in _INTEGERS:
+            return True
+        return self._every_tensor or tensor in self.independent or tensor in self._asked_for

@@ -34,6 +34,8 @@ class CutTypes:
         self._infer = infer
         self._recorded_first = recorded_first
         self._known: dict[int, bytes | None] = {}
+        self._ends: dict[int, bytes | None] = {}
+        self._told: dict[int, bool] = {}
 
     def prepare(self) -> None:
         """Have types inferred now if any will have to be."""
@@ -47,6 +49,31 @@ class CutTypes:
         if tensor not in self._known:
             self._known[tensor] = self._find(tensor)
         return self._known[tensor]
+
+    def end(self, tensor: int) -> bytes | None:
+        """A serialized ValueInfoProto for an output. Sizes that only a recorded run tells are left open.
+
+        They are those of some inputs, and an output of a declared size must have it for all.
+        """
+        if tensor not in self._ends:
+            self._ends[tensor] = self._find(tensor, sizes=False)
+        return self._ends[tensor]
+
+    def is_told(self, tensor: int) -> bool:
+        """Whether a tensor's type is known so well that it can stand at a border: with a rank, as onnx's checker wants.
+
+        Where the model's own inputs and outputs have none, a type is enough.
+        """
+        if tensor not in self._told:
+            info = self.info(tensor)
+            self._told[tensor] = info is not None and (_says_enough(info) or not self._has_ranks)
+        return self._told[tensor]
+
+    @cached_property
+    def _has_ranks(self) -> bool:
+        index = self._index
+        declared = (index.infos.get(tensor) for tensor in (*index.fed_inputs(), *index.outputs))
+        return all(info is not None and _says_enough(info) for info in declared)
 
     def tensor_type(self, tensor: int) -> TensorType | None:
         """The type if it is a plain tensor's; None for sequences, optionals and what is unknown."""
@@ -75,13 +102,13 @@ class CutTypes:
         shape = () if kind is None or kind.shape is None else kind.shape
         return math.prod(dim for dim in shape if isinstance(dim, int))
 
-    def _find(self, tensor: int) -> bytes | None:
+    def _find(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         if self._recorded_first:
             return self._from_recording(tensor) or self._from_model(tensor)
         found = self._from_model(tensor)
         if found is not None and _says_enough(found):
             return found
-        return self._from_recording(tensor) or found
+        return self._from_recording(tensor, sizes=sizes) or found
 
     def _from_model(self, tensor: int) -> bytes | None:
         """What the model declares, its open dimensions filled in by inference where that knows more."""
@@ -109,8 +136,10 @@ class CutTypes:
         found = self._inferred_anew.get(self._index.names[tensor])
         return None if found is None else value_info.tensor_type(found)
 
-    def _from_recording(self, tensor: int) -> bytes | None:
+    def _from_recording(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         kind = self._recorded_type(tensor)
+        if kind is not None and kind.shape is not None and not sizes:
+            kind = TensorType(kind.elem, (None,) * len(kind.shape))
         return None if kind is None else value_info.value_info(self._index.names[tensor], kind)
 
 
