@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.model.index import index_bytes, index_file
 from biopsy.model.slice import Subset, candidate_bytes
 from support import oracle
-from support.models import BOOL, INT64, chain, info, model, seeds_example, weight
+from support.models import BOOL, chain, info, model, seeds_example, weight
 
 SHIPPED_CASES = sorted(Path(onnx.__file__).parent.glob("backend/test/data/*/test_*/model.onnx"))
 LIGHT_MODELS = sorted(Path(onnx.__file__).parent.glob("backend/test/data/light/*.onnx"))
@@ -178,20 +178,6 @@ def test_bytes_that_are_no_model_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"this is a text, and no model at all")
     with pytest.raises(errors.ModelError, match=r"no\.onnx"):
         index_file(path)
-
-
-def test_overridden_input_shapes_make_stale_shapes_go() -> None:
-    made = model(
-        [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Shape", ["r"], ["s"])],
-        [info("x", ("N", 3))],
-        [info("s", (2,), INT64)],
-        value_info=[info("r", ("N", 3))],
-    )
-    index = index_bytes(made.SerializeToString())
-    index.override_input_shapes({"x": (5, 3)})
-    assert str(index.tensor_type(index.ids["x"])) == "float32[5,3]"
-    assert index.tensor_type(index.ids["r"]) is None
-    assert str(index.tensor_type(index.ids["s"])) == "int64[2]"
 
 
 def test_names_that_are_no_utf8_survive() -> None:

@@ -20,13 +20,13 @@ from biopsy.model.file_buffer import FileChanged
 from biopsy.model.load import open_model
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
-from biopsy.model.tensor_type import Shape, TensorType, ValueType
+from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
 from biopsy.model.wire import BYTES, Buffer, fields, string_field, varint_at
 
 
 class Node(NamedTuple):
-    """One node. ``reads``: its inputs and its bodies' captures, each once; ``writes``: its outputs; no empty names."""
+    """One node. ``reads``: its inputs and its bodies' ``captures``, each once; ``writes``: outputs; no empty names."""
 
     number: int
     name: str
@@ -36,6 +36,7 @@ class Node(NamedTuple):
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     calls: tuple[FunctionKey, ...]
+    captures: tuple[int, ...] = ()
 
     @property
     def label(self) -> str:
@@ -123,9 +124,18 @@ class ModelIndex:
         return [node.writes for node in self.nodes]
 
     @cached_property
+    def captors(self) -> dict[int, list[int]]:
+        """Tensor -> the nodes of which a body reads it: it cannot be renamed without rewriting that body."""
+        found: dict[int, list[int]] = {}
+        for node in self.nodes:
+            for tensor in node.captures:
+                found.setdefault(tensor, []).append(node.number)
+        return found
+
+    @cached_property
     def captured(self) -> frozenset[int]:
-        """Tensors that a body of some node reads from outside: they cannot be renamed without rewriting the body."""
-        return frozenset(tensor for node in self.nodes for tensor in node.reads if tensor not in node.inputs)
+        """Tensors that a body of some node reads from outside."""
+        return frozenset(self.captors)
 
     @cached_property
     def sparse_weights(self) -> frozenset[int]:
@@ -159,31 +169,6 @@ class ModelIndex:
             return self.weights[tensor].kind
         info = self.infos.get(tensor)
         return value_info.value_type(info) if info is not None else None
-
-    def override_input_shapes(self, shapes: dict[str, Shape]) -> None:
-        """Give graph inputs other shapes, and forget the shapes that the model declares for what depends on them.
-
-        Raises UsageError for a name that is no input.
-        """
-        for name, shape in shapes.items():
-            tensor = self.ids.get(name)
-            if tensor is None or tensor not in self.inputs:
-                known = ", ".join(self.names[number] for number in self.fed_inputs())
-                raise errors.UsageError(f"the model has no input '{name}'", next_steps=[f"its inputs are: {known}"])
-            declared = self.tensor_type(tensor)
-            if declared is None:
-                raise errors.UsageError(f"the input '{name}' is no tensor: it has no shape to set")
-            self.infos[tensor] = value_info.value_info(name, TensorType(declared.elem, shape))
-        kept = set(self.inputs)
-        for tensor in [number for number in self.infos if number not in kept]:
-            kind = value_info.tensor_type(self.infos[tensor])
-            if kind is None or kind.is_static:
-                continue
-            if tensor in self.outputs:
-                self.infos[tensor] = value_info.value_info(self.names[tensor], TensorType(kind.elem, None))
-            else:
-                del self.infos[tensor]
-                self.listed.discard(tensor)
 
 
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
@@ -321,11 +306,12 @@ def _keep_node(index: ModelIndex, span: bytes, start: int) -> None:
     read = read_node(span[start:])
     ids = index.ids
     inputs = tuple([ids[name] if name else -1 for name in read.inputs])
-    used = dict.fromkeys([*inputs, *[ids[name] for name in read.captures]])
+    captures = tuple([ids[name] for name in read.captures])
+    used = dict.fromkeys([*inputs, *captures])
     used.pop(-1, None)
     writes = tuple([ids[name] for name in read.outputs if name])
     index.nodes.append(
-        Node(len(index.nodes), read.name, read.op_type, read.domain, inputs, tuple(used), writes, read.calls)
+        Node(len(index.nodes), read.name, read.op_type, read.domain, inputs, tuple(used), writes, read.calls, captures)
     )
     index.node_spans.append(span)
 

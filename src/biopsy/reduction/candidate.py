@@ -17,12 +17,14 @@ class Candidate:
     ``nodes`` are the numbers of the nodes it keeps, ascending. Nodes that are gone are cut: what they computed becomes
     an input or a constant. ``bypassed`` are those whose readers read one of the node's own inputs instead, as
     (node, tensor) in the order of the nodes. ``sample`` is the input sample whose values constants have that are not
-    the same in all of them.
+    the same in all of them. ``turned`` are cuts in the other form than the policy gives them: fed instead of frozen, or
+    frozen instead of fed.
     """
 
     nodes: tuple[int, ...]
     bypassed: tuple[tuple[int, int], ...] = ()
     sample: int = 0
+    turned: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -32,10 +34,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate with words for the progress line, such as "nodes 1-250 of 500"."""
+    """A candidate with words for the progress line, such as "nodes 1-250 of 500".
+
+    One that goes ``sideways`` is checked although it has as many nodes as the target: others begin from there. It is
+    forgotten if the pass ends with nothing smaller.
+    """
 
     candidate: Candidate
     doing: str
+    sideways: bool = False
 
 
 Round: TypeAlias = Iterable[Proposal]

@@ -14,6 +14,7 @@ from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
 from biopsy.model.index import ModelIndex
+from biopsy.model.input_shapes import override_input_shapes
 from biopsy.model.tensor_type import Shape
 from biopsy.model.write import require_writable
 from biopsy.reduction.driver import Driver
@@ -86,7 +87,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
         )
     selection = replace(job.selection, keep_inputs=job.keep_inputs, keep_outputs=job.keep_outputs)
     schedule = schedule_of(job.mode, selection)
-    index.override_input_shapes(dict(job.input_shapes))
+    override_input_shapes(index, job.input_shapes)
     listener(
         events.ModelRead(
             str(index.path or "model"),

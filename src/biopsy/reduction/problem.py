@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -59,7 +59,7 @@ class Problem:
         self._may_change_values = may_change_values
         self._suspects = suspects
         self.ranking = ranking
-        self._frozen: dict[tuple[int, int], bytes | None] = {}
+        self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
 
@@ -109,12 +109,9 @@ class Problem:
         index = self.index
         subset = self.subset(candidate)
         read = [tensor for tensor in index.node_writes[node] if tensor in subset.read]
-        if len(read) != 1 or read[0] in index.captured:
+        if len(read) != 1 or not subset.kept.isdisjoint(index.captors.get(read[0], ())):
             return []
-        kind = self._types.tensor_type(read[0])
-        if kind is None or kind.shape is None or None in kind.shape:
-            return []
-        return [tensor for tensor in subset.reads_of(node) if self._types.tensor_type(tensor) == kind]
+        return [tensor for tensor in subset.reads_of(node) if self._types.agree(tensor, read[0])]
 
     @cached_property
     def whole(self) -> Candidate:
@@ -124,18 +121,46 @@ class Problem:
     def closed(self, candidate: Candidate) -> Candidate | None:
         """The nearest candidate that can stand alone; None if there is none.
 
-        A cut that has no type anybody can tell is not cut: the node that computes it is taken in. With inputs kept,
-        nodes that would need a cut go; with outputs kept, nodes that no output needs go.
+        A cut that has no type anybody can tell is not cut: the node that computes it is taken in. So is one that reads
+        an end of such a type. With inputs kept, nodes that would need a cut go; with outputs kept, nodes that no output
+        needs go.
         """
-        kept = set(candidate.nodes)
-        subset = self.subset(candidate)
         if self._keep_inputs:
-            self._drop_starved(kept, subset)
-        else:
-            self._take_in_uncuttable(kept, subset)
-        if self._keep_outputs and not self._only_what_outputs_need(kept, subset):
+            kept = set(candidate.nodes)
+            self._drop_starved(kept, self.subset(candidate))
+            candidate = self._normalised(kept, candidate)
+        candidate = self._completed(candidate)
+        kept = set(candidate.nodes)
+        if self._keep_outputs and not self._only_what_outputs_need(kept, self.subset(candidate)):
             return None
         return self._normalised(kept, candidate) if kept else None
+
+    def _completed(self, candidate: Candidate) -> Candidate:
+        """The candidate with the nodes that it cannot do without taken in."""
+        while True:
+            subset = self.subset(candidate)
+            kept = set(candidate.nodes)
+            self._take_in_uncuttable(kept, subset)
+            kept |= self._bypassed_for_bodies(kept, candidate)
+            if len(kept) == candidate.size and not self._keep_outputs:
+                kept |= self._readers_of_untold_ends(subset)
+            if len(kept) == candidate.size:
+                return candidate
+            candidate = self._normalised(kept, candidate)
+
+    def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
+        """Nodes that cannot stay bypassed, since a node that was taken in again reads them from within a body."""
+        writes, captors = self.index.node_writes, self.index.captors
+        return {
+            node
+            for node, _ in (candidate.bypassed if captors else ())
+            if any(not kept.isdisjoint(captors.get(tensor, ())) for tensor in writes[node])
+        }
+
+    def _readers_of_untold_ends(self, subset: Subset) -> set[int]:
+        """For each end of a type that nobody can tell, one node that reads it, so that it is no end."""
+        consumers = self.index.consumers
+        return {consumers[end][0] for end in subset.sinks if end in consumers and not self._types.is_told(end)}
 
     def subset(self, candidate: Candidate) -> Subset:
         """The nodes of a candidate, the readers of bypassed nodes rewired.
@@ -160,7 +185,7 @@ class Problem:
         return rewired
 
     def _normalised(self, kept: set[int], candidate: Candidate) -> Candidate:
-        """The candidate without bypasses that make no difference: those that nobody reads through."""
+        """The candidate without what makes no difference: bypasses that nobody reads through, forms of no cut."""
         instead = {node: tensor for node, tensor in candidate.bypassed if node not in kept}
         used: set[int] = set()
         waiting = [tensor for node in kept for tensor in self.index.node_reads[node]] if instead else []
@@ -170,7 +195,11 @@ class Problem:
                 used.add(source)
                 waiting.append(instead[source])
         bypassed = tuple((node, instead[node]) for node in sorted(used))
-        return replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed)
+        found = replace(candidate, nodes=tuple(sorted(kept)), bypassed=bypassed, turned=())
+        if not candidate.turned:
+            return found
+        cuts = set(self.subset(found).cuts)
+        return replace(found, turned=tuple(t for t in sorted(candidate.turned) if t in cuts and self._can_turn(t)))
 
     def boundary(self, candidate: Candidate) -> Boundary:
         """Types, constants, inputs and outputs at the border of a candidate that is closed."""
@@ -178,14 +207,17 @@ class Problem:
             return self.everything_marked() if self._mark_intermediate else NO_CHANGE
         subset = self.subset(candidate)
         ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
-        infos = {tensor: info for tensor in ends if (info := self._border_info(tensor)) is not None}
-        frozen = {t: span for t in subset.cuts if (span := self.frozen(t, candidate.sample)) is not None}
+        written = subset.written
+        infos = {tensor: info for tensor in ends if (info := self._border_info(tensor, written)) is not None}
+        turned = set(candidate.turned)
+        kinds = ((tensor, self.frozen(tensor, candidate.sample, turned=tensor in turned)) for tensor in subset.cuts)
+        frozen = {tensor: span for tensor, span in kinds if span is not None}
         inputs = self.index.inputs if self._keep_inputs else None
         outputs: Sequence[int] | None = self.index.outputs if self._keep_outputs else None
         if self._mark_intermediate and outputs is None:
             # What is masked later is masked in a candidate too: it must be seen where it is.
             inner = sorted(subset.written.difference(subset.sinks))
-            infos |= {tensor: info for tensor in inner if (info := self._types.info(tensor)) is not None}
+            infos |= {t: info for t in inner if self._types.is_told(t) and (info := self._types.end(t)) is not None}
             outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
         return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
 
@@ -215,17 +247,52 @@ class Problem:
         others = [number for number in range(self.recording.count) if number != candidate.sample]
         return [candidate, *(replace(candidate, sample=number) for number in others)]
 
-    def frozen(self, tensor: int, sample: int = 0) -> bytes | None:
-        """The serialized TensorProto that a cut becomes, its value from a sample; None if it is fed."""
-        if (tensor, sample) not in self._frozen:
-            self._frozen[tensor, sample] = self._constant(tensor, sample)
-        return self._frozen[tensor, sample]
+    def frozen(self, tensor: int, sample: int = 0, *, turned: bool = False) -> bytes | None:
+        """The serialized TensorProto that a cut becomes, its value from a sample; None if it is fed.
 
-    def _border_info(self, tensor: int) -> bytes | None:
+        ``turned``: in the other form than the policy gives it.
+        """
+        key = tensor, sample, turned
+        if key not in self._frozen:
+            self._frozen[key] = self._turned(tensor, sample) if turned else self._constant(tensor, sample)
+        return self._frozen[key]
+
+    def will_freeze(self, candidate: Candidate) -> None:
+        """Have the values recorded that cuts at the nodes of a candidate would be frozen to, in one go."""
+        if self._cut == "auto" and self.may_cut_inputs:
+            self.recording.include(tensor for node in candidate.nodes for tensor in self.index.node_writes[node])
+
+    def as_fed(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
+        """The candidate with some cuts fed, whatever the policy makes of them."""
+        return self._in_form(candidate, tensors, fed=True)
+
+    def as_frozen(self, candidate: Candidate, tensors: Iterable[int]) -> Candidate:
+        """The candidate with some cuts frozen, as far as one value of theirs is known; the others stay fed."""
+        return self._in_form(candidate, tensors, fed=False)
+
+    def _in_form(self, candidate: Candidate, tensors: Iterable[int], *, fed: bool) -> Candidate:
+        if self._cut != "auto":
+            return candidate
+        chosen = set(tensors)
+        other = {tensor for tensor in chosen if fed == (self.frozen(tensor) is not None)}
+        return replace(candidate, turned=tuple(sorted((set(candidate.turned) - chosen) | other)))
+
+    def _can_turn(self, tensor: int) -> bool:
+        """Whether a cut has another form: fed if anybody can tell its type, frozen if its one value is known."""
+        if self._cut != "auto":
+            return False
+        if self.frozen(tensor) is not None:
+            return self._types.is_told(tensor)
+        return self.frozen(tensor, turned=True) is not None
+
+    def _border_info(self, tensor: int, written: Collection[int]) -> bytes | None:
         """The type of a tensor at the border; what no node computes has the one that the model declares."""
-        return self._types.info(tensor) if tensor in self.index.producer else self.index.infos.get(tensor)
+        if tensor not in self.index.producer:
+            return self.index.infos.get(tensor)
+        return self._types.end(tensor) if tensor in written else self._types.info(tensor)
 
     def _constant(self, tensor: int, sample: int) -> bytes | None:
+        """What the policy freezes a cut to."""
         if self._cut == "input":
             return None
         written_out = constant_of_node(self.index, tensor)
@@ -235,6 +302,12 @@ class Problem:
         shape_like = kind is not None and kind.elem in _SHAPE_LIKE
         if not (shape_like or self._cut == "constant" or tensor in self.recording.independent):
             return None
+        return self._recorded_constant(tensor, sample)
+
+    def _turned(self, tensor: int, sample: int) -> bytes | None:
+        return None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample)
+
+    def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
         value = self.recording.constant_value(tensor)
         if value is None and self._cut == "constant":
             values = self.recording.values(tensor)
@@ -251,7 +324,8 @@ class Problem:
                     waiting.append(source)
 
     def _can_cut(self, tensor: int) -> bool:
-        return self._types.info(tensor) is not None or self.frozen(tensor) is not None
+        """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along."""
+        return not self._keep_inputs and (self._types.is_told(tensor) or self.frozen(tensor) is not None)
 
     def _drop_starved(self, kept: set[int], subset: Subset) -> None:
         """Remove nodes that read what is not computed any more, and nodes that read from those."""

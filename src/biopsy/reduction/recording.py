@@ -7,7 +7,7 @@ types alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -60,6 +60,8 @@ class Recording:
         self._made_up = made_up
         self._engines = engines
         self._tries = 0
+        self._asked_for: set[int] = set()
+        self._recorded_by: tuple[str, tuple[int, ...]] | None = None
 
     @cached_property
     def _samples(self) -> Sequence[Feed]:
@@ -69,6 +71,22 @@ class Recording:
     def count(self) -> int:
         """How many samples there are."""
         return len(self._samples)
+
+    def include(self, tensors: Iterable[int]) -> None:
+        """Have these recorded too, in one more run if the one that was made left them out; not if that run fails."""
+        asked = {t for t in tensors if not self._made_up or t in self.value_free} - self._asked_for
+        self._asked_for |= asked
+        if "_runs" not in self.__dict__ or not self._runs or self._recorded_by is None:
+            return
+        engine, nodes = self._recorded_by
+        written = {tensor for node in nodes for tensor in self._index.node_writes[node]}
+        known = self._runs[0]
+        missing = [t for t in sorted(asked & written) if self._index.names[t] not in known and self._is_wanted(t)]
+        try:
+            more = self._record(engine, nodes, missing)
+        except errors.BiopsyError:
+            return
+        self._runs = [{**found, **outputs} for found, outputs in zip(self._runs, more, strict=True)]
 
     def values(self, tensor: int) -> list[Array] | None:
         """The tensor's value in every sample, in order; None if it is not known."""
@@ -187,14 +205,17 @@ class Recording:
             return runs
         return []
 
-    def _record(self, engine: str, nodes: tuple[int, ...]) -> list[Mapping[str, Array]]:
+    def _record(
+        self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int] | None = None
+    ) -> list[Mapping[str, Array]]:
+        """Run some nodes and return what they compute: ``tensors``, or else all that may be needed."""
         from biopsy.engines.base import ModelInput
         from biopsy.engines.child import run_in_child
         from biopsy.tensors.files import read_results, write_feeds
 
         started = time.monotonic()
         index = self._index
-        marked = self._marked(nodes)
+        marked = self._marked(nodes) if tensors is None else tensors
         if not marked:
             raise errors.CannotCompare("there is nothing to record")
         feeds = self._folder / "samples.safetensors"
@@ -206,6 +227,7 @@ class Recording:
         results = read_results(run_in_child(ModelInput(data, index.folder), engine, feeds, output))
         runs = [iteration.outputs for iteration in results[0].iterations]
         size = sum(value.nbytes for outputs in runs for value in outputs.values())
+        self._recorded_by = engine, nodes
         self._listener(events.Recorded(engine, len(runs[0]), len(runs), size, time.monotonic() - started))
         return runs
 
@@ -222,4 +244,6 @@ class Recording:
             return info is None or not value_info.has_type(info)
         if kind.elem == STRING:
             return False
-        return self._every_tensor or kind.elem in _INTEGERS or tensor in self.independent
+        if kind.shape is None or kind.elem in _INTEGERS:
+            return True
+        return self._every_tensor or tensor in self.independent or tensor in self._asked_for

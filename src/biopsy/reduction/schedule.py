@@ -13,6 +13,7 @@ from biopsy.reduction.passes.attributes import attributes
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.bodies import bodies
 from biopsy.reduction.passes.bypass import bypass
+from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.passes.hoist import hoist
 from biopsy.reduction.passes.inline import inline
 from biopsy.reduction.passes.inputs import inputs
@@ -36,6 +37,12 @@ PASSES: tuple[NamedPass, ...] = (
     NamedPass("sets", "the nodes that matter wherever they stand, those between them cut", sets),
     NamedPass("bypass", "around nodes, their readers reading their input (where values may change)", bypass),
     NamedPass("linear", "one node at a time, from the end", linear, lambda nodes: nodes),
+    NamedPass(
+        "forms",
+        "one node at a time, in the other form: fed, not frozen, or frozen, not fed",
+        forms,
+        lambda nodes: nodes,
+    ),
 )
 
 MODEL_PASSES: tuple[NamedModelPass, ...] = (
@@ -90,8 +97,8 @@ _BY_NAME = {named.name: named for named in PASSES}
 class Schedule:
     """Passes that run once, and passes that run again and again until none of them makes the candidate smaller.
 
-    When the repeated ones end with every single node tried both ways, the result is 1-minimal: no single remaining
-    node can go, by cut or by bypass. Those ``afterwards`` work on the model itself, again and again too.
+    When the repeated ones end with every single node tried in all three ways, the result is 1-minimal: no single
+    remaining node can go, fed, frozen or bypassed. Those ``afterwards`` work on the model itself, again and again too.
     """
 
     once: tuple[NamedPass, ...]
@@ -142,7 +149,7 @@ def schedule_of(mode: Mode, selection: Selection = Selection()) -> Schedule:
 
 
 _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "minimal": (("ranked", "suspects", "bisect"), ("sets", "bypass", "linear")),
+    "minimal": (("ranked", "suspects", "bisect"), ("sets", "bypass", "linear", "forms")),
     "bisect": (("ranked", "bisect"), ()),
     "linear": (("linear",), ()),
 }

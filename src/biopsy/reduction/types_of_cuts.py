@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 from biopsy.model import value_info
 from biopsy.model.index import ModelIndex
-from biopsy.model.slice import Boundary, Subset, candidate_bytes
+from biopsy.model.infer import infer_value_infos
+from biopsy.model.input_shapes import undeclared
+from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import TensorType
-from biopsy.model.weight import Weight
-
-_INFERENCE_NEEDS = 8192
-"""Bytes: a larger initializer is no shape, and shape inference is not handed its values."""
 
 
 class CutTypes:
@@ -34,12 +33,14 @@ class CutTypes:
         self._recorded_type = recorded_type
         self._infer = infer
         self._recorded_first = recorded_first
-        self._inferred: dict[str, bytes] | None = None
         self._known: dict[int, bytes | None] = {}
+        self._ends: dict[int, bytes | None] = {}
+        self._told: dict[int, bool] = {}
 
     def prepare(self) -> None:
         """Have types inferred now if any will have to be."""
-        unknown = next((tensor for tensor in self._index.producer if tensor not in self._index.infos), None)
+        infos = self._index.infos
+        unknown = next((t for t in self._index.producer if t not in infos or not _says_all(infos[t])), None)
         if unknown is not None and not self._recorded_first:
             self._from_model(unknown)
 
@@ -49,12 +50,50 @@ class CutTypes:
             self._known[tensor] = self._find(tensor)
         return self._known[tensor]
 
+    def end(self, tensor: int) -> bytes | None:
+        """A serialized ValueInfoProto for an output. Sizes that only a recorded run tells are left open.
+
+        They are those of some inputs, and an output of a declared size must have it for all.
+        """
+        if tensor not in self._ends:
+            self._ends[tensor] = self._find(tensor, sizes=False)
+        return self._ends[tensor]
+
+    def is_told(self, tensor: int) -> bool:
+        """Whether a tensor's type is known so well that it can stand at a border: with a rank, as onnx's checker wants.
+
+        Where the model's own inputs and outputs have none, a type is enough.
+        """
+        if tensor not in self._told:
+            info = self.info(tensor)
+            self._told[tensor] = info is not None and (_says_enough(info) or not self._has_ranks)
+        return self._told[tensor]
+
+    @cached_property
+    def _has_ranks(self) -> bool:
+        index = self._index
+        declared = (index.infos.get(tensor) for tensor in (*index.fed_inputs(), *index.outputs))
+        return all(info is not None and _says_enough(info) for info in declared)
+
     def tensor_type(self, tensor: int) -> TensorType | None:
         """The type if it is a plain tensor's; None for sequences, optionals and what is unknown."""
         if tensor in self._index.weights:
             return self._index.weights[tensor].kind
         info = self.info(tensor)
         return value_info.tensor_type(info) if info is not None else None
+
+    def agree(self, one: int, other: int) -> bool:
+        """Whether two tensors are known to have the same type and shape.
+
+        Symbols that a model declares are taken at their word. Exporters give a new one to every dimension that they
+        cannot tell, so those that inference finds without them count as well.
+        """
+        first, second = self.tensor_type(one), self.tensor_type(other)
+        if first is None or second is None or first.elem != second.elem:
+            return False
+        return _same_shape(first, second) or (
+            self._infer and _same_shape(self._inferred_alone(one), self._inferred_alone(other))
+        )
 
     def elements(self, tensor: int) -> int:
         """Elements of a tensor as far as the model tells, without a run; a dimension left open counts as 1."""
@@ -63,51 +102,60 @@ class CutTypes:
         shape = () if kind is None or kind.shape is None else kind.shape
         return math.prod(dim for dim in shape if isinstance(dim, int))
 
-    def _find(self, tensor: int) -> bytes | None:
+    def _find(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         if self._recorded_first:
             return self._from_recording(tensor) or self._from_model(tensor)
         found = self._from_model(tensor)
         if found is not None and _says_enough(found):
             return found
-        return self._from_recording(tensor) or found
+        return self._from_recording(tensor, sizes=sizes) or found
 
     def _from_model(self, tensor: int) -> bytes | None:
+        """What the model declares, its open dimensions filled in by inference where that knows more."""
         declared = self._index.infos.get(tensor)
-        if declared is not None and _says_enough(declared):
+        if declared is not None and _says_all(declared):
             return declared
-        if not self._infer:
-            return declared if declared is not None and value_info.has_type(declared) else None
-        if self._inferred is None:
-            from biopsy.model.infer import infer_value_infos
+        inferred = self._inferred.get(self._index.names[tensor]) if self._infer else None
+        told = [info for info in (inferred, declared) if info is not None and value_info.has_type(info)]
+        return next((info for info in told if _says_enough(info)), told[0] if told else None)
 
-            self._inferred = infer_value_infos(without_weights(self._index))
-        inferred = self._inferred.get(self._index.names[tensor])
-        if inferred is not None and value_info.has_type(inferred):
-            return inferred
-        return declared if declared is not None and value_info.has_type(declared) else None
+    @cached_property
+    def _inferred(self) -> dict[str, bytes]:
+        return infer_value_infos(without_weights(self._index))
 
-    def _from_recording(self, tensor: int) -> bytes | None:
+    @cached_property
+    def _inferred_anew(self) -> dict[str, bytes]:
+        """What inference finds where no open shape of an inner tensor is declared."""
+        index = self._index
+        left_open = [
+            tensor for tensor in index.producer if tensor in index.infos and not _says_all(index.infos[tensor])
+        ]
+        return infer_value_infos(without_weights(undeclared(index, left_open))) if left_open else self._inferred
+
+    def _inferred_alone(self, tensor: int) -> TensorType | None:
+        found = self._inferred_anew.get(self._index.names[tensor])
+        return None if found is None else value_info.tensor_type(found)
+
+    def _from_recording(self, tensor: int, *, sizes: bool = True) -> bytes | None:
         kind = self._recorded_type(tensor)
+        if kind is not None and kind.shape is not None and not sizes:
+            kind = TensorType(kind.elem, (None,) * len(kind.shape))
         return None if kind is None else value_info.value_info(self._index.names[tensor], kind)
+
+
+def _same_shape(one: TensorType | None, other: TensorType | None) -> bool:
+    if one is None or other is None or one.shape is None or None in one.shape:
+        return False
+    return one.shape == other.shape
+
+
+def _says_all(info: bytes) -> bool:
+    """Whether a type is given, with every size if it is a tensor's."""
+    kind = value_info.tensor_type(info)
+    return kind.is_static if kind is not None else value_info.has_type(info)
 
 
 def _says_enough(info: bytes) -> bool:
     """Whether a type is given, with at least a rank if it is a tensor's."""
     kind = value_info.tensor_type(info)
     return kind.shape is not None if kind is not None else value_info.has_type(info)
-
-
-def without_weights(index: ModelIndex) -> bytes:
-    """The whole model with each large initializer as an input of the same type: what shape inference needs to see.
-
-    Inference on it takes a millisecond where the model with its weights takes half a second (ResNet-50).
-    """
-    large = {tensor: weight for tensor, weight in index.weights.items() if _is_large(weight)}
-    infos = {tensor: value_info.value_info(weight.name, weight.kind) for tensor, weight in large.items()}
-    inputs = [*index.inputs, *(tensor for tensor in large if tensor not in index.inputs)]
-    whole = Subset(index, tuple(range(len(index.nodes))))
-    return candidate_bytes(whole, Boundary(infos, {}, inputs=inputs, dropped=frozenset(large)))
-
-
-def _is_large(weight: Weight) -> bool:
-    return weight.external is not None or weight.end - weight.start > _INFERENCE_NEEDS

@@ -13,6 +13,7 @@ from biopsy.model.slice import candidate_bytes
 from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.change import Change
 from biopsy.reduction.passes.bypass import bypass
+from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.sets import sets
 from biopsy.reduction.problem import Problem
@@ -36,7 +37,7 @@ def nodes_again(model: onnx.ModelProto) -> Generator[Iterable[Change], onnx.Mode
     target, before = problem.whole, None
     while target != before and target.size > 1:
         before = target
-        for search in (sets, bypass, linear):
+        for search in (sets, bypass, linear, forms):
             target = yield from _searched(problem, search, target)
     return model if target == problem.whole else _model_of(problem, target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.passes.fewest import fewest
@@ -42,4 +43,4 @@ def bypass(problem: Problem, target: Candidate) -> Search:
 def _bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:
     gone = {node for node, _ in ways}
     nodes = tuple(node for node in target.nodes if node not in gone)
-    return Candidate(nodes, tuple(sorted((*target.bypassed, *ways))))
+    return replace(target, nodes=nodes, bypassed=tuple(sorted((*target.bypassed, *ways))))

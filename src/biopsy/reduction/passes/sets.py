@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.passes.fewest import fewest
@@ -14,6 +15,6 @@ def sets(problem: Problem, target: Candidate) -> Search:
     order = problem.order(target)
 
     def propose(kept: Sequence[int]) -> Proposal:
-        return Proposal(Candidate(tuple(sorted(kept)), target.bypassed), f"{len(kept)} of {len(order)} nodes")
+        return Proposal(replace(target, nodes=tuple(sorted(kept))), f"{len(kept)} of {len(order)} nodes")
 
     yield from fewest(order, propose)

@@ -1,0 +1,104 @@
+"""Other shapes for the inputs of an indexed model, and what follows from them for what it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from biopsy import errors
+from biopsy.model import value_info
+from biopsy.model.index import ModelIndex
+from biopsy.model.infer import infer_value_infos
+from biopsy.model.slice import without_weights
+from biopsy.model.tensor_type import Dim, Shape, TensorType
+
+
+def override_input_shapes(index: ModelIndex, shapes: Mapping[str, Shape]) -> None:
+    """Give graph inputs other shapes, and what is computed from them the shapes that follow.
+
+    A symbol that gets a size gets it wherever such a tensor has it. What shape inference says anew wins over what the
+    model declared. A size that the model declared and inference cannot tell stays; only where an input lost a size that
+    the model had declared is it left open. Nothing else that the model declares is touched. Raises UsageError for a
+    name that is no input.
+    """
+    if not shapes:
+        return
+    sizes: dict[str, Dim] = {}
+    contradicted = False
+    for name, shape in shapes.items():
+        declared = _input_type(index, name)
+        index.infos[index.ids[name]] = value_info.value_info(name, TensorType(declared.elem, shape))
+        contradicted |= _bind(declared.shape, shape, sizes)
+    stale = _shaped_by(index, [index.ids[name] for name in shapes])
+    inferred = infer_value_infos(without_weights(undeclared(index, stale)))
+    for tensor, kind in stale.items():
+        found = inferred.get(index.names[tensor])
+        anew = value_info.tensor_type(found) if found is not None else None
+        shape_now = _merged(kind.shape or (), None if anew is None else anew.shape, sizes, doubtful=contradicted)
+        if shape_now != kind.shape:
+            index.infos[tensor] = value_info.value_info(index.names[tensor], TensorType(kind.elem, shape_now))
+
+
+def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
+    """The same model, declaring element types but no shapes for some tensors."""
+    infos = dict(index.infos)
+    for tensor in tensors:
+        kind = value_info.tensor_type(infos[tensor])
+        if kind is not None:
+            infos[tensor] = value_info.value_info(index.names[tensor], TensorType(kind.elem, None))
+    return replace(index, infos=infos)
+
+
+def _input_type(index: ModelIndex, name: str) -> TensorType:
+    tensor = index.ids.get(name)
+    if tensor is None or tensor not in index.inputs:
+        known = ", ".join(index.names[number] for number in index.fed_inputs())
+        raise errors.UsageError(f"the model has no input '{name}'", next_steps=[f"its inputs are: {known}"])
+    declared = index.tensor_type(tensor)
+    if declared is None:
+        raise errors.UsageError(f"the input '{name}' is no tensor: it has no shape to set")
+    return declared
+
+
+def _bind(declared: Shape | None, given: Shape, sizes: dict[str, Dim]) -> bool:
+    """Note which size a symbol gets, None if it gets several; True if a declared size or rank is contradicted."""
+    if declared is None:
+        return False
+    if len(declared) != len(given):
+        return True
+    for old, new in zip(declared, given, strict=True):
+        if isinstance(old, str):
+            sizes[old] = new if sizes.get(old, new) == new else None
+    return any(isinstance(old, int) and old != new for old, new in zip(declared, given, strict=True))
+
+
+def _shaped_by(index: ModelIndex, inputs: Iterable[int]) -> dict[int, TensorType]:
+    """The tensors that depend on some inputs and have a declared shape, with their types."""
+    waiting, seen = list(inputs), set[int]()
+    while waiting:
+        for node in index.consumers.get(waiting.pop(), ()):
+            if node not in seen:
+                seen.add(node)
+                waiting += index.node_writes[node]
+    found = {}
+    for tensor in sorted(index.infos):
+        if index.producer.get(tensor) in seen:
+            kind = value_info.tensor_type(index.infos[tensor])
+            if kind is not None and kind.shape is not None:
+                found[tensor] = kind
+    return found
+
+
+def _merged(declared: Shape, anew: Shape | None, sizes: Mapping[str, Dim], *, doubtful: bool) -> Shape:
+    """A declared shape and one that was inferred without it; ``doubtful``: sizes may have changed unseen."""
+    known = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in declared)
+    if anew is not None and len(anew) != len(known):
+        return anew
+    other = anew or (None,) * len(known)
+    return tuple(_size(old, new, doubtful=doubtful) for old, new in zip(known, other, strict=True))
+
+
+def _size(old: Dim, new: Dim, *, doubtful: bool) -> Dim:
+    if isinstance(new, int):
+        return new
+    return new if old is None or (doubtful and isinstance(old, int)) else old

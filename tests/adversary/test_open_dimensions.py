@@ -1,0 +1,87 @@
+"""Open dimensions: what a model declares of them is all that is known of a custom operator's tensors."""
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+import biopsy
+from support.models import info, model
+from support.predicates import connected, has, names
+
+
+def custom_chain(batch: int | str | None, symbols: bool = False) -> onnx.ModelProto:
+    """x -> my.First -> my.Second -> my.Third -> y; ``symbols``: another one for each tensor, as exporters write."""
+    tensors = ["x", "a", "b", "y"]
+    kinds = ["First", "Second", "Third"]
+    nodes = [
+        helper.make_node(kind, [tensors[place]], [tensors[place + 1]], name=kind, domain="my")
+        for place, kind in enumerate(kinds)
+    ]
+    infos = [info(name, (f"unk__{place}" if symbols else batch, 4)) for place, name in enumerate(tensors)]
+    return model(nodes, infos[:1], infos[3:], value_info=infos[1:3], domains=["my"])
+
+
+def reduced(original: onnx.ModelProto, fails: object, folder: Path, **options: object) -> onnx.ModelProto:
+    biopsy.reduce(original, fails, folder / "r.onnx", takes="model", **options)
+    result = onnx.load(folder / "r.onnx")
+    onnx.checker.check_model(result)
+    return result
+
+
+@pytest.mark.parametrize("batch", [2, "N", None])
+@pytest.mark.parametrize("kind", ["First", "Second", "Third"])
+def test_one_custom_node_is_left_whether_or_not_the_batch_is_open(
+    tmp_path: Path, batch: int | str | None, kind: str
+) -> None:
+    result = reduced(custom_chain(batch), has(kind), tmp_path)
+    assert names(result) == [kind]
+    declared = {entry.name: entry for entry in (*result.graph.input, *result.graph.output)}
+    original = custom_chain(batch)
+    for entry in (*original.graph.input, *original.graph.output, *original.graph.value_info):
+        if entry.name in declared:
+            assert declared[entry.name] == entry
+
+
+def test_a_custom_node_is_bypassed_where_the_declared_symbols_agree(tmp_path: Path) -> None:
+    result = reduced(custom_chain("N"), connected("First", "Third"), tmp_path, values="free")
+    assert names(result) == ["First", "Third"]
+
+
+def test_a_node_is_bypassed_where_symbols_differ_but_inference_without_them_agrees(tmp_path: Path) -> None:
+    """Exporters give a new symbol to every dimension that they cannot tell."""
+    made = custom_chain(None, symbols=True)
+    for node, kind in zip(made.graph.node, ("Relu", "Neg", "Abs"), strict=True):
+        node.op_type, node.domain = kind, ""
+    result = reduced(made, connected("First", "Third"), tmp_path, values="free")
+    assert names(result) == ["First", "Third"]
+
+
+def test_the_original_with_open_dimensions_is_checked_as_it_is(tmp_path: Path) -> None:
+    seen: list[onnx.ModelProto] = []
+
+    def fails(candidate: onnx.ModelProto) -> bool:
+        seen.append(candidate)
+        return has("Second")(candidate)
+
+    made = custom_chain("N")
+    made.graph.value_info[0].doc_string = "declared"
+    reduced(made, fails, tmp_path)
+    assert seen[0] == made
+
+
+def test_a_size_that_only_inference_knows_is_filled_in(tmp_path: Path) -> None:
+    made = custom_chain(2)
+    made.graph.node[0].op_type, made.graph.node[0].domain = "Relu", ""
+    made.graph.value_info[0].CopyFrom(info("a", (None, "C")))
+    result = reduced(made, has("Second"), tmp_path)
+    (entry,) = result.graph.input
+    assert [dim.dim_value for dim in entry.type.tensor_type.shape.dim] == [2, 4]
+
+
+def test_input_shapes_that_are_given_reach_through_custom_operators_to_the_outputs(tmp_path: Path) -> None:
+    result = reduced(custom_chain("N"), has("Third"), tmp_path, input_shapes={"x": (5, 4)})
+    assert names(result) == ["Third"]
+    for entry in (*result.graph.input, *result.graph.output):
+        assert [dim.dim_value for dim in entry.type.tensor_type.shape.dim] == [5, 4]

@@ -1,0 +1,129 @@
+"""Tensors whose type or rank nobody declares, at the border of a candidate; and bodies that are gone."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import biopsy
+from support.models import BOOL, info, model, weight
+from support.predicates import connected, has, names
+
+
+def reduced(original: onnx.ModelProto, fails: object, folder: Path, **options: object) -> onnx.ModelProto:
+    onnx.checker.check_model(original)
+    biopsy.reduce(original, fails, folder / "r.onnx", takes="model", **options)
+    result = onnx.load(folder / "r.onnx")
+    onnx.checker.check_model(result)
+    return result
+
+
+def shape_unknown() -> onnx.ModelProto:
+    """The rank of what Reshape computes depends on an input's values: inference cannot tell it."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="neg"),
+        helper.make_node("Reshape", ["a", "to"], ["b"], name="reshape"),
+        helper.make_node("Abs", ["b"], ["c"], name="abs"),
+        helper.make_node("Reshape", ["c", "flat"], ["y"], name="flatten"),
+    ]
+    inputs = [info("x", (2, 6)), info("to", ("R",), onnx.TensorProto.INT64)]
+    return model(nodes, inputs, [info("y", (12,))], [weight("flat", 12, dtype="int64")])
+
+
+FEED = {"x": np.zeros((2, 6), np.float32), "to": np.array([3, 2, 2])}
+
+
+@pytest.mark.parametrize("declared", [False, True], ids=["undeclared", "declared without a rank"])
+@pytest.mark.parametrize("mode", ["bisect", "minimal"])
+def test_an_end_of_unknown_rank_has_the_recorded_rank_and_open_sizes(tmp_path: Path, mode: str, declared: bool) -> None:
+    made = shape_unknown()
+    if declared:
+        made.graph.value_info.extend([info("b", None), info("c", None)])
+        made.graph.value_info[0].type.tensor_type.ClearField("shape")
+    result = reduced(made, has("reshape"), tmp_path, mode=mode, inputs=[FEED])
+    assert names(result) == ["reshape"]
+    (entry,) = result.graph.output
+    assert entry.type.tensor_type.elem_type == 1
+    assert [dim.WhichOneof("value") for dim in entry.type.tensor_type.shape.dim] == [None] * 3
+
+
+def test_a_cut_of_unknown_rank_has_the_recorded_rank(tmp_path: Path) -> None:
+    result = reduced(shape_unknown(), has("abs"), tmp_path, inputs=[FEED])
+    assert names(result) == ["abs"]
+    (entry,) = result.graph.input
+    assert [dim.dim_value for dim in entry.type.tensor_type.shape.dim] == [3, 2, 2]
+
+
+def untyped(length: int) -> onnx.ModelProto:
+    """Custom operators one after the other; nothing is declared between them."""
+    nodes = [helper.make_node("Odd", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}", domain="my") for i in range(length)]
+    return model(nodes, [info("t0")], [info(f"t{length}")], domains=["my"])
+
+
+@pytest.mark.parametrize("options", [{}, {"keep_inputs": True}, {"mode": "bisect"}, {"mode": "linear"}])
+def test_where_nothing_is_known_of_an_end_what_reads_it_is_taken_in(tmp_path: Path, options: dict[str, object]) -> None:
+    made = untyped(9)
+    made.graph.value_info.append(info("t6"))
+    assert names(reduced(made, has("n4"), tmp_path, **options)) == [f"n{i}" for i in range(6)]
+
+
+def test_a_branch_that_is_taken_in_brings_what_it_reads(tmp_path: Path) -> None:
+    """With the inputs kept, what reads an untold end reads another branch as well."""
+    nodes = [
+        helper.make_node("Odd", ["x"], ["a"], name="odd", domain="my"),
+        helper.make_node("Neg", ["x"], ["b"], name="neg"),
+        helper.make_node("Odd", ["a", "b"], ["y"], name="join", domain="my"),
+        helper.make_node("Abs", ["y"], ["z"], name="abs"),
+    ]
+    made = model(nodes, [info("x")], [info("z")], value_info=[info("y")], domains=["my"])
+    result = reduced(made, has("odd"), tmp_path, keep_inputs=True)
+    assert names(result) == ["odd", "neg", "join"]
+
+
+def test_a_model_whose_own_outputs_have_no_rank_is_reduced_as_far_as_types_are_known(tmp_path: Path) -> None:
+    made = untyped(6)
+    made.graph.value_info.extend(info(f"t{i}", None) for i in range(1, 6))
+    for entry in (*made.graph.value_info, *made.graph.output):
+        entry.type.tensor_type.ClearField("shape")
+    biopsy.reduce(made, has("n4"), tmp_path / "r.onnx", takes="model")
+    assert names(onnx.load(tmp_path / "r.onnx")) == ["n4"]
+
+
+def captured(*, read_as_input: bool = False) -> onnx.ModelProto:
+    """What 'middle' computes is read by 'last', and by the body of an If."""
+    then = helper.make_graph([helper.make_node("Neg", ["m"], ["t"])], "then", [], [info("t")])
+    other = helper.make_graph([helper.make_node("Exp", ["m"], ["e"])], "else", [], [info("e")])
+    nodes = [
+        helper.make_node("Relu", ["x"], ["f"], name="first"),
+        helper.make_node("Abs", ["f"], ["m"], name="middle"),
+        helper.make_node("If", ["c"], ["i"], name="if", then_branch=then, else_branch=other),
+        helper.make_node("Neg", ["m"], ["l"], name="last"),
+        helper.make_node("Add", ["i", "l"], ["y"], name="add"),
+    ]
+    if read_as_input:
+        nodes[2].op_type, nodes[2].domain, nodes[2].input[0] = "OddIf", "my", "m"
+    inputs = [info("x"), *([] if read_as_input else [info("c", (), BOOL)])]
+    inner = [info(name) for name in "fmil"]
+    return model(nodes, inputs, [info("y")], value_info=inner, domains=["my"])
+
+
+def test_a_tensor_that_only_a_body_captured_that_is_gone_is_bypassed(tmp_path: Path) -> None:
+    result = reduced(captured(), connected("first", "last"), tmp_path, values="free", skip_passes=["hoist"])
+    assert names(result) == ["first", "last"]
+
+
+@pytest.mark.parametrize("read_as_input", [False, True])
+def test_a_tensor_that_a_body_captures_that_is_there_is_not_bypassed(tmp_path: Path, read_as_input: bool) -> None:
+    """Nor if the node reads it as an input too."""
+    seen: list[onnx.ModelProto] = []
+
+    def fails(candidate: onnx.ModelProto) -> bool:
+        seen.append(candidate)
+        return connected("first", "last")(candidate) and has("if")(candidate)
+
+    reduced(captured(read_as_input=read_as_input), fails, tmp_path, values="free", skip_passes=["hoist", "bodies"])
+    for candidate in seen:
+        if "if" in names(candidate) and "middle" not in names(candidate):
+            assert "m" in [entry.name for entry in candidate.graph.input]
