@@ -95,6 +95,30 @@ def _drop_producer(model: onnx.ModelProto) -> None:
         model.ClearField(field)
 
 
+def _drop_devices(model: onnx.ModelProto) -> None:
+    """Device configurations, and how nodes are spread over devices."""
+    model.ClearField("configuration")
+    for node in walk.nodes(model):
+        node.ClearField("device_configurations")
+
+
+def _drop_denotations(message: Any) -> None:
+    """Words that say what a tensor or a dimension means, in every type of a message."""
+    if hasattr(message, "raw_data"):
+        return
+    for field, value in message.ListFields():
+        if field.name == "denotation":
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for part in value if _is_repeated(value) else (value,):
+                _drop_denotations(part)
+
+
+def _drop_unknown_fields(model: onnx.ModelProto) -> None:
+    """Fields that this version of onnx does not know, at any depth."""
+    model.DiscardUnknownFields()
+
+
 def _drop_training(model: onnx.ModelProto) -> None:
     model.ClearField("training_info")
 
@@ -121,6 +145,9 @@ _KINDS: dict[str, Callable[[onnx.ModelProto], None]] = {
     "documentation": _drop_documentation,
     "its producer": _drop_producer,
     "training": _drop_training,
+    "devices": _drop_devices,
+    "denotations": _drop_denotations,
+    "fields that onnx does not know": _drop_unknown_fields,
     "types of tensors that are not there": _drop_stale_types,
 }
 
