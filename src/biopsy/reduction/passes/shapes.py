@@ -32,13 +32,13 @@ def is_consistent(model: onnx.ModelProto) -> bool:
 
 
 def _same_count(one: onnx.TypeProto | None, other: onnx.TypeProto | None) -> bool:
-    counts = [_count(kind) for kind in (one, other)]
+    counts = [None if kind is None else element_count(kind) for kind in (one, other)]
     return None in counts or counts[0] == counts[1]
 
 
-def _count(kind: onnx.TypeProto | None) -> int | None:
+def element_count(kind: onnx.TypeProto) -> int | None:
     """Elements of a tensor of a static shape; None for other types."""
-    if kind is None or not kind.tensor_type.HasField("shape"):
+    if not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
     return math.prod(dim.dim_value for dim in dims) if all(dim.HasField("dim_value") for dim in dims) else None
