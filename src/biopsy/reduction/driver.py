@@ -17,6 +17,7 @@ from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
+from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.trials import Trial, Trials
 from biopsy.reduction.workspace import Workspace
@@ -109,7 +110,7 @@ class Driver:
 
     def _first_change_that_reproduces(self, changes: Iterable[Change], stage: str) -> onnx.ModelProto | None:
         current = self.best_trial("", "").digest
-        waiting = iter(changes)
+        waiting = unrefuted(self.best_model(), changes)
         window: list[tuple[Change, Trial]] = []
         while True:
             for change in islice(waiting, self.trials.jobs - len(window)):

@@ -16,6 +16,7 @@ from biopsy.model import value_info
 from biopsy.model.index import ModelIndex
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorType
+from biopsy.reduction.dependence import dependence, dependent_on_inputs
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.tensors.results import Array, Feed, same_values
 
@@ -24,12 +25,6 @@ ENGINES = ("onnxrt:optimization=none", "reference")
 
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"})
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
-_SHAPES = frozenset({"Shape", "Size"})
-"""Operators whose result depends on the shape of what they read, and not on its values."""
-
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
 
 
 class Recording:
@@ -123,26 +118,12 @@ class Recording:
     @cached_property
     def independent(self) -> frozenset[int]:
         """Tensors that depend on no graph input and on no random operator: constants, however long the way to them."""
-        return self._free_of_inputs(cut_at=frozenset())
+        return frozenset(self._index.producer).difference(dependent_on_inputs(self._index))
 
     @cached_property
     def value_free(self) -> frozenset[int]:
         """Tensors that depend on no input's values: on nothing, or on the shapes of tensors alone."""
-        return self._free_of_inputs(cut_at=_SHAPES)
-
-    def _free_of_inputs(self, cut_at: frozenset[str]) -> frozenset[int]:
-        """Tensors to which no way leads from an input or a random operator, ways through some operators not counted."""
-        dependent = set(self._index.fed_inputs())
-        found: set[int] = set()
-        for number in neighbourhood_order(self._index, range(len(self._index.nodes))):
-            node = self._index.nodes[number]
-            varies = node.op_type in _RANDOM or (node.domain and not node.reads)
-            reads = () if node.op_type in cut_at and not node.domain else node.reads
-            if varies or any(tensor in dependent for tensor in reads):
-                dependent.update(node.writes)
-            else:
-                found.update(node.writes)
-        return frozenset(found)
+        return frozenset(self._index.producer).difference(dependence(self._index).values)
 
     @cached_property
     def _runs(self) -> list[Mapping[str, Array]]:

@@ -151,9 +151,8 @@ def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
             driver.refine(named)
         if driver.refined is before:
             break
-    for named in passes:
-        for text in named.remarks(driver.best_model()):
-            driver.listener(events.Remark(text))
+    for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):
+        driver.listener(events.Remark(text))
 
 
 def _write(driver: Driver, target: Target) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.body_nodes import BodyNodes
 from biopsy.reduction.passes.body_outputs import Output, unread_outputs, without_outputs
-from biopsy.reduction.passes.editing import described, graph_at, places
+from biopsy.reduction.passes.editing import copied, described, drop_what_died, graph_at, places
 from biopsy.reduction.passes.fewest import fewest
 
 if TYPE_CHECKING:
@@ -18,12 +18,20 @@ Step: TypeAlias = "Generator[Iterable[Change], onnx.ModelProto | None, onnx.Mode
 
 
 def bodies(model: onnx.ModelProto) -> ChangeSearch:
-    """Drop outputs that nothing reads, with the values loops carry for them; then reduce in each body, inner first."""
+    """Drop outputs that nothing reads, with the values loops carry for them; then reduce in each body, inner first.
+
+    Last, drop the nodes around bodies that only served what is gone.
+    """
+    before = model
     model = yield from _fewer_outputs(model)
     for place in reversed(places(model)):
         if place:
             model = yield from _fewer_nodes(BodyNodes(model, place))
             model = yield from _around_nodes(BodyNodes(model, place))
+    made = copied(model)
+    drop_what_died(made, before)
+    if made != model:
+        yield [Change(made, "without the nodes that only served bodies")]
 
 
 def _fewer_outputs(model: onnx.ModelProto) -> Step:

@@ -11,6 +11,7 @@ from biopsy.reduction.passes.editing import (
     Place,
     copied,
     drop_dead_nodes,
+    drop_what_died,
     every_node,
     graph_at,
     is_control_flow,
@@ -53,6 +54,7 @@ def without_outputs(model: onnx.ModelProto, gone: Iterable[Output]) -> onnx.Mode
         _remove(node, output.position)
         for body in walk.bodies(node):
             drop_dead_nodes(body)
+    drop_what_died(made, model)
     return made
 
 

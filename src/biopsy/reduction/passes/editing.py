@@ -124,6 +124,21 @@ def _drop_unread(graph: onnx.GraphProto, read: set[str], may_go: Callable[[onnx.
     return keep_only(graph.node, lambda node: bool(read.intersection(node.output)) or not may_go(node))
 
 
+def drop_what_died(made: onnx.ModelProto, before: onnx.ModelProto) -> None:
+    """Remove nodes of which nothing is read any more, of the model's graph and of bodies, and what only served them.
+
+    Nodes that were read by nothing ``before`` stay: whether they can go is another question.
+    """
+    unread = {name for graph in walk.graphs(before) for node in _unread_nodes(graph) for name in node.output}
+    for graph in reversed([made.graph, *walk.graphs_within(made.graph.node)]):
+        drop_dead_nodes(graph, lambda node: any(node.output) and unread.isdisjoint(node.output))
+
+
+def _unread_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    read = read_in(graph)
+    return [node for node in graph.node if read.isdisjoint(node.output)]
+
+
 def is_trivial(node: onnx.NodeProto) -> bool:
     """Whether a node only stands for a tensor."""
     return node.op_type in {"Identity", "Constant"} and walk.operator(node)[0] == ""

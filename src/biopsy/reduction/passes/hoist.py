@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.again import nodes_again
-from biopsy.reduction.passes.editing import Place, copied, described, every_node, graph_at
+from biopsy.reduction.passes.editing import Place, copied, described, drop_what_died, every_node, graph_at
 from biopsy.reduction.passes.inline import called_functions, inlined
+from biopsy.reduction.passes.shapes import forget_shapes_behind
 from biopsy.reduction.passes.unfold import Unfold, unfolded_if, unfolded_loop, unfolded_scan
 
 if TYPE_CHECKING:
@@ -60,5 +61,8 @@ def _ways(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProt
 
 def _unfolding(model: onnx.ModelProto, place: Place, number: int, unfold: Unfold, doing: str) -> Iterator[Change]:
     made = copied(model)
+    outputs = list(graph_at(made, place).node[number].output)
     if unfold(made, graph_at(made, place), number):
+        forget_shapes_behind(made, place, outputs)
+        drop_what_died(made, model)
         yield Change(made, doing)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import walk
 from biopsy.reduction.change import ChangeSearch
-from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at
+from biopsy.reduction.passes.editing import Place, copied, drop_what_died, every_node, graph_at
 from biopsy.reduction.passes.leaving_out import leaving_out
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
 from biopsy.reduction.passes.shapes import tell_types_anew
@@ -32,6 +32,7 @@ def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:
         inputs = graph_at(made, place).node[number].input
         while inputs and not inputs[-1]:
             del inputs[-1]
+    drop_what_died(made, model)
     tell_types_anew(made)
     return made
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only
+from biopsy.reduction.passes.editing import copied, drop_what_died, keep_only
 from biopsy.reduction.passes.fewest import fewest
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def outputs(model: onnx.ModelProto) -> ChangeSearch:
         gone = set(others).difference(kept)
         made = copied(model)
         keep_only(made.graph.output, lambda info: info.name not in gone)
-        drop_dead_nodes(made.graph, lambda node: bool(gone.intersection(node.output)))
+        drop_what_died(made, model)
         return Change(made, f"{len(made.graph.output)} of {len(model.graph.output)} outputs")
 
     yield from fewest(others, propose, at_least_one=len(others) == len(model.graph.output))

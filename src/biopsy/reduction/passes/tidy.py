@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from biopsy.model import walk
+from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only, read_in
 from biopsy.reduction.passes.fewest import fewest
@@ -95,6 +96,30 @@ def _drop_producer(model: onnx.ModelProto) -> None:
         model.ClearField(field)
 
 
+def _drop_devices(model: onnx.ModelProto) -> None:
+    """Device configurations, and how nodes are spread over devices."""
+    model.ClearField("configuration")
+    for node in walk.nodes(model):
+        node.ClearField("device_configurations")
+
+
+def _drop_denotations(message: Any) -> None:
+    """Words that say what a tensor or a dimension means, in every type of a message."""
+    if hasattr(message, "raw_data"):
+        return
+    for field, value in message.ListFields():
+        if field.name == "denotation":
+            message.ClearField(field.name)
+        elif field.message_type is not None:
+            for part in value if _is_repeated(value) else (value,):
+                _drop_denotations(part)
+
+
+def _drop_unknown_fields(model: onnx.ModelProto) -> None:
+    """Fields that this version of onnx does not know, at any depth."""
+    model.DiscardUnknownFields()
+
+
 def _drop_training(model: onnx.ModelProto) -> None:
     model.ClearField("training_info")
 
@@ -116,23 +141,27 @@ def _drop_dead_nodes_in_bodies(model: onnx.ModelProto) -> None:
         drop_dead_nodes(body)
 
 
+def _drop_dead_nodes(model: onnx.ModelProto) -> None:
+    """Nodes that compute tensors of which none is read; one that computes none may be there for what it does."""
+    drop_dead_nodes(model.graph, lambda node: any(node.output))
+
+
 _KINDS: dict[str, Callable[[onnx.ModelProto], None]] = {
     "nodes in bodies that nothing reads": _drop_dead_nodes_in_bodies,  # first: other things serve only these
+    "nodes that nothing reads": _drop_dead_nodes,
     "documentation": _drop_documentation,
     "its producer": _drop_producer,
     "training": _drop_training,
+    "devices": _drop_devices,
+    "denotations": _drop_denotations,
+    "fields that onnx does not know": _drop_unknown_fields,
     "types of tensors that are not there": _drop_stale_types,
 }
 
 
 def _unused_weights(model: onnx.ModelProto) -> Iterator[Removal]:
     """Initializers that nothing reads, of the graph and of bodies. IR 3 lists them among the inputs too."""
-    used: set[str] = set()
-    for graph in walk.graphs(model):
-        used |= read_in(graph)
-        used.update(
-            entry.value for note in graph.quantization_annotation for entry in note.quant_parameter_tensor_names
-        )
+    used = _read_names(model)
     unused: dict[str, None] = {}
     for graph in walk.graphs(model):
         unused.update((weight.name, None) for weight in graph.initializer if weight.name not in used)
@@ -143,8 +172,20 @@ def _unused_weights(model: onnx.ModelProto) -> Iterator[Removal]:
         yield Removal(f"the unused weight '{name}'", _dropping_weight(name))
 
 
+def _read_names(model: onnx.ModelProto) -> set[str]:
+    used: set[str] = set()
+    for graph in walk.graphs(model):
+        used |= read_in(graph)
+        used.update(
+            entry.value for note in graph.quantization_annotation for entry in note.quant_parameter_tensor_names
+        )
+    return used
+
+
 def _dropping_weight(name: str) -> Callable[[onnx.ModelProto], None]:
     def drop(model: onnx.ModelProto) -> None:
+        if name in _read_names(model):
+            return  # what reads it was to go as well, and has not gone
         for graph in walk.graphs(model):
             dropped = keep_only(graph.initializer, lambda weight: weight.name != name)
             dropped |= keep_only(graph.sparse_initializer, lambda weight: weight.values.name != name)
@@ -159,23 +200,29 @@ def _unused_functions(model: onnx.ModelProto) -> Iterator[Removal]:
     for key in dict.fromkeys(map(walk.function_key, model.functions)):
         if key not in called:
 
-            def drop(model: onnx.ModelProto, key: object = key) -> None:
-                keep_only(model.functions, lambda function: walk.function_key(function) != key)
+            def drop(model: onnx.ModelProto, key: FunctionKey = key) -> None:
+                if key not in walk.called(model):
+                    keep_only(model.functions, lambda function: walk.function_key(function) != key)
 
             yield Removal(f"the function {key[1]}, which is not called", drop)
 
 
 def _unused_operator_sets(model: onnx.ModelProto) -> Iterator[Removal]:
     """Imports of operator sets of which there is no node; that of ONNX itself says how old a model is, and stays."""
-    used = {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
+    used = _used_domains(model)
     for domain in dict.fromkeys(_domain(entry) for entry in model.opset_import):
         if domain not in used:
             yield Removal(f"the operator set {domain}, which has no node", _dropping_operator_set(domain))
 
 
+def _used_domains(model: onnx.ModelProto) -> set[str]:
+    return {walk.operator(node)[0] for node in walk.nodes(model)} | {""}
+
+
 def _dropping_operator_set(domain: str) -> Callable[[onnx.ModelProto], None]:
     def drop(model: onnx.ModelProto) -> None:
-        keep_only(model.opset_import, lambda entry: _domain(entry) != domain)
+        if domain not in _used_domains(model):
+            keep_only(model.opset_import, lambda entry: _domain(entry) != domain)
 
     return drop
 
