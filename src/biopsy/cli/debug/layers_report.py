@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _STAGES = {
     "record": "recording",
     "alone": "layers alone",
+    "again": "layers once more",
     "whole": "whole model",
     "marks": "which marks hide it",
     "windows": "neighbours",
@@ -141,15 +142,16 @@ def _say_table(console: Console, found: Findings, most: int) -> None:
 
 def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
+    flaky = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
     if one.failure is not None:
-        return printable(layer.label), "fails", "-", whole, printable(one.failure.text)
+        return printable(layer.label), "fails", "-", whole, f"{printable(one.failure.text)}{flaky}"
     assert one.error is not None
     return (
         printable(layer.label),
         _number(one.error.absolute),
         _number(one.error.times),
         whole,
-        f"{_quoted(one.error.tensor)} {_worst_text(one.error)}",
+        f"{_quoted(one.error.tensor)} {_worst_text(one.error)}{flaky}",
     )
 
 
@@ -189,6 +191,11 @@ def _say_group(console: Console, group: Group) -> None:
         console.say(f"{'':<{COLUMN}} {printable(group.failure.text)}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
+    if group.times_rounding is not None:
+        times = f"{_number(group.times_rounding)} times what plain float32 errs by here"
+        console.say(f"{'':<{COLUMN}} it is no rounding: {times}")
+    if group.flaky is not None:
+        console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
     if group.hides:
         console.say(
             f"{'':<{COLUMN}} with the tensors between them marked as outputs it is gone: it comes from fusing them"
