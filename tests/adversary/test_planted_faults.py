@@ -257,3 +257,15 @@ def test_a_crash_that_comes_now_and_then_never_ends_in_passed(tmp_path: Path) ->
             assert not found.passed
             return
     pytest.fail("nine runs with a rate of 0.6 without one failure")
+
+
+def test_a_layer_that_tight_tolerances_leave_no_room_to_round_is_marked_as_rounding(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(0, 1, 256 * 16).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="matmul"), helper.make_node("Neg", ["m"], ["y"])]
+    made = model(nodes, [info("x", (8, 256))], [info("y", (8, 16))], [weight("w", *values, shape=(256, 16))])
+    tight = Judge(Tolerances({"": 1e-9}, {"": 1e-9}))
+    found = examined(made, "onnxrt", tmp_path, FLOAT64, judge=tight)
+    assert [layer.name for layer in found.layers if layer.is_suspect] == ["matmul"]
+    assert found.layers[0].times_rounding is not None and found.layers[0].times_rounding < 10
+    wrong = examined(made, "fake:scale.matmul=1.01", tmp_path, FLOAT64, judge=tight)
+    assert wrong.layers[0].times_rounding is not None and wrong.layers[0].times_rounding > 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,10 +12,14 @@ from biopsy.engines.worker import Worker
 from biopsy.evidence.judge import Odd, odd, worst
 from biopsy.evidence.layers import Failure, Rate, TensorError
 from biopsy.evidence.pieces import Part, Pieces, batches
+from biopsy.evidence.rounding import Rounding
 from biopsy.evidence.truth import CANNOT_RUN, Runs, Truth
 
 RUNS_TO_BE_SURE = 3
 """Runs after which something is believed to be wrong always, if it was wrong each time."""
+
+_MOST_WEIGHED = 20
+"""Layers whose errors are held against rounding, the worst first: more than a person looks at."""
 
 RUNS_IF_FLAKY = 10
 """Runs of everything in a suspect that wavers: what is wrong in 4 of 10 runs is missed in less than 1 of 100 cases."""
@@ -26,6 +31,7 @@ class Introduced:
 
     Of several runs the worst counts; ``flaky`` says in how many it was wrong, if not in all or none. ``differs``: it is
     wrong by what the reference recorded in the whole model; only runs judged alike tell whether an engine wavers.
+    ``times_rounding``: its error by that of plain float32 on the same values, where that was asked (``weigh``).
     """
 
     error: TensorError | None = None
@@ -33,6 +39,7 @@ class Introduced:
     odd: tuple[tuple[str, Odd], ...] = ()
     flaky: Rate | None = None
     differs: bool = True
+    times_rounding: float | None = None
 
     @property
     def is_wrong(self) -> bool:
@@ -114,6 +121,18 @@ class Alones:
         if flaky or self.wavers:
             self._run_again(layers, said, limit, RUNS_IF_FLAKY)
         self.found = {node: _summed(runs) for node, runs in said.items()}
+
+    def weigh(self, rounding: Rounding) -> None:
+        """Hold the errors of the worst layers against what plain float32 errs by on the same values."""
+        wrong = [(one.rank, node) for node, one in self.found.items() if one.is_wrong and one.failure is None]
+        for part in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):
+            model = self._pieces.model(part.nodes, part.outputs)
+            names = [self._pieces.index.names[tensor] for tensor in part.outputs]
+            with contextlib.suppress(*CANNOT_RUN):
+                noise = rounding.judge(model, names, self._worker.run(model, self._pieces.recorded.path))
+                if noise is not None:
+                    node = part.about[0]
+                    self.found[node] = replace(self.found[node], times_rounding=noise.ratio)
 
     def _run_again(
         self, layers: Sequence[Part], said: dict[int, list[Introduced]], limit: int, runs: int = RUNS_TO_BE_SURE

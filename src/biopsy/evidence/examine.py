@@ -102,6 +102,7 @@ class Examination:
         self._alones = Alones(pieces, suspect, truth, self._listener)
         measured = [node.number for node in self._chosen if node.op_type not in _RANDOM]
         self._alones.run(measured, question.limit, flaky=self._is_flaky)
+        self._alones.weigh(rounding)
         self._run_marked(self._whole, recorded)
         groups = Groups(pieces, suspect, truth, rounding, self._listener, flaky=self._is_flaky)
         self._explain(groups, self._whole)
@@ -196,6 +197,7 @@ class Examination:
             accused=self._whole is None or self._whole.failure is not None,
             note=self._note(node),
             flaky=alone.flaky if alone is not None else None,
+            times_rounding=alone.times_rounding if alone is not None else None,
         )
 
     def _note(self, node: Node) -> str:

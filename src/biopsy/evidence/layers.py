@@ -73,6 +73,7 @@ class Layer:
     ``introduced`` is the error of its worst output when the suspect runs the node alone, fed with recorded values;
     ``propagated`` that in the whole model. None: not measured, and ``note`` says why. ``failure``: the suspect cannot
     run it alone. ``flaky``: it is wrong, or fails, now and then; both errors are then those of the worst run.
+    ``times_rounding``: the introduced error by that of plain float32 on the same values; None where that was not asked.
     """
 
     number: int
@@ -88,6 +89,7 @@ class Layer:
     """Whether a failure counts against the layer: not where the whole model runs, and the node only alone does not."""
     note: str = ""
     flaky: Rate | None = None
+    times_rounding: float | None = None
 
     @property
     def verdict(self) -> Verdict:
