@@ -211,10 +211,11 @@ class Groups:
     def _rate(self, nodes: tuple[int, ...], found: Wrong) -> Rate | None:
         """In how many runs a group is wrong; None if in all of them."""
         closed = self._pieces.closed(nodes) or nodes
-        runs = max(self._each, RUNS_TO_BE_SURE)
+        is_costly = found.failure is not None and self._each == 1  # a new process for each run
+        runs = RUNS_TO_BE_SURE if is_costly else RUNS_IF_FLAKY
         told = (self._run_once(closed, self._pieces.ends(closed)) for _ in range(runs - (self._each == 1)))
         wrong = sum(one is not None and one.is_like(found) for one in told) + (self._each == 1)
-        return Rate(wrong, runs) if wrong < runs else None
+        return Rate(max(wrong, 1), runs) if wrong < runs else None
 
     def _is_wrong(self, nodes: Sequence[int], like: Wrong) -> bool:
         found = self.wrong(nodes)
