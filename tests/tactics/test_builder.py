@@ -1,6 +1,8 @@
 """Builds in processes of their own."""
 
 import os
+from collections import Counter
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -68,7 +70,23 @@ def test_the_names_of_engines_for_their_options_are_understood():
 
 def test_all_combinations_come_before_one_comes_again():
     variations = [parse_variation("threads=1,2", "onnxrt"), parse_variation("env.A=x,y", "onnxrt")]
-    order = changes(variations)
-    first = [next(order).text for _ in range(4)]
-    assert len(set(first)) == 4
-    assert next(order).text == first[0]
+    texts = [drawn.change.text for drawn in changes(variations, 1, 4)]
+    assert len(set(texts)) == len(texts) == 4
+
+
+def test_all_combinations_come_equally_often_in_each_block_in_an_order_that_the_seed_tells():
+    variations = [parse_variation("threads=1,2", "onnxrt"), parse_variation("env.A=x,y", "onnxrt")]
+    endless = list(islice(changes(variations, 5), 40))
+    for block in range(5):
+        texts = [drawn.change.text for drawn in endless if drawn.block == block]
+        assert sorted(Counter(texts).values()) == [2, 2, 2, 2]
+    assert endless == list(islice(changes(variations, 5), 40))
+    assert endless != list(islice(changes(variations, 6), 40))
+
+
+def test_a_number_of_builds_that_is_no_multiple_has_all_combinations_as_equally_often_as_can_be():
+    variations = [parse_variation("threads=1,2,3", "onnxrt")]
+    for total in range(1, 60):
+        drawn = list(changes(variations, total, total))
+        counts = Counter(one.change.text for one in drawn)
+        assert len(drawn) == total and max(counts.values()) - min(counts.get(f"threads={i}", 0) for i in (1, 2, 3)) <= 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from biopsy import events
 from biopsy.engines.base import Capabilities, ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.evidence.alone import Alones
+from biopsy.evidence.alone import RUNS_IF_FLAKY, Alones, Introduced
 from biopsy.evidence.explain import Explanation, propagated
 from biopsy.evidence.groups import Groups
 from biopsy.evidence.judge import Judge, Odd
@@ -19,6 +19,8 @@ from biopsy.evidence.origins import origins
 from biopsy.evidence.pieces import Pieces
 from biopsy.evidence.recorded import Recorded, Recorder, is_constant, wanted
 from biopsy.evidence.report import Engines
+from biopsy.evidence.rounding import Rounding
+from biopsy.evidence.truth import Truth
 from biopsy.evidence.whole import Whole
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.tensor_type import TensorType
@@ -86,29 +88,44 @@ class Examination:
                 feeds, wanted(index, CutTypes(index, lambda tensor: None)), self._scratch, question.judge
             )
             reference.close()
-            self._examine(suspect, self._recorded)
+            with Rounding(self._recorded.path, self._scratch, question.timeout) as rounding:
+                self._examine(suspect, self._recorded, Truth(self._recorded, reference, question.judge), rounding)
         self._complete = True
         return self.findings
 
-    def _examine(self, suspect: Worker, recorded: Recorded) -> None:
+    def _examine(self, suspect: Worker, recorded: Recorded, truth: Truth, rounding: Rounding) -> None:
         question = self._question
         pieces = Pieces(self._index, recorded)
         self._whole = Whole(question.model, recorded, suspect, question.judge, self._listener)
         self._whole.run_unmarked()
         self._remarks += [f"{question.suspect}: {remark}" for remark in suspect.remarks]
-        self._alones = Alones(pieces, suspect, question.judge, self._listener)
-        self._alones.run([node.number for node in self._chosen if node.op_type not in _RANDOM], question.limit)
+        self._alones = Alones(pieces, suspect, truth, self._listener)
+        measured = [node.number for node in self._chosen if node.op_type not in _RANDOM]
+        self._alones.run(measured, question.limit, flaky=self._is_flaky)
+        self._alones.weigh(rounding)
         self._run_marked(self._whole, recorded)
-        self._explain(Groups(pieces, suspect, question.judge, self._listener), self._whole)
+        groups = Groups(pieces, suspect, truth, rounding, self._listener, flaky=self._is_flaky)
+        self._explain(groups, self._whole)
+
+    @property
+    def _is_flaky(self) -> bool:
+        """Whether the suspect wavers, and not only because the model is random."""
+        is_random = any(node.op_type in _RANDOM for node in self._index.nodes)
+        wavers = self._whole is not None and self._whole.wavers and not is_random
+        return wavers or (self._alones is not None and self._alones.wavers)
 
     def _explain(self, groups: Groups, whole: Whole) -> None:
         """Look for groups; everywhere, if all layers are measured."""
+        assert self._alones is not None
         alone = frozenset(node.number for node in self._chosen if self._layer(node).is_suspect)
         random = frozenset(node.number for node in self._index.nodes if node.op_type in _RANDOM)
         self._explanation = Explanation(self._index, groups, whole, alone, random)
         if self._question.nodes is None:
             self._explanation.run(self._question.limit)
         self._explanation.look_at(self._chosen)
+        for group in self._explanation.found:
+            if len(group.nodes) == 1:  # of a suspect that wavers: it was right whenever it was run alone before
+                self._alones.found[group.nodes[0]] = Introduced(group.error, group.failure, flaky=group.flaky)
 
     def _run_marked(self, whole: Whole, recorded: Recorded) -> None:
         if whole.failure is not None:
@@ -125,8 +142,15 @@ class Examination:
                 f"{self._question.suspect} fails with {whole.unmarkable[0]!r} marked as an output"
                 + (f", as with {len(whole.unmarkable) - 1} others" if len(whole.unmarkable) > 1 else "")
             )
-        if whole.wavers:
-            self._remarks.append(f"{self._question.suspect} gives other values from run to run")
+
+    def _on_flakiness(self) -> Iterable[str]:
+        whole, suspect = self._whole, self._question.suspect
+        if whole is not None and whole.flaky is not None:
+            yield f"{suspect} is wrong, or fails, {whole.flaky.text} of the whole model only"
+        elif whole is not None and whole.wavers:
+            yield f"{suspect} gives other values from run to run"
+        if self._is_flaky:
+            yield f"{suspect} is flaky: every layer was run {RUNS_IF_FLAKY} times, the worst run counts"
 
     @property
     def _chosen(self) -> list[Node]:
@@ -146,12 +170,12 @@ class Examination:
     def findings(self) -> Findings:
         """What is known so far."""
         whole, explanation = self._whole, self._explanation
-        more = explanation.remarks if explanation is not None else []
+        more = [*(explanation.remarks if explanation is not None else []), *self._on_flakiness()]
         return Findings(
             [self._layer(node) for node in self._chosen],
             tuple(whole.outputs.values()) if whole is not None else (),
             whole.failure if whole is not None else None,
-            tuple(explanation.found) if explanation is not None else (),
+            tuple(group for group in explanation.found if len(group.nodes) > 1) if explanation is not None else (),
             tuple(whole.observed) if whole is not None else (),
             tuple(self._origins()),
             (*self._remarks, *more),
@@ -172,6 +196,8 @@ class Examination:
             alone.failure if alone is not None else None,
             accused=self._whole is None or self._whole.failure is not None,
             note=self._note(node),
+            flaky=alone.flaky if alone is not None else None,
+            times_rounding=alone.times_rounding if alone is not None else None,
         )
 
     def _note(self, node: Node) -> str:

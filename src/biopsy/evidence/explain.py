@@ -28,7 +28,7 @@ _FEW = 32
 
 
 class Explanation:
-    """Looks for groups. ``found`` are those found so far, ``remarks`` what else is to be said.
+    """Looks for groups. ``found`` are those found so far.
 
     ``alone``: nodes that are wrong by themselves; ``random``: nodes that are never judged.
     """
@@ -37,7 +37,7 @@ class Explanation:
         self, index: ModelIndex, groups: Groups, whole: Whole, alone: frozenset[int], random: frozenset[int]
     ) -> None:
         self.found: list[Group] = []
-        self.remarks: list[str] = []
+        self._told: list[str] = []
         self._index = index
         self._groups = groups
         self._whole = whole
@@ -57,6 +57,21 @@ class Explanation:
         for node in self._unexplained(layers):
             if node in self._rest and not self._is_done:
                 self._take(self._groups.around(node, self._rest, most=_NEAR))
+
+    @property
+    def remarks(self) -> list[str]:
+        """What else is to be said."""
+        rounded = self._groups.rounded
+        if not rounded:
+            return self._told
+        most = max(rounded, key=len)
+        noise = rounded[most]
+        return [
+            *self._told,
+            f"{len(most)} layers together are out of tolerance by rounding that adds up or is amplified, which is no "
+            f"layer's fault and none of fusion: their error is {noise.ratio:.2g} times that of plain float32 on "
+            f"the same values, and up to {noise.limit:g} times is rounding",
+        ]
 
     @property
     def _blamed(self) -> frozenset[int]:
@@ -88,9 +103,9 @@ class Explanation:
         """Run few neighbours at a time: so a group is found too whose error nobody sees at the outputs."""
         for size in _WINDOWS:
             for window in self._groups.windows(self._rest, size, limit):
-                self._windows_are_wrong = True
                 nodes = set(window) - self._blamed
                 found = self._groups.wrong(nodes)
+                self._windows_are_wrong = self._windows_are_wrong or found is not None
                 if self._is_done or found is None or found.error is None:
                     continue
                 if found.error.times >= _JUMP or not self._is_explained():
@@ -112,7 +127,7 @@ class Explanation:
             group = self._group_in(rest, found)
             if group is None or len(group.nodes) > _FEW or self._groups.is_spent:
                 what = "cannot be run" if found.failure is not None else "are out of tolerance"
-                self.remarks.append(
+                self._told.append(
                     f"{len(rest)} layers together {what}, and no few of them that were found: "
                     + ("a fault that needs many" if found.failure is not None else "rounding that adds up, perhaps")
                 )

@@ -7,44 +7,70 @@ something points to, the neighbourhood grows until the error shows; then what is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from biopsy import errors, events
+from biopsy.checks.signature import normalised
+from biopsy.comparison.noise import NoiseComparison
+from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.evidence.alone import CANNOT_RUN, failure_of, run_apart
+from biopsy.evidence.alone import RUNS_IF_FLAKY, RUNS_TO_BE_SURE, failure_of, run_apart
 from biopsy.evidence.few import few
-from biopsy.evidence.judge import Judge, worst
-from biopsy.evidence.layers import Failure, Group, TensorError
+from biopsy.evidence.judge import worst
+from biopsy.evidence.layers import Failure, Group, Rate, TensorError
 from biopsy.evidence.pieces import Part, Pieces
+from biopsy.evidence.rounding import Rounding
+from biopsy.evidence.truth import CANNOT_RUN, Runs, Truth
 from biopsy.reduction.order import neighbourhood_order
-from biopsy.tensors.results import Array
 
 
 @dataclass(frozen=True)
 class Wrong:
-    """How a piece is wrong: by the error of its worst end, or because the engine fails at it."""
+    """How a piece is wrong: by the error of its worst end, or because the engine fails at it.
+
+    ``noise`` holds the error against plain float32's; None if that is not known.
+    """
 
     error: TensorError | None = None
     failure: Failure | None = None
+    noise: NoiseComparison | None = None
 
     def is_like(self, other: Wrong) -> bool:
-        """Whether two pieces are wrong in the same way."""
+        """Whether two pieces are wrong in the same way: both give wrong values, or fail with the same words."""
         if self.failure is None or other.failure is None:
             return self.failure is other.failure
-        return (self.failure.stage, self.failure.kind) == (other.failure.stage, other.failure.kind)
+        return _identity(self.failure) == _identity(other.failure)
+
+
+def _identity(failure: Failure) -> tuple[str, str, str]:
+    """What makes two failures the same one; of a signal, what the dying process printed does not matter."""
+    words = "" if failure.kind.startswith("SIG") else normalised(failure.message)
+    return failure.stage, failure.kind, words
 
 
 class Groups:
     """Looks for groups of layers that are wrong together, in at most ``budget`` runs of pieces."""
 
     def __init__(
-        self, pieces: Pieces, worker: Worker, judge: Judge, listener: events.Listener, budget: int = 400
+        self,
+        pieces: Pieces,
+        worker: Worker,
+        truth: Truth,
+        rounding: Rounding,
+        listener: events.Listener,
+        *,
+        flaky: bool = False,
+        budget: int = 400,
     ) -> None:
+        self.rounded: dict[tuple[int, ...], NoiseComparison] = {}
+        """Pieces that are out of tolerance by no more than rounding, and what tells it."""
         self._pieces = pieces
         self._worker = worker
-        self._judge = judge
+        self._truth = truth
+        self._rounding = rounding
         self._listener = listener
+        self._each = RUNS_IF_FLAKY if flaky else 1
         self._runs = 0
         self._budget = budget
         self._known: dict[tuple[int, ...], Wrong | None] = {}
@@ -80,38 +106,54 @@ class Groups:
         found: list[tuple[float, tuple[int, ...]]] = []
         done = itertools.count(1)
 
-        def keep(part: Part, runs: Sequence[Mapping[str, Array]] | errors.BiopsyError) -> None:
+        def keep(part: Part, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
             self._listener(events.Measured("windows", next(done), len(parts)))
-            wrong = None if isinstance(runs, errors.BiopsyError) else self._judged(part.outputs, runs)
-            if wrong is not None and wrong.error is not None:
-                found.append((-wrong.error.times, part.about))
+            wrong = [] if isinstance(runs, errors.BiopsyError) else self._errors(part.outputs, runs, expected)
+            if wrong:
+                found.append((-worst(wrong).times, part.about))
 
-        run_apart(self._pieces, self._worker, parts, limit, keep)
-        return [about for _, about in sorted(found)]
+        for _ in range(self._each):
+            run_apart(self._pieces, self._worker, parts, limit, keep, self._truth.of)
+        return list(dict.fromkeys(about for _, about in sorted(found)))
 
     def _run(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> Wrong | None:
-        if not outputs:
-            return None
+        """Run a piece, in a suspect that wavers until it is wrong or that is no luck any more."""
+        tries = range(self._each if outputs else 0)
+        return next((found for _ in tries if (found := self._run_once(nodes, outputs)) is not None), None)
+
+    def _run_once(self, nodes: tuple[int, ...], outputs: Sequence[int]) -> Wrong | None:
         self._runs += 1
         self._listener(events.Measured("groups", self._runs, self._budget))
+        model = self._pieces.model(nodes, outputs)
         try:
-            runs = self._worker.run(self._pieces.model(nodes, outputs), self._pieces.recorded.path)
+            runs = self._worker.run(model, self._pieces.recorded.path)
         except errors.EngineFailure as error:
             return Wrong(failure=failure_of(error))
         except CANNOT_RUN:
             return None
-        return self._judged(outputs, runs)
+        return self._judged(nodes, model, outputs, runs)
 
-    def _judged(self, outputs: Sequence[int], runs: Sequence[Mapping[str, Array]]) -> Wrong | None:
-        """How the ends of a piece are wrong; None if they are right."""
+    def _judged(self, nodes: tuple[int, ...], model: ModelInput, outputs: Sequence[int], runs: Runs) -> Wrong | None:
+        """How the ends of a piece are wrong; None if they are right, or wrong by rounding only.
+
+        By recorded values first, then by what the reference gives for this very piece, then beside plain float32.
+        """
+        expected = self._truth.of(model)
+        bad = self._errors(outputs, runs, expected)
+        if bad and expected is None:
+            bad = self._errors(outputs, runs, self._truth.of(model, always=True))
+        if not bad:
+            return None
+        noise = self._rounding.judge(model, [error.tensor for error in bad], runs)
+        if noise is not None and noise.passed:
+            self.rounded[nodes] = noise
+            return None
+        return Wrong(worst(bad), noise=noise)
+
+    def _errors(self, outputs: Sequence[int], runs: Runs, expected: Runs | None) -> list[TensorError]:
+        """The errors of those ends of a piece that are out of tolerance."""
         names = [self._pieces.index.names[tensor] for tensor in outputs]
-        found = [
-            self._judge.error(name, [run[name] for run in runs], self._pieces.recorded.values(name))
-            for name in names
-            if all(name in run for run in runs)
-        ]
-        bad = [error for error in found if not error.passed]
-        return Wrong(worst(bad)) if bad else None
+        return [error for error in self._truth.errors(names, runs, expected) if not error.passed]
 
     def around(
         self, centre: int, among: Iterable[int], like: Wrong | None = None, most: int | None = None
@@ -148,6 +190,11 @@ class Groups:
         order = neighbourhood_order(self._pieces.index, sorted(nodes))
         few_nodes = tuple(sorted(few(order, lambda some: self._is_wrong(some, found))))
         last = self.wrong(few_nodes) or found
+        rate = self._rate(few_nodes, last)
+        if rate is not None and self._each == 1:  # it is noticed only now: what looked right may have been luck
+            self._each = RUNS_IF_FLAKY
+            self._known.clear()
+            return self.within(nodes, found)
         index = self._pieces.index
         return Group(
             few_nodes,
@@ -157,7 +204,18 @@ class Groups:
             last.error,
             last.failure,
             self._hides(few_nodes, last),
+            last.noise.ratio if last.noise is not None else None,
+            rate,
         )
+
+    def _rate(self, nodes: tuple[int, ...], found: Wrong) -> Rate | None:
+        """In how many runs a group is wrong; None if in all of them."""
+        closed = self._pieces.closed(nodes) or nodes
+        is_costly = found.failure is not None and self._each == 1  # a new process for each run
+        runs = RUNS_TO_BE_SURE if is_costly else RUNS_IF_FLAKY
+        told = (self._run_once(closed, self._pieces.ends(closed)) for _ in range(runs - (self._each == 1)))
+        wrong = sum(one is not None and one.is_like(found) for one in told) + (self._each == 1)
+        return Rate(max(wrong, 1), runs) if wrong < runs else None
 
     def _is_wrong(self, nodes: Sequence[int], like: Wrong) -> bool:
         found = self.wrong(nodes)

@@ -53,13 +53,27 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Rate:
+    """In how many of some runs of the same something was wrong: in some, but not in all."""
+
+    wrong: int
+    runs: int
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        return f"in {self.wrong} of {self.runs} runs"
+
+
+@dataclass(frozen=True)
 class Layer:
     """One node of the model's graph; a node with bodies or a call of a function is one layer.
 
     ``inputs`` are the tensors that it reads, captures of bodies too, but for weights.
     ``introduced`` is the error of its worst output when the suspect runs the node alone, fed with recorded values;
     ``propagated`` that in the whole model. None: not measured, and ``note`` says why. ``failure``: the suspect cannot
-    run it alone.
+    run it alone. ``flaky``: it is wrong, or fails, now and then; both errors are then those of the worst run.
+    ``times_rounding``: the introduced error by that of plain float32 on the same values; None where that was not asked.
     """
 
     number: int
@@ -74,6 +88,8 @@ class Layer:
     accused: bool = True
     """Whether a failure counts against the layer: not where the whole model runs, and the node only alone does not."""
     note: str = ""
+    flaky: Rate | None = None
+    times_rounding: float | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -97,7 +113,8 @@ class Group:
     """Layers that are right one by one and wrong together: what an engine has fused, or rounding that adds up.
 
     ``hides``: whether the failure goes away when the tensors inside the group are marked as outputs, as it does if the
-    engine fuses across them. None where there is nothing to mark.
+    engine fuses across them. None where there is nothing to mark. ``times_rounding``: its error by that of plain
+    float32 on the same values; None where that cannot be told. ``flaky``: it is wrong now and then.
     """
 
     nodes: tuple[int, ...]
@@ -107,6 +124,8 @@ class Group:
     error: TensorError | None
     failure: Failure | None
     hides: bool | None
+    times_rounding: float | None = None
+    flaky: Rate | None = None
 
 
 @dataclass(frozen=True)

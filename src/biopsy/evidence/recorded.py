@@ -42,6 +42,11 @@ class Recorded:
     outputs: Sequence[Mapping[str, Array]]
     _odd: dict[str, Odd | None] = field(default_factory=dict)
 
+    @property
+    def is_rounded(self) -> bool:
+        """Whether pieces are fed with other values than the reference has computed with."""
+        return self.fed is not self.samples
+
     def __contains__(self, name: str) -> bool:
         return all(name in sample for sample in self.samples)
 

@@ -10,15 +10,15 @@ from functools import cached_property
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.evidence.alone import CANNOT_RUN, failure_of
+from biopsy.evidence.alone import RUNS_TO_BE_SURE, failure_of
 from biopsy.evidence.few import few
-from biopsy.evidence.judge import Judge, Odd, odd
-from biopsy.evidence.layers import Failure, Observed, TensorError
+from biopsy.evidence.judge import Judge, Odd, odd, worst
+from biopsy.evidence.layers import Failure, Observed, Rate, TensorError
 from biopsy.evidence.recorded import Recorded
+from biopsy.evidence.truth import CANNOT_RUN
 from biopsy.tensors.recording import Request, plan
 from biopsy.tensors.results import Array, release, same_values
 
-_RUNS_TO_BE_SURE = 3
 _MOST_TRIES = 200
 """Runs that looking for the tensors that hide a failure may take."""
 
@@ -30,7 +30,8 @@ class Whole:
     ``outputs`` are the errors of the model's outputs, ``failure`` why there are none; ``propagated`` those of tensors,
     each marked in one batch; ``odd`` the NaN and infinities in them. ``observed``: what marking has changed, at first
     with all tensors of the batch (see ``narrow``).
-    ``unmarkable``: tensors that the suspect cannot give. ``wavers``: it gives other values from run to run.
+    ``unmarkable``: tensors that the suspect cannot give. ``wavers``: it gives other values from run to run. ``flaky``:
+    it is wrong, or fails, in some runs only; ``outputs`` and ``failure`` are those of the worst run.
     """
 
     model: ModelInput
@@ -45,19 +46,50 @@ class Whole:
     observed: list[Observed] = field(default_factory=list)
     unmarkable: list[str] = field(default_factory=list)
     wavers: bool = False
+    flaky: Rate | None = None
     _unmarked: Sequence[Mapping[str, Array]] = ()
 
     def run_unmarked(self) -> None:
-        """Run the model as it is. Raises nothing that says that the suspect cannot run it: that is ``failure``."""
+        """Run the model as it is, often enough to see whether the suspect always says the same.
+
+        Raises nothing that says that the suspect cannot run it: that is ``failure``.
+        """
+        wrong = [self._run_once(number) for number in range(RUNS_TO_BE_SURE)]
+        if 0 < sum(wrong) < len(wrong):
+            self.wavers, self.flaky = True, Rate(sum(wrong), len(wrong))
+
+    def _run_once(self, number: int) -> bool:
+        """Run the model; whether it is wrong, or fails. What took too long is not run again."""
+        if self.failure is not None and self.failure.kind == "Timeout":
+            return True
         try:
-            self._unmarked = self.worker.run(self.model, self.recorded.inputs)
-        except errors.EngineFailure as error:
-            self.failure = failure_of(error)
-            return
-        for name in self._unmarked[0] if self._unmarked else ():
-            expected = [outputs[name] for outputs in self.recorded.outputs if name in outputs]
-            if len(expected) == len(self._unmarked):
-                self.outputs[name] = self.judge.error(name, [run[name] for run in self._unmarked], expected)
+            runs = self.worker.run(self.model, self.recorded.inputs)
+        except errors.EngineFailure as failure:
+            self.failure = failure_of(failure)
+            return True
+        self._unmarked = self._unmarked or runs
+        found = [self._error(name, runs) for name in (runs[0] if runs else ())]
+        known = [error for error in found if error is not None]
+        for error in known:
+            before = self.outputs.get(error.tensor, error)
+            self.outputs[error.tensor] = worst([before, error])
+        self.wavers = self.wavers or (number > 0 and self._differs(runs))
+        return not all(error.passed for error in known)
+
+    def _error(self, name: str, runs: Sequence[Mapping[str, Array]]) -> TensorError | None:
+        """The error of an output of the model; None if nothing is recorded of it."""
+        expected = [outputs[name] for outputs in self.recorded.outputs if name in outputs]
+        if len(expected) != len(runs):
+            return None
+        return self.judge.error(name, [run[name] for run in runs], expected)
+
+    def _differs(self, runs: Sequence[Mapping[str, Array]]) -> bool:
+        """Whether an output is, by the tolerances, another one than in the first run."""
+        for name in self.outputs:
+            now, first = ([run[name] for run in side] for side in (runs, self._unmarked))
+            if not self.judge.error(name, now, first).passed:
+                return True
+        return False
 
     def run_marked(self, names: Sequence[str], limit: int) -> None:
         """Measure ``names``, at most ``limit`` bytes of them at a time."""
@@ -146,11 +178,5 @@ class Whole:
 
     @cached_property
     def _is_steady(self) -> bool:
-        """Whether the suspect gives the same outputs, within the tolerances, when it runs the model again."""
-        for _ in range(_RUNS_TO_BE_SURE):
-            again = self.worker.run(self.model, self.recorded.inputs)
-            for name in self.outputs:
-                sides = ([run[name] for run in side] for side in (again, self._unmarked))
-                if not self.judge.error(name, *sides).passed:
-                    return False
-        return True
+        """Whether the suspect gives the same outputs, within the tolerances, when it runs the model once more."""
+        return not any(self._differs(self.worker.run(self.model, self.recorded.inputs)) for _ in range(RUNS_TO_BE_SURE))

@@ -22,6 +22,7 @@ from biopsy.precision.cost import Cost
 from biopsy.precision.mixtures import Mixtures
 from biopsy.precision.result import Found, Target, write_names, write_report
 from biopsy.precision.search import Direction, Mode, Proposal, Search, foreseen, search_of, usual_checks
+from biopsy.precision.validity import require_valid
 from biopsy.reduction.iteration import IterationFiles
 from biopsy.reduction.result import write_result
 from biopsy.reduction.steadiness import Repeating, Steadiness
@@ -265,9 +266,10 @@ class _Run:
     # The end
 
     def _settle(self) -> None:
-        """The last word: the file as it was written must pass, in processes of their own."""
+        """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
         assert self.best is not None
         check = self._trials.check
+        require_valid(self._mixtures.parts(frozenset(self.best)), [bytes(self._index.buffer)], self._job.target.output)
         if not check.automatic:
             return
         self._trials.use(check.cold())

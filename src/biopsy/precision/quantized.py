@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model.external import load_into
+from biopsy.model.topology import sort_nodes
 from biopsy.precision.assembly import unchanged
 from biopsy.precision.constants import Damage
 from biopsy.precision.functions import without_functions
@@ -96,7 +97,7 @@ class QuantizedMixtures:
         )
         with _quietly():
             quantizer.quantize_model()
-            quantizer.model.topological_sort()
+        sort_nodes(quantizer.model.model.graph)  # onnxruntime's own sort does not see what bodies read
         return [quantizer.model.model.SerializeToString(deterministic=True)]
 
     def damage(self, high: frozenset[int]) -> tuple[Damage, ...]:

@@ -7,7 +7,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +21,7 @@ from biopsy.tactics.builder import Builder, Built, Order
 from biopsy.tactics.difference import Build, build_of
 from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tactics.switches import Change, Wording
-from biopsy.tactics.variations import Variation, changes
+from biopsy.tactics.variations import Drawn, Variation, changes
 
 _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
 
@@ -34,7 +33,7 @@ class Plan:
     """What to build, how often, and what to leave where; see the options of ``biopsy debug build``.
 
     ``artifact`` is where the engine saves what it has built; None if it cannot, and the check then gets the model.
-    ``checks_building``: a build that fails is the failure, and nothing else is checked.
+    ``checks_building``: a build that fails is the failure, and nothing else is checked. ``seed`` is that of the order.
     """
 
     model: ModelInput
@@ -42,7 +41,7 @@ class Plan:
     until: Until
     artifact: Path | None = None
     variations: Sequence[Variation] = ()
-    seed: int | None = None
+    seed: int = 0
     record: Path | None = None
     artifacts: Artifacts = field(default_factory=Artifacts)
     info: Path | None = None
@@ -56,9 +55,14 @@ class Iteration:
     """One build and what was said of it."""
 
     number: int
-    change: Change
+    drawn: Drawn
     built: Built
     judged: Judged
+
+    @property
+    def change(self) -> Change:
+        """The settings that were built with."""
+        return self.drawn.change
 
 
 @dataclass
@@ -89,10 +93,10 @@ def build_repeatedly(
     """
     digest = hashlib.sha256(plan.model.data).hexdigest()
     last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(str(plan.until))
-    order = changes(plan.variations, plan.seed)
+    order = changes(plan.variations, plan.seed, plan.until if isinstance(plan.until, int) else None)
     with Builder(plan.model, plan.build_timeout) as builder:
-        for number, change in enumerate(islice(order, plan.until if isinstance(plan.until, int) else None)):
-            iteration = _one(plan, number, change, builder, check_for, listener, digest, tally)
+        for number, drawn in enumerate(order):
+            iteration = _one(plan, number, drawn, builder, check_for, listener, digest, tally)
             yield iteration
             if iteration.judged.outcome is last:
                 return
@@ -101,13 +105,14 @@ def build_repeatedly(
 def _one(
     plan: Plan,
     number: int,
-    change: Change,
+    drawn: Drawn,
     builder: Builder,
     check_for: CheckFor,
     listener: events.Listener,
     digest: str,
     tally: Tally,
 ) -> Iteration:
+    change = drawn.change
     spec = Wording((), plan.spec).changed(change)
     if plan.info is not None:
         write_iteration(plan.info, number)
@@ -115,7 +120,7 @@ def _one(
     candidate = plan.artifact or plan.model.path or Path()
     listener(events.Checking(number, "build", change.text or spec.text, 0, 0, check.line(candidate)))
     built = builder.build(Order(spec.text, change.environment, plan.artifact))
-    record = _record(plan, number, change, spec, built, digest)
+    record = _record(plan, number, drawn, spec, built, digest)
     if plan.record is not None:
         write_record(record, plan.record)
     judged = _judged(plan, change, built, check, candidate)
@@ -132,10 +137,10 @@ def _one(
     _count(record, judged, tally)
     for missing in plan.artifacts.sort(judged.outcome, number, ""):
         listener(events.Remark(f"the artifact {missing} was not there after iteration {number}"))
-    return Iteration(number, change, built, judged)
+    return Iteration(number, drawn, built, judged)
 
 
-def _record(plan: Plan, number: int, change: Change, spec: EngineSpec, built: Built, digest: str) -> TacticRecord:
+def _record(plan: Plan, number: int, drawn: Drawn, spec: EngineSpec, built: Built, digest: str) -> TacticRecord:
     devices = {layer.device for layer in built.layers}
     version = built.version
     if not version:
@@ -148,12 +153,14 @@ def _record(plan: Plan, number: int, change: Change, spec: EngineSpec, built: Bu
         str(plan.model.path or ""),
         digest,
         {key: "true" if value is None else value for key, value in spec.settings.items()},
-        change.environment,
+        drawn.change.environment,
         tuple(variation.key for variation in plan.variations),
         number,
         build_seconds=round(built.seconds, 4),
         remarks=built.remarks,
         layers=built.layers,
+        seed=plan.seed if plan.variations else None,
+        block=drawn.block if plan.variations else None,
     )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import log
 from typing import NamedTuple
 
 from biopsy.engines.base import LayerRecord
-from biopsy.tactics.chance import Table, fisher, holm, more_builds
+from biopsy.tactics.chance import Table, exchanged_in_blocks, fisher, holm, more_for_all
+from biopsy.tactics.pairs import Pair, Pattern, Test, pairs
 from biopsy.tactics.record import TacticRecord
 from biopsy.tactics.replay import TacticReplay
 
@@ -22,6 +24,7 @@ LEVEL = 0.05
 _ORDER = (
     "option",
     "environment",
+    "settings",
     "engine",
     "device",
     "precision",
@@ -34,6 +37,10 @@ _ORDER = (
 """Kinds of choices, in the order in which one of them is named for its group: what a person can set comes first."""
 
 
+SETTINGS = ("option", "environment", "settings")
+"""Kinds that a person can set; ``settings`` are two of the others together, which no file holds."""
+
+
 class Choice(NamedTuple):
     """One fact of a build: of a node of the model or a layer (empty for the whole build), of which kind, and what."""
 
@@ -44,7 +51,7 @@ class Choice(NamedTuple):
     @property
     def text(self) -> str:
         """Words for a person."""
-        if self.kind in ("option", "environment"):
+        if self.kind in SETTINGS:
             return self.value
         value = self.value.partition(" | ")[0] if self.kind == "algorithm" else self.value
         return f"{self.where}: {self.kind} {value}" if self.where else f"{self.kind} {value}"
@@ -52,18 +59,20 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Build:
-    """One build as its file tells of it."""
+    """One build as its file tells of it. ``block``: the seed and the block of builds that its place was drawn in."""
 
     name: str
     is_bad: bool
     choices: frozenset[Choice]
+    block: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
 class Group:
     """Choices that were all made in the same builds: in how many bad and good ones, and how likely that is by chance.
 
-    ``chance`` is that of Fisher's test, ``adjusted`` the same after Holm's correction for all groups compared.
+    ``chance`` is that of Fisher's test, or of its like where builds were put in order in blocks; of a pair of settings
+    the greatest of its tests. ``adjusted`` is the same after Holm's correction for all groups compared.
     """
 
     choices: tuple[Choice, ...]
@@ -108,8 +117,8 @@ class Difference:
 
     @property
     def only_in_bad(self) -> tuple[Group, ...]:
-        """The groups that no good build has: what a plain difference of sets finds."""
-        return tuple(group for group in self.groups if group.only_bad)
+        """The groups that no good build has: what a plain difference of sets finds. No pairs: no file holds them."""
+        return tuple(group for group in self.groups if group.only_bad and group.choices[-1].kind != "settings")
 
 
 def build_of(name: str, tactics: TacticRecord | TacticReplay, *, is_bad: bool) -> Build:
@@ -117,7 +126,8 @@ def build_of(name: str, tactics: TacticRecord | TacticReplay, *, is_bad: bool) -
     if isinstance(tactics, TacticReplay):
         found = {Choice(layer, "algorithm", str(one)) for layer, one in tactics.algorithms.items()}
         return Build(name, is_bad, frozenset(found))
-    return Build(name, is_bad, frozenset(_choices_of(tactics)))
+    block = None if tactics.seed is None or tactics.block is None else (tactics.seed, tactics.block)
+    return Build(name, is_bad, frozenset(_choices_of(tactics)), block)
 
 
 def _choices_of(record: TacticRecord) -> Iterable[Choice]:
@@ -157,32 +167,91 @@ def _known(node: str, kind: str, values: Sequence[str]) -> Iterable[Choice]:
 
 
 def difference(builds: Sequence[Build]) -> Difference:
-    """Compare builds: every choice that was made in some of them but not in all."""
+    """Compare builds: every choice that was made in some of them but not in all, and every pair of settings."""
     bad = sum(build.is_bad for build in builds)
     good = len(builds) - bad
-    patterns: dict[tuple[bool, ...], list[Choice]] = {}
+    patterns: dict[Pattern, list[Choice]] = {}
     for choice in dict.fromkeys(choice for build in builds for choice in sorted(build.choices)):
         pattern = tuple(choice in build.choices for build in builds)
         if not all(pattern):
             patterns.setdefault(pattern, []).append(choice)
     if not (bad and good):
         return Difference(good, bad)
-    tables = [_table(pattern, builds) for pattern in patterns]
-    chances = [fisher(table) for table in tables]
-    groups = [
-        Group(tuple(sorted(choices, key=_rank)), table, chance, adjusted)
-        for choices, table, chance, adjusted in zip(patterns.values(), tables, chances, holm(chances), strict=True)
-    ]
-    groups.sort(key=lambda group: (group.chance, not group.table.is_perfect, _rank(group.told)))
-    more = more_builds(groups[0].table, len(groups), LEVEL) if groups else None
-    return Difference(good, bad, tuple(groups), more)
+    compared = _compared(patterns, builds)
+    evidence = {pattern: Evidence(builds, tests) for pattern, (_, tests) in compared.items()}
+    chances = [one.chance for one in evidence.values()]
+    outcomes = [build.is_bad for build in builds]
+    groups = []
+    for (pattern, (choices, _)), chance, adjusted in zip(compared.items(), chances, holm(chances), strict=True):
+        table = _table(list(zip(pattern, outcomes, strict=True)))
+        groups.append((Group(tuple(sorted(choices, key=_rank)), table, chance, adjusted), pattern))
+    groups.sort(key=lambda found: (found[0].chance, not found[0].table.is_perfect, _rank(found[0].told)))
+    more = evidence[groups[0][1]].more(LEVEL / len(groups)) if groups else None
+    return Difference(good, bad, tuple(group for group, _ in groups), more)
 
 
-def _table(pattern: Sequence[bool], builds: Sequence[Build]) -> Table:
-    bad = sum(made and build.is_bad for made, build in zip(pattern, builds, strict=True))
-    good = sum(made and not build.is_bad for made, build in zip(pattern, builds, strict=True))
-    all_bad = sum(build.is_bad for build in builds)
-    return Table(bad, all_bad, good, len(builds) - all_bad)
+def _compared(
+    patterns: Mapping[Pattern, Sequence[Choice]], builds: Sequence[Build]
+) -> dict[Pattern, tuple[list[Choice], tuple[Test, ...]]]:
+    """What is compared, by the builds that have it: the choices, and the tests that it must stand."""
+    compared: dict[Pattern, tuple[list[Choice], tuple[Test, ...]]] = {}
+    everywhere = (True,) * len(builds)
+    for pattern, choices in patterns.items():
+        compared[pattern] = list(choices), (Test(pattern, everywhere),)
+    for pair in _pairs(patterns):
+        if len(set(pair.pattern)) < 2:
+            continue
+        together, _ = compared.setdefault(pair.pattern, ([], pair.tests))
+        if not any(choice.kind in ("option", "environment") for choice in together):
+            together.append(Choice("", "settings", pair.text))
+    return compared
+
+
+def _pairs(patterns: Mapping[Pattern, Sequence[Choice]]) -> Iterable[Pair]:
+    settings: dict[str, dict[str, Pattern]] = {}
+    for pattern, choices in patterns.items():
+        for choice in choices:
+            if choice.kind in ("option", "environment"):
+                settings.setdefault(choice.value.partition("=")[0], {})[choice.text] = pattern
+    return pairs({key: dict(sorted(values.items())) for key, values in sorted(settings.items())})
+
+
+class Evidence:
+    """What tests say of one cause, where all of them must speak for it."""
+
+    def __init__(self, builds: Sequence[Build], tests: Sequence[Test]) -> None:
+        self._builds = builds
+        self._tests = tests
+        self.chance = max(exchanged_in_blocks(self._by_block(test)) for test in tests)
+
+    def table(self, test: Test) -> Table:
+        """In how many bad and good builds something was made, of those that a test is about."""
+        return _table([(made, build.is_bad) for made, _, build in self._of(test)])
+
+    def _by_block(self, test: Test) -> list[Table]:
+        blocks: dict[tuple[int, int] | None, list[tuple[bool, bool]]] = {}
+        for made, _, build in self._of(test):
+            blocks.setdefault(build.block, []).append((made, build.is_bad))
+        return list(map(_table, blocks.values()))
+
+    def _of(self, test: Test) -> list[tuple[bool, bool, Build]]:
+        return [found for found in zip(test.made, test.among, self._builds, strict=True) if found[1]]
+
+    def more(self, level: float) -> int | None:
+        """How many more builds bring the chance to ``level``; blocks tell a little less per build, and go on so."""
+        tables = list(map(self.table, self._tests))
+        at_once = max(map(fisher, tables))
+        power = 1.0
+        if 0 < at_once < self.chance < 1:
+            power = log(self.chance) / log(at_once)
+        return more_for_all(tables, len(self._builds), level ** (1 / power))
+
+
+def _table(builds: Sequence[tuple[bool, bool]]) -> Table:
+    """The table of builds, each with whether it was made there and whether it is bad."""
+    all_bad = sum(is_bad for _, is_bad in builds)
+    bad = sum(made and is_bad for made, is_bad in builds)
+    return Table(bad, all_bad, sum(made for made, _ in builds) - bad, len(builds) - all_bad)
 
 
 def _rank(choice: Choice) -> tuple[int, str, str]:

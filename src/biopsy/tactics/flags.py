@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, product
+from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +16,7 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.reduction.passes.fewest import fewest
+from biopsy.tactics.minimal_sets import minimal_sets, shortest
 from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
 from biopsy.tactics.switches import Change, VariedCheck, Wording, changes_to_try, without_optimizers
 
@@ -21,7 +24,12 @@ Item = TypeVar("Item")
 
 _RUNS_AT_FIRST = 3
 _RUNS_TO_MEASURE = 20
-_MOST_ALTERNATIVES = 4
+_MOST_SETS = 12
+"""Sets of settings or optimizers that are sought; what is not sought any more is said."""
+
+_MOST_VALUES = 24
+"""Choices of a value for each setting that are tried."""
+
 _LEVELS = ("layout", "extended", "basic", "none")  # of onnxrt, from most to least
 
 
@@ -67,7 +75,10 @@ class Switch:
 
 @dataclass
 class Flags:
-    """What was found. ``switches`` stand in the order of their worth, the shortest and most particular first."""
+    """What was found. ``switches`` stand in the order of their worth, the shortest and most particular first.
+
+    ``complete``: whether no other of the same length is left.
+    """
 
     failure: str = ""
     switches: list[Switch] = field(default_factory=list)
@@ -76,6 +87,7 @@ class Flags:
     checks: int = 0
     failed: int = 0
     runs: int = 0
+    complete: bool = True
 
     def as_json(self) -> dict[str, Any]:
         """The part of the report that tells what was found."""
@@ -86,6 +98,7 @@ class Flags:
                 {**_json_of(one.change), "optimizers": list(one.optimizers), "verified": one.verified}
                 for one in self.switches
             ],
+            "complete": self.complete,
             "tried": [
                 {**_json_of(one.change), "outcome": one.outcome.value, "reason": one.reason, "runs": one.runs}
                 for one in self.tried
@@ -195,7 +208,8 @@ def find_switches(
     """Find the smallest changes of an engine's settings with which a failing check passes.
 
     Single settings are tried first. Where the optimizer of ONNX Runtime is the switch, the fewest of its optimizers
-    are sought; where no single setting is one, the fewest of all settings together. Everything is verified in fresh
+    are sought; where no single setting is one, the fewest of all settings together. All of the shortest length are
+    found. Everything is verified in fresh
     processes. Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
     trier, wording = Trier(check, model, rules, listener), check.wording
@@ -206,55 +220,83 @@ def find_switches(
         found.tried.append(trier.change(change))
     gone = [tried.change for tried in found.tried if tried.gone]
     levels = [change for change in gone if "optimization" in change.settings] if wording.spec.name == "onnxrt" else []
-    particular: list[Switch] = []
-    if levels:
-        particular = _fewest_optimizers(trier, wording, model, weights_folder)
-        gone = [change for change in gone if change not in levels]
-        if not particular:
-            gone.insert(0, min(levels, key=lambda change: _LEVELS.index(change.settings["optimization"])))
+    particular = _fewest_optimizers(trier, wording, model, weights_folder) if levels else []
+    gone = [change for change in gone if change not in levels]
+    if not particular:  # the level that leaves most as it was first
+        gone[:0] = sorted(levels, key=lambda change: _LEVELS.index(change.settings["optimization"]))
     if not gone and not particular:
         gone = _fewest_together(trier)
-    switches = [*particular, *(Switch(change) for change in gone)]
+    switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
     found.switches = [Switch(one.change, one.optimizers, verified=trier.verified(one.change)) for one in switches]
     listener(events.StageDone("flags", 0, 0, found.checks, time.monotonic() - started))
     return found
 
 
 def _fewest_together(trier: Trier) -> list[Change]:
-    """The fewest changes that work together only; none if all of them at once do not either."""
-    usable: dict[str, Change] = {}
+    """All smallest sets of changes that work together only; none if no choice of values does with all of them set."""
+    values: dict[str, list[Change]] = {}
     for tried in trier.found.tried:
         if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
-            usable[" ".join([*tried.change.settings, *tried.change.environment])] = tried.change
-    changes = list(usable.values())  # the last value that was tried of each setting: for levels, the least
-
-    def joined(some: Sequence[Change]) -> Change:
-        whole = Change()
-        for change in some:
-            whole = whole.joined(change)
-        return whole
-
-    if len(changes) < 2 or not trier.change(joined(changes), "all settings together").gone:
+            values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
+    if len(values) < 2:
         return []
-    return [joined(_search(changes, lambda some: trier.change(joined(some)).gone))]
+    known: dict[str, bool] = {}
+
+    def gone(changes: Sequence[Change]) -> bool:
+        whole = _joined(changes)
+        if whole.text not in known:
+            known[whole.text] = trier.change(whole, "" if len(changes) < len(values) else "all settings together").gone
+        return known[whole.text]
+
+    found: dict[str, list[Change]] = {}
+    for chosen in islice(product(*values.values()), _MOST_VALUES):
+        sets, complete = minimal_sets(range(len(chosen)), _places(chosen, gone), _MOST_SETS)
+        trier.found.complete = trier.found.complete and complete
+        for places in sets:
+            together = [chosen[place] for place in places]
+            found.setdefault(_joined(together).text, together)
+    trier.found.complete = trier.found.complete and prod(map(len, values.values())) <= _MOST_VALUES
+    return [_joined(together) for together in shortest([*found.values()])]
+
+
+def _places(
+    items: Sequence[Item], gone: Callable[[Sequence[Item]], bool]
+) -> Callable[[Sequence[int]], list[int] | None]:
+    """Finds, among the places of some items, those of a smallest set that switches the failure off."""
+
+    def are_enough(places: Sequence[int]) -> bool:
+        return gone([items[place] for place in places])
+
+    return lambda places: _search(places, are_enough) if places and are_enough(places) else None
+
+
+def _joined(changes: Sequence[Change]) -> Change:
+    whole = Change()
+    for change in changes:
+        whole = whole.joined(change)
+    return whole
 
 
 def _fewest_optimizers(trier: Trier, wording: Wording, model: Path, folder: Path | None) -> list[Switch]:
-    """Smallest sets of optimizers that must be off, the shortest first; none if optimizers alone are not the switch."""
+    """All smallest sets of optimizers that must be off; none if optimizers alone are not the switch."""
+    known: dict[frozenset[str], bool] = {}
 
     def gone(names: Sequence[str]) -> bool:
-        return trier.change(without_optimizers(wording.spec, names), f"without {', '.join(names)}").gone
+        if frozenset(names) not in known:
+            change = without_optimizers(wording.spec, names)
+            known[frozenset(names)] = trier.change(change, f"without {', '.join(names)}").gone
+        return known[frozenset(names)]
+
+    def one_of(names: Sequence[str]) -> list[str] | None:
+        return _search(names, gone) if names and gone(names) else None
 
     suspects = _suspects(trier, wording, model, folder, gone)
-    sets: list[list[str]] = []
-    while suspects and len(sets) < _MOST_ALTERNATIVES:
-        needed = _without_rules_that_do_not_matter(_search(suspects, gone), gone)
-        sets.append(needed)
-        suspects = [name for name in suspects if name not in needed and not name.endswith(RULES)]
-        if not suspects or not gone(suspects):
-            break
-    sets.sort(key=len)
-    return [Switch(without_optimizers(wording.spec, names), tuple(names)) for names in sets]
+    sets, trier.found.complete = minimal_sets(suspects, one_of, _MOST_SETS)
+    told = [_without_rules_that_do_not_matter(names, gone) for names in sets]
+    different = {frozenset(names): names for names in reversed(told)}
+    return [
+        Switch(without_optimizers(wording.spec, names), tuple(names)) for names in shortest([*different.values()][::-1])
+    ]
 
 
 def _suspects(

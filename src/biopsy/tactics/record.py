@@ -24,7 +24,8 @@ _LAYER_TEXTS = ("kind", "implementation", "precision", "layout", "device")
 @dataclass(frozen=True)
 class TacticRecord:
     """One build. ``settings`` and ``environment`` are what the engine was told; ``varied`` names those of them that
-    differ from build to build, as ``key`` or ``env.NAME``. ``outcome`` is ``good``, ``bad``, ``other``, or empty as
+    differ from build to build, as ``key`` or ``env.NAME``. ``seed`` and ``block`` tell how its place was drawn: builds
+    of one block, and one seed, were put in order by lot. ``outcome`` is ``good``, ``bad``, ``other``, or empty as
     long as nobody has said.
     """
 
@@ -41,6 +42,8 @@ class TacticRecord:
     build_seconds: float | None = None
     remarks: tuple[str, ...] = ()
     layers: tuple[LayerRecord, ...] = ()
+    seed: int | None = None
+    block: int | None = None
 
 
 def write_record(record: TacticRecord, path: Path) -> None:
@@ -72,6 +75,8 @@ def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
             environment=_texts(tree["environment"]),
             varied=tuple(map(_text, tree["varied"])),
             iteration=tree["iteration"],
+            seed=_number(tree.get("seed")),
+            block=_number(tree.get("block")),
             build_seconds=tree["build_seconds"],
             remarks=tuple(map(_text, tree["remarks"])),
             layers=tuple(map(_layer, tree["layers"])),
@@ -90,6 +95,12 @@ def _layer(tree: Mapping[str, Any]) -> LayerRecord:
 
 def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
     return {_text(key): _text(value) for key, value in tree.items()}
+
+
+def _number(value: object) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError(f"{value!r} is no number")
+    return value
 
 
 def _text(value: object) -> str:

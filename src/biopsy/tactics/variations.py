@@ -1,4 +1,9 @@
-"""What differs from build to build: settings of the engine and variables of the environment, in all combinations."""
+"""What differs from build to build: settings of the engine and variables of the environment, in all combinations.
+
+Builds are made in randomised complete blocks (R. A. Fisher, The design of experiments, 1935): each block has every
+combination equally often, in an order drawn by lot. In a fixed cycle a setting has a period, and takes the blame for
+whatever else has the same one: every second run on a hot core, every fourth with a full cache.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +13,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from biopsy import errors
 from biopsy.engines import registry
 from biopsy.engines.registry import EngineSpec
 from biopsy.tactics.switches import Change, change_of
+
+LEAST_BLOCK = 10
+"""Builds of a block, about: fewer could not tell chance from a cause, since only builds of a block are compared."""
 
 _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
     "openvino": {
@@ -71,14 +80,34 @@ def combinations(variations: Sequence[Variation]) -> int:
     return prod(len(variation.values) for variation in variations)
 
 
-def changes(variations: Sequence[Variation], seed: int | None = None) -> Iterator[Change]:
-    """Changes for one build after the other, without an end: all combinations again and again, or drawn by lot."""
-    if seed is None:
-        every = [_change(variations, chosen) for chosen in itertools.product(*(one.values for one in variations))]
-        yield from itertools.cycle(every)
+class Drawn(NamedTuple):
+    """The change for one build, and the number of the block that it belongs to."""
+
+    change: Change
+    block: int
+
+
+def changes(variations: Sequence[Variation], seed: int, total: int | None = None) -> Iterator[Drawn]:
+    """The changes for one build after the other, in blocks and by lot: always the same ones for a seed.
+
+    ``total``: how many there will be, so that all combinations come equally often; None: without an end.
+    """
+    every = [_change(variations, chosen) for chosen in itertools.product(*(one.values for one in variations))]
     lot = random.Random(seed)  # noqa: S311 -- no secret
-    while True:
-        yield _change(variations, [lot.choice(one.values) for one in variations])
+    for block, size in enumerate(_block_sizes(len(every), total)):
+        whole = every * (size // len(every)) + lot.sample(every, size % len(every))
+        lot.shuffle(whole)
+        yield from (Drawn(change, block) for change in whole)
+
+
+def _block_sizes(combinations: int, total: int | None) -> Iterator[int]:
+    """All combinations as often as a block takes; the last block of a known number takes what is left."""
+    usual = combinations * max(1, LEAST_BLOCK // combinations)
+    while total is None or total >= 2 * usual:
+        yield usual
+        total = None if total is None else total - usual
+    if total:
+        yield total
 
 
 def _change(variations: Sequence[Variation], values: Sequence[str]) -> Change:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import secrets
 import shlex
 import sys
 import time
@@ -67,9 +68,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=V1,V2,...",
         help="a setting of the engine, or with env.NAME a variable of the environment, and its values; as often as "
-        "wanted: all combinations are built, again and again",
+        "wanted: all combinations are built, equally often",
     )
-    group.add_argument("--seed", type=option_groups.count, metavar="N", help="draw the values by lot instead")
+    group.add_argument(
+        "--seed",
+        type=option_groups.count,
+        metavar="N",
+        help="the order is drawn by lot from this seed, in blocks that have all combinations equally often, so that no "
+        "setting is blamed for what comes and goes with a period (default: another one each time, which is shown)",
+    )
     group = parser.add_argument_group("files of each build")
     group.add_argument(
         "--save-tactics",
@@ -209,7 +216,7 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
         args.until or max(_LEAST_BUILDS, combinations(variations)),
         artifact,
         variations,
-        args.seed,
+        args.seed if args.seed is not None else secrets.randbelow(2**31),
         args.save_tactics,
         Artifacts(tuple(files), args.art_dir),
         args.iter_info,
@@ -281,6 +288,8 @@ class _Display(Report):
         self.line("build", f"{self._plan.model.path} with {self._plan.spec.text}, {often}")
         for variation in self._plan.variations:
             self.line("vary", f"{variation.key} = {', '.join(variation.values)}")
+        if self._plan.variations:
+            self.line("order", f"by lot, in blocks of all combinations: --seed {self._plan.seed}")
         if self._plan.artifact is None and not self._plan.checks_building:
             self.line("", f"{self._plan.spec.name} saves nothing: the check is given the model itself")
         if self._plan.record is not None and not find_class(self._plan.spec.name).capabilities.layers:

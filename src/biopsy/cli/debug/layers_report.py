@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _STAGES = {
     "record": "recording",
     "alone": "layers alone",
+    "again": "layers once more",
     "whole": "whole model",
     "marks": "which marks hide it",
     "windows": "neighbours",
@@ -141,16 +142,21 @@ def _say_table(console: Console, found: Findings, most: int) -> None:
 
 
 def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
+    from biopsy.comparison.noise import DEFAULT_RATIO
+
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
+    more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
+    if layer.times_rounding is not None and layer.times_rounding <= DEFAULT_RATIO:
+        more += f" · no more than rounding: {_number(layer.times_rounding)} times what plain float32 errs by"
     if one.failure is not None:
-        return printable(layer.label), "fails", "-", whole, printable(one.failure.text)
+        return printable(layer.label), "fails", "-", whole, f"{printable(one.failure.text)}{more}"
     assert one.error is not None
     return (
         printable(layer.label),
         _number(one.error.absolute),
         _number(one.error.times),
         whole,
-        f"{_quoted(one.error.tensor)} {_worst_text(one.error)}",
+        f"{_quoted(one.error.tensor)} {_worst_text(one.error)}{more}",
     )
 
 
@@ -181,6 +187,8 @@ def _error_text(error: TensorError) -> str:
 
 
 def _say_group(console: Console, group: Group) -> None:
+    from biopsy.comparison.noise import explained_by
+
     cause = "they fail" if group.failure is not None else "they are wrong"
     line(console, "together", f"{count(len(group.nodes), 'layer')}, right one by one: {cause} when run as one piece")
     labels = [printable(label) for label in group.labels[:_MOST_LABELS]]
@@ -190,6 +198,14 @@ def _say_group(console: Console, group: Group) -> None:
         console.say(f"{'':<{COLUMN}} {printable(group.failure.text)}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
+    if group.times_rounding is not None:
+        narrower = explained_by(group.times_rounding)
+        times = f"{_number(group.times_rounding)} times what plain float32 errs by here"
+        console.say(
+            f"{'':<{COLUMN}} it is no rounding: {times}" + (f", as rounding to {narrower} may" if narrower else "")
+        )
+    if group.flaky is not None:
+        console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
     if group.hides:
         console.say(
             f"{'':<{COLUMN}} with the tensors between them marked as outputs it is gone: it comes from fusing them"

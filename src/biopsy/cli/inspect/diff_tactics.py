@@ -33,7 +33,8 @@ examples:
   biopsy debug diff-tactics --good replays/good --bad replays/bad/replay_11-21-26_05-31-06_N3.json
 
 Files are tactic records of biopsy, or tactic replays of Polygraphy. A choice is named as the cause only where chance
-would give as much in less than 5 %, by Fisher's exact test with Holm's correction for all choices compared.
+would give as much in less than 5 %, by Fisher's exact test with Holm's correction for all choices compared, pairs of
+settings that vary included.
 """
 
 
@@ -99,8 +100,9 @@ def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
         yield "Could not determine potentially bad tactics. Try providing more tactic replay files if possible."
     yield ""
     if found.groups:
-        yield f"{found.tests} choices differ, or groups of choices that were always made together. The best of them:"
-        shown = [group for group in found.groups if whole or group.table.tends_to_fail]
+        yield f"{found.tests} choices differ, groups of choices that were always made together, or pairs of settings."
+        yield "The best of them:"
+        shown = [group for group in found.groups if whole or (group.table.tends_to_fail and group.chance < 1)]
         for number, group in enumerate(shown if whole else shown[:_MOST_GROUPS], 1):
             yield from _group_lines(number, group, whole=whole)
         yield ""
@@ -125,9 +127,11 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
 
 
 def _summary_line(kind: str, value: str, places: list[str]) -> str:
+    from biopsy.tactics.difference import SETTINGS
+
     named = [place for place in places if place]
     if not named:
-        return f"    {_short(value)}" if kind in ("option", "environment") else f"    {kind} {_short(value)}"
+        return f"    {_short(value)}" if kind in SETTINGS else f"    {kind} {_short(value)}"
     more = f" and {len(named) - _MOST_PLACES} more" if len(named) > _MOST_PLACES else ""
     return f"    {kind} {_short(value)}: {', '.join(named[:_MOST_PLACES])}{more}"
 
@@ -173,14 +177,19 @@ def verdict_lines(found: Difference) -> Iterator[str]:
 
 
 def _decided(groups: tuple[Group, ...]) -> Iterator[str]:
+    from biopsy.tactics.difference import SETTINGS
+
     best = groups[0]
     told = best.told.text
+    together = best.told.kind == "settings"
     if best.table.is_perfect:
-        yield f"{told} explains it: every bad build has it, and no good one."
+        has_it = "this explains it. Every bad build is so" if together else "every bad build has it"
+        yield f"{told}{': ' if together else ' explains it: '}{has_it}, and no good one."
     else:
-        yield f"{told} goes with failing, but does not explain every outcome: {_counts(best.table)}."
+        goes = f"{told}{':' if together else ''} goes with failing"
+        yield f"{goes}, but does not explain every outcome: {_counts(best.table)}."
     others = len(best.choices) - 1
-    if others and best.told.kind in ("option", "environment"):
+    if others and best.told.kind in SETTINGS:
         yield _head("", f"{others} choices of the engine come with it.")
     elif others:
         yield _head("", f"{others} other choices were made in the same builds, and may be the cause as well.")
