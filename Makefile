@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # xdist workers; the engines are told to use one thread each, so two cores are enough for two workers.
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-peer bench bench-quick lint types imports clean
+.PHONY: demo test test-all test-peer fuzz bench bench-quick lint types imports clean
 
 $(VENV)/.demo: pyproject.toml alias/pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment: install python3-venv"; exit 1; }
@@ -34,6 +34,10 @@ test: lint types imports
 
 test-all: lint types imports
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not peer" tests
+
+MINUTES ?= 10
+fuzz: $(VENV)/.test
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --minutes $(MINUTES)
 
 # Polygraphy lives in an environment of its own: it must never share one with the alias.
 .venv-peer/.ready:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from biopsy import errors, events
-from biopsy.checks.signature import normalised
+from biopsy.checks.message import normalised
 from biopsy.comparison.noise import NoiseComparison
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
