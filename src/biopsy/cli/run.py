@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,6 +72,22 @@ class Findings:
     odd: Sequence[tuple[str, NotFinite]] = ()
 
     @property
+    def verdict(self) -> str:
+        """``fails``, ``passes``, or ``unknown`` where nobody can say."""
+        if self.reasons:
+            return "fails"
+        return "passes" if self.undecided is None else "unknown"
+
+    @property
+    def undecided(self) -> str | None:
+        """Why nobody can say whether an engine is wrong; None if all could be judged."""
+        if not self.noise:
+            return None
+        from biopsy.cli.run_noise import undecided
+
+        return undecided(self.noise)
+
+    @property
     def reasons(self) -> list[str]:
         """Why the model fails, in a few words each; empty if it passes."""
         found = [f"{one.engine.label} failed to {_stage(one)} the model" for one in self.ran if one.failure is not None]
@@ -81,7 +98,7 @@ class Findings:
                 names = _listed(output.name for _, output in one.failures)
                 found.append(f"{names} of {one.actual} differs from {one.expected}")
         for judged in self.noise:
-            if not judged.passed:
+            if judged.failures:
                 names = _listed(output.name for output in judged.failures)
                 found.append(f"{names} of {judged.suspect} is wrong by more than rounding")
         return found
@@ -114,12 +131,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     compared = _compare(pairs, (tolerances, stats, limits), args, console)
     noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
     findings = Findings(ran, compared, noise, odd)
-    status = _conclude(findings, console)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
 
         write_report(args.report, args.model, findings)
-    return status
+    return _conclude(findings, console)
 
 
 # Running
@@ -218,6 +234,16 @@ class _Feeder:
                 write_feeds(self._save_to, self._settled)
         return self._settled
 
+    def one_rounding_off(self) -> _Feeder:
+        """A feeder of the settled values, all of them one rounding off. Raises CannotCompare if none would differ."""
+        from biopsy.tensors.perturbed import differ, one_rounding_off
+
+        other = copy(self)
+        other._settled = one_rounding_off(self._settled or ())
+        if not differ(self._settled or (), other._settled):
+            raise errors.CannotCompare("no input has a number that could be one rounding off")
+        return other
+
     def _tell(self, found: Feeds) -> None:
         if found.made_up:
             names = ", ".join(map(repr, found.made_up))
@@ -314,15 +340,15 @@ def _noise(
 ) -> list[NoiseReport]:
     from biopsy.cli.run_noise import judge_noise
 
-    def run(engine: Engine) -> RunnerResult:
+    def run(engine: Engine, source: _Feeder = feeder) -> RunnerResult:
         recorder = _recorder(model, [engine], None, args, console)
-        result = _run_one(engine, 0, model, feeder, recorder, args, console).result
+        result = _run_one(engine, 0, model, source, recorder, args, console).result
         if recorder is not None:
             recorder.finish()
         assert result is not None
         return result
 
-    return judge_noise(done, run, ratios, console)
+    return judge_noise(done, run, ratios, console, lambda engine: run(engine, feeder.one_rounding_off()))
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
@@ -343,7 +369,7 @@ def _conclude(found: Findings, console: Console) -> int:
 
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
-    noisy = next((one for one in found.noise if not one.passed), None)
+    noisy = next((one for one in found.noise if one.failures), None)
     if failure is not None:
         verdict.report_error(failure)
     elif found.odd:
@@ -354,6 +380,8 @@ def _conclude(found: Findings, console: Console) -> int:
         verdict.report_mismatch(wrong.actual, _names(output.name for _, output in wrong.failures))
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
+    elif found.undecided is not None:
+        raise errors.CannotCompare(found.undecided)
     else:
         verdict.report_pass()
         console.say(f"PASSED | {_what_passed(found)}")
@@ -372,8 +400,9 @@ def _what_passed(found: Findings) -> str:
     if outputs:
         parts.append(f"{_outputs(outputs)} compared, all within the tolerances")
     if found.noise:
-        judged = sum(len(one.outputs) for one in found.noise)
-        parts.append(f"{_outputs(judged)} judged, no error is more than rounding")
+        from biopsy.cli.run_noise import summary
+
+        parts.append(summary(found.noise))
     ran = ", ".join(one.engine.label for one in found.ran)
     if all(one.result is None for one in found.ran):
         return f"{ran} built the model; nothing was run"

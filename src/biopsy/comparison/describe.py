@@ -32,6 +32,8 @@ def report_lines(output: OutputComparison) -> list[str]:
 def noise_lines(output: NoiseComparison) -> list[str]:
     """The lines that tell whether rounding explains the error of one output: one where it does."""
     what = f"{printable(output.name)}  {output.dtype}{list(output.shape)}"
+    if output.verdict == "unknown":
+        return [f"{what}  cannot say: {output.reason}"]
     if output.suspect is None or output.plain is None:
         return [f"{what}  BUG: {output.reason}"]
     if output.passed:
