@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,14 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
+from biopsy.cli.console import Console
+from biopsy.cli.run_noise import judge_noise as judge_noise_of
 from biopsy.comparison.noise import judge_noise
 from biopsy.comparison.second_opinion import closest, is_doubtful
+from biopsy.engines.base import Engine, ModelInput
 from biopsy.model.demonstration import demonstration_model
-from biopsy.tensors.perturbed import differ, one_rounding_off
+from biopsy.tensors.files import read_feeds, write_feeds
+from biopsy.tensors.perturbed import differ, roundings_off
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from support.bug import skip_without_it
 from support.models import info, model, save
@@ -186,24 +191,45 @@ def test_what_is_believed_is_not_held_against_itself(capsys: Captured) -> None:
     save(made, Path("model.onnx"))
     assert noise("--engine", "onnxrt:optimization=none") == 4
     assert "onnxrt:optimization=none cannot be held against itself" in capsys.readouterr().err
-    assert noise("--onnxrt", "--val-range", "[3,3]") == 4
+    assert noise("--onnxrt", "--val-range", "[0,0]") == 4
     assert "no input has a number that could be one rounding off" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_inputs_move_by_one_rounding_and_masks_do_not(dtype: str) -> None:
-    feed = {
-        "x": np.random.default_rng(0).normal(size=100).astype(dtype),
-        "mask": np.ones(4, dtype),
-        "ids": np.arange(3),
-    }
-    (moved,) = one_rounding_off([feed])
+    values = np.random.default_rng(0).normal(size=100).astype(dtype)
+    feed = {"x": values, "mask": np.zeros(4, dtype), "ids": np.arange(3), "whole": np.arange(-9, 9).astype(dtype)}
+    (moved,) = roundings_off([feed])
+    assert np.array_equal(np.trunc(moved["whole"]), feed["whole"])
     distance = np.abs(moved["x"].astype(np.float64) / feed["x"] - 1)
     assert 0 < distance.max() <= 2 * max(float(np.finfo(dtype).eps), 2.0**-23)
     assert moved["x"].dtype == dtype
     assert all(np.array_equal(moved[name], feed[name]) for name in ("mask", "ids"))
     assert differ([feed], [moved])
     assert not differ([feed], [feed])
+
+
+def test_a_quantum_that_turns_over_with_a_rounding_is_no_bug(capsys: Captured) -> None:
+    held = [numpy_helper.from_array(np.float32(0.3), "scale")]
+    nodes = [helper.make_node("Div", ["x", "scale"], ["q"]), helper.make_node("Round", ["q"], ["y"])]
+    save(model(nodes, [info("x", shape=[3])], [info("y", shape=[3])], held), Path("model.onnx"))
+    ties = np.float32([0.45, 1.05, 1.65])  # 1.5, 3.5 and 5.5 times the scale, but for rounding
+    write_feeds("inputs.json", [{"x": ties}])
+    given = RunnerResult("suspect", (Iteration({"y": np.rint(ties / np.float32(0.3))}),))
+    turned = replace(given, iterations=(Iteration({"y": given.iterations[0].outputs["y"] - [0, 1, 0]}),))
+    wrong = replace(given, iterations=(Iteration({"y": given.iterations[0].outputs["y"] - [0, 2, 0]}),))
+    assert [judged(one) for one in (given, turned, wrong)] == [True, True, False]
+
+
+def judged(suspect: RunnerResult) -> bool:
+    def run(engine: Engine, count: int = 0) -> RunnerResult:
+        feeds = read_feeds("inputs.json")
+        moved = roundings_off(feeds, count) if count else feeds
+        session = engine.build(ModelInput(Path("model.onnx").read_bytes(), Path()))
+        return RunnerResult("", tuple(Iteration(session.run(feed)) for feed in moved))
+
+    (report,) = judge_noise_of([suspect], run, {}, Console(), run)
+    return report.passed
 
 
 # Operators that onnx's evaluator lacks
@@ -228,7 +254,8 @@ def test_contrib_operators_are_judged_in_bodies_and_functions(capsys: Captured) 
     body = helper.make_graph([gelu], "body", [], [info("g")])
     function = helper.make_function(
         "own", "Twice", ["x"], ["t"],
-        [helper.make_node("QuickGelu", ["x"], ["q"], domain="com.microsoft"), helper.make_node("Add", ["q", "q"], ["t"])],
+        [helper.make_node("QuickGelu", ["x"], ["q"], domain="com.microsoft"),
+         helper.make_node("Add", ["q", "q"], ["t"])],
         [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
     )  # fmt: skip
     nodes = [

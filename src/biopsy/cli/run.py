@@ -234,12 +234,12 @@ class _Feeder:
                 write_feeds(self._save_to, self._settled)
         return self._settled
 
-    def one_rounding_off(self) -> _Feeder:
-        """A feeder of the settled values, all of them one rounding off. Raises CannotCompare if none would differ."""
-        from biopsy.tensors.perturbed import differ, one_rounding_off
+    def roundings_off(self, count: int) -> _Feeder:
+        """A feeder of the settled values, all of them some roundings off. Raises CannotCompare if none would differ."""
+        from biopsy.tensors.perturbed import differ, roundings_off
 
         other = copy(self)
-        other._settled = one_rounding_off(self._settled or ())
+        other._settled = roundings_off(self._settled or (), count)
         if not differ(self._settled or (), other._settled):
             raise errors.CannotCompare("no input has a number that could be one rounding off")
         return other
@@ -348,7 +348,7 @@ def _noise(
         assert result is not None
         return result
 
-    return judge_noise(done, run, ratios, console, lambda engine: run(engine, feeder.one_rounding_off()))
+    return judge_noise(done, run, ratios, console, lambda engine, count: run(engine, feeder.roundings_off(count)))
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:

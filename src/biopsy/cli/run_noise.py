@@ -10,7 +10,7 @@ from biopsy import errors
 from biopsy.cli.console import Console
 from biopsy.comparison.describe import noise_lines
 from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, compare_noise
-from biopsy.comparison.second_opinion import closest, is_doubtful
+from biopsy.comparison.second_opinion import closest, excused, is_doubtful
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.tensors.results import RunnerResult
@@ -26,6 +26,12 @@ WIDER = 10.0
 Run: TypeAlias = Callable[[Engine], RunnerResult]
 """Runs an engine on the model and the inputs of this command."""
 
+RunChanged: TypeAlias = Callable[[Engine, int], RunnerResult]
+"""Runs an engine on inputs that are so many roundings off. Raises CannotCompare if there are none."""
+
+_CHANGES = (1, 4, 10)
+"""By how many roundings inputs are moved before an output is called wrong."""
+
 _MOST_SHOWN = 10
 
 
@@ -35,6 +41,8 @@ class Yardstick:
 
     plain: RunnerResult
     exact: RunnerResult
+    engine: str
+    """The engine that computes in plain float32."""
     times: float = 1.0
 
 
@@ -43,12 +51,12 @@ def judge_noise(
     run: Run,
     ratios: Mapping[str, float],
     console: Console,
-    run_changed: Run | None = None,
+    run_changed: RunChanged | None = None,
 ) -> list[NoiseReport]:
     """Judge every engine's outputs. Raises CannotCompare if there is nothing to measure them by.
 
-    ``run_changed`` runs an engine on inputs that are one rounding off: the yardstick where float64 cannot run. Without
-    it there is none then. It raises CannotCompare if there are no such inputs.
+    ``run_changed`` is the yardstick where float64 cannot run, without it there is none then; and the second chance of
+    what seems to be wrong.
     """
     if not suspects:
         return []
@@ -58,9 +66,35 @@ def judge_noise(
         raise errors.CannotCompare(f"there is nothing to tell noise by: {same[0]} cannot be held against itself")
     limits = {name: ratio * by.times for name, ratio in {"": DEFAULT_RATIO, **ratios}.items()}
     reports = [compare_noise(suspect, by.plain, by.exact, limits) for suspect in suspects]
+    if run_changed is not None and any(report.failures for report in reports):
+        reports = _excused(reports, suspects, by, run_changed)
     for report in reports:
         _show(report, console)
     return reports
+
+
+def _excused(
+    reports: list[NoiseReport], suspects: Sequence[RunnerResult], by: Yardstick, run_changed: RunChanged
+) -> list[NoiseReport]:
+    try:
+        moved = [run_changed(create(by.engine), roundings) for roundings in _CHANGES]
+    except (errors.CannotCompare, errors.EngineFailure):
+        return reports
+    return [_excused_report(report, one, by, moved) for report, one in zip(reports, suspects, strict=True)]
+
+
+def _excused_report(
+    report: NoiseReport, suspect: RunnerResult, by: Yardstick, moved: Sequence[RunnerResult]
+) -> NoiseReport:
+    outputs = []
+    for output in report.outputs:
+        given = [run.iterations[output.iteration].outputs for run in (suspect, by.plain, by.exact, *moved)]
+        if output.verdict == "bug" and all(output.name in one for one in given):
+            one, plain, exact, *others = (outputs_[output.name] for outputs_ in given)
+            outputs.append(excused(output, (one, plain, exact), others))
+        else:
+            outputs.append(output)
+    return replace(report, outputs=tuple(outputs))
 
 
 def undecided(reports: Sequence[NoiseReport]) -> str | None:
@@ -84,7 +118,7 @@ def _counted(count: int) -> str:
     return f"{count} output{'' if count == 1 else 's'}"
 
 
-def _yardstick(run: Run, run_changed: Run | None, console: Console) -> Yardstick:
+def _yardstick(run: Run, run_changed: RunChanged | None, console: Console) -> Yardstick:
     try:
         exact = _first_of([EXACT], run)
     except errors.CannotCompare as error:
@@ -93,29 +127,31 @@ def _yardstick(run: Run, run_changed: Run | None, console: Console) -> Yardstick
         return _sensitivity(run, run_changed, error, console)
     plain = _first_of(PLAIN, run)
     if not is_doubtful(plain, exact) or plain.runner == PLAIN[-1]:
-        return Yardstick(plain, exact)
+        return Yardstick(plain, exact, plain.runner)
     try:
         other = _first_of(PLAIN[-1:], run)
     except errors.CannotCompare:
         console.warn(
             f"{plain.runner} is far from {exact.runner} itself: if it has a bug, the same bug looks like noise"
         )
-        return Yardstick(plain, exact)
-    return Yardstick(closest(plain, other, exact), exact)
+        return Yardstick(plain, exact, plain.runner)
+    best = closest(plain, other, exact)
+    return Yardstick(best, exact, plain.runner if best.runner == plain.runner else other.runner)
 
 
-def _sensitivity(run: Run, run_changed: Run, why: errors.CannotCompare, console: Console) -> Yardstick:
+def _sensitivity(run: Run, run_changed: RunChanged, why: errors.CannotCompare, console: Console) -> Yardstick:
     """Plain float32 as the exact values, and how far it moves with its inputs as its error."""
     try:
         exact = _first_of(PLAIN, run)
-        moved = _first_of([exact.runner], run_changed)
+        moved = _first_of([exact.runner], lambda engine: run_changed(engine, 1))
     except errors.CannotCompare as error:
         raise errors.CannotCompare(f"{why.message}; {error.message}") from error
     console.warn(
         f"{why.message.partition(': ')[2]}: {exact.runner} is believed instead, and its noise is how far it moves when "
         f"every input is one rounding off; {DEFAULT_RATIO * WIDER:g} times that still is rounding"
     )
-    return Yardstick(replace(moved, runner=f"{exact.runner} with inputs one rounding off"), exact, WIDER)
+    moved = replace(moved, runner=f"{exact.runner} with inputs one rounding off")
+    return Yardstick(moved, exact, exact.runner, WIDER)
 
 
 def _first_of(specs: Sequence[str], run: Run) -> RunnerResult:

@@ -38,10 +38,11 @@ def noise_lines(output: NoiseComparison) -> list[str]:
         return [f"{what}  BUG: {output.reason}"]
     if output.passed:
         text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times the error of plain float32"
-        return [f"{what}  rounding: {text}"]
+        aside = f"; {output.aside} of its elements turn over with a rounding of the inputs" if output.aside else ""
+        return [f"{what}  rounding: {text}{aside}"]
     lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
     lines += [f"  {_deviation_text(title, side)}" for title, side in _sides(output.suspect, output.plain)]
-    narrower = explained_by(output.ratio)
+    narrower = explained_by(output.ratio, output.dtype)
     if narrower is not None:
         lines.append(f"  an engine that computes in {narrower} may err as much by rounding")
     return lines

@@ -17,7 +17,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
 from biopsy.comparison.metrics import Element, Floats
-from biopsy.comparison.noise_parts import Part, PartErrors, worst_part
+from biopsy.comparison.noise_parts import Part, PartErrors, Rounding, wrong_part
 from biopsy.tensors.results import Array, RunnerResult, release
 
 Verdict: TypeAlias = Literal["rounding", "bug", "unknown"]
@@ -53,6 +53,7 @@ class NoiseComparison:
     is taken as no less than rounding the exact values to the output's type. It is that of the whole output, or of the
     ``part`` that is the worst (a slice, a class of magnitude). It is 0 where there is no error, inf where something is
     broken. ``reason`` says in a few words why it is a bug, or why nobody can tell; None where it is rounding.
+    ``aside`` counts elements that are not judged, since they turn over with a rounding of the inputs.
     """
 
     name: str
@@ -66,6 +67,7 @@ class NoiseComparison:
     shape: tuple[int, ...]
     dtype: str
     part: str | None = None
+    aside: int = 0
 
     @property
     def passed(self) -> bool:
@@ -137,7 +139,10 @@ def judge_noise(
 ) -> NoiseComparison:
     """Judge one output. Numbers of any type; strings and whole numbers err by 1 and by their difference."""
     about = suspect.shape, "string" if metrics.is_text(suspect) else suspect.dtype.name
-    if not suspect.shape == plain.shape == exact.shape:
+    if plain.shape != exact.shape:
+        why = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
+        return NoiseComparison(name, iteration, "unknown", why, 0.0, limit, None, None, *about)
+    if suspect.shape != exact.shape:
         differ = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
         return NoiseComparison(name, iteration, "bug", differ, math.inf, limit, None, None, *about)
     if any(metrics.is_text(side) for side in (suspect, plain, exact)):
@@ -153,18 +158,18 @@ def judge_noise(
     roundoff = similarity.unit_roundoff(plain.dtype)
     ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
     if roundoff and 0 < ratio <= limit:
-        part = _worst_part(found, exact, trusted, plain.dtype)
-    if part is not None and part.ratio > limit:
-        ratio = part.ratio
-    where = part.where if part is not None and part.ratio > limit else None
+        part = _wrong_part(found, exact, trusted, Rounding(limit, roundoff, _smallest(plain.dtype)))
+    ratio, where = (ratio, None) if part is None else (part.ratio, part.where)
     reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
     return NoiseComparison(name, iteration, verdict, reason, ratio, limit, ours, theirs, *about, where)
 
 
-def explained_by(ratio: float) -> str | None:
-    """The narrower type whose rounding would err so much; None if it is more than any would, or float32's."""
-    return next((name for name, times in NARROWER if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times), None)
+def explained_by(ratio: float, dtype: str = "float32") -> str | None:
+    """The narrower type whose rounding would err so much; None if it is more than any would, or that of ``dtype``."""
+    wider = 2.0**29 if dtype in {"float64", "complex128"} else 1.0
+    named = (("float32", 1.0), *NARROWER) if wider > 1 else NARROWER
+    return next((name for name, times in named if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times * wider), None)
 
 
 def _trusted(plain: Array, exact: Array) -> metrics.Bools:
@@ -210,12 +215,10 @@ def _magnitudes(exact: Array, trusted: metrics.Bools) -> Floats:
     return np.where(trusted & np.isfinite(values), values, 0)
 
 
-def _worst_part(
-    found: tuple[Floats, Floats], exact: Array, trusted: metrics.Bools, plain: np.dtype[Any]
-) -> Part | None:
+def _wrong_part(found: tuple[Floats, Floats], exact: Array, trusted: metrics.Bools, rounding: Rounding) -> Part | None:
     sides = (*(np.where(trusted, side, 0) for side in found), _magnitudes(exact, trusted))
     ours, theirs, sizes = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
-    return worst_part(PartErrors(ours, theirs, sizes), similarity.unit_roundoff(plain), _smallest(plain))
+    return wrong_part(PartErrors(ours, theirs, sizes), rounding)
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:

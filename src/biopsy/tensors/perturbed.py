@@ -1,4 +1,4 @@
-"""Inputs that are one rounding off: how far an output moves with them is what rounding can do to it."""
+"""Inputs that are some roundings off: how far an output moves with them is what rounding can do to it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 from biopsy.tensors.dtypes import is_extended, widened
 from biopsy.tensors.results import Array, Feed
 
-_SEED = 20
 
+def roundings_off(feeds: Sequence[Feed], roundings: int = 1) -> list[Feed]:
+    """The same feeds, every number of a floating type multiplied by 1 plus or minus so many steps of its type.
 
-def one_rounding_off(feeds: Sequence[Feed]) -> list[Feed]:
-    """The same feeds, every number of a floating type multiplied by 1 plus or minus one step of its type.
-
-    Whole numbers stay: they may be masks, or indices.
+    Whole numbers move away from 0, or stay: they may be indices, and a Cast cuts off what they are too great by.
     """
-    random = np.random.default_rng(_SEED)
-    return [{name: _moved(value, random) for name, value in feed.items()} for feed in feeds]
+    random = np.random.default_rng(roundings)
+    return [{name: _moved(value, random, roundings) for name, value in feed.items()} for feed in feeds]
 
 
 def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
@@ -31,15 +29,15 @@ def differ(feeds: Sequence[Feed], others: Sequence[Feed]) -> bool:
     )
 
 
-def _moved(value: Array, random: np.random.Generator) -> Array:
+def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
     if not _is_float(value.dtype):
         return value
     wide = widened(value).astype(np.float64) if is_extended(value.dtype) else value.astype(np.float64)
-    step = _step(value.dtype)
+    step = roundings * _step(value.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
-        whole = wide == np.rint(wide)
-        moved = np.where(whole, wide, wide * (1 + step * random.choice((-1.0, 1.0), wide.shape)))
-        found: Array = moved.astype(value.dtype)
+        signs = random.choice((-1.0, 1.0), wide.shape)
+        signs = np.where(wide == np.rint(wide), np.maximum(signs, 0), signs)
+        found: Array = (wide * (1 + step * signs)).astype(value.dtype)
     return found
 
 
