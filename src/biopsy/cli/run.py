@@ -70,6 +70,7 @@ class Findings:
     compared: Sequence[RunComparison] = ()
     noise: Sequence[NoiseReport] = ()
     odd: Sequence[tuple[str, NotFinite]] = ()
+    hint: str = ""
 
     @property
     def verdict(self) -> str:
@@ -128,9 +129,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     done = [replace(one.result, runner=one.engine.label) for one in ran if one.result is not None]
     odd = _not_finite(done, console) if args.validate else []
     pairs = _pairs(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
+    if pairs or args.compare_with:
+        _warn_of_random(model, console)
     compared = _compare(pairs, (tolerances, stats, limits), args, console)
     noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
-    findings = Findings(ran, compared, noise, odd)
+    findings = _hinted(Findings(ran, compared, noise, odd), golden, console)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
 
@@ -360,7 +363,27 @@ def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[st
     return found
 
 
+def _warn_of_random(model: ModelInput, console: Console) -> None:
+    from biopsy.cli.run_hints import random_hint
+
+    hint = random_hint(model)
+    if hint is not None:
+        console.warn(hint)
+
+
 # The verdict
+
+
+def _hinted(found: Findings, golden: Sequence[RunnerResult], console: Console) -> Findings:
+    """The findings with a hint on whose fault a failure is, if there is one."""
+    if not found.reasons:
+        return found
+    from biopsy.cli.run_hints import whose_fault
+
+    hint = whose_fault(found, golden)
+    if hint is not None:
+        console.warn(hint)
+    return replace(found, hint=hint or "")
 
 
 def _conclude(found: Findings, console: Console) -> int:
@@ -371,13 +394,14 @@ def _conclude(found: Findings, console: Console) -> int:
     wrong = next((one for one in found.compared if not one.passed), None)
     noisy = next((one for one in found.noise if one.failures), None)
     if failure is not None:
-        verdict.report_error(failure)
+        verdict.report_error(failure, found.hint)
     elif found.odd:
         engine = found.odd[0][0]
         names = _names(odd.name for label, odd in found.odd if label == engine)
-        verdict.report_mismatch(engine, names, "not-finite")
+        verdict.report_mismatch(engine, names, "not-finite", found.hint)
     elif wrong is not None:
-        verdict.report_mismatch(wrong.actual, _names(output.name for _, output in wrong.failures))
+        names = _names(output.name for _, output in wrong.failures)
+        verdict.report_mismatch(wrong.actual, names, hint=found.hint)
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
     elif found.undecided is not None:

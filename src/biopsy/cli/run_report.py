@@ -90,6 +90,7 @@ def write_report(path: Path, model: Path, found: Findings) -> None:
         "biopsy_report": json_report.VERSION,
         "verdict": found.verdict,
         "reasons": found.reasons,
+        "hint": found.hint or None,
         "model": {"path": str(model), "sha256": digest.hexdigest()},
         "engines": [_engine_tree(one) for one in found.ran],
         "comparisons": [json_report.run_tree(one) for one in found.compared],

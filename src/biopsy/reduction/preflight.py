@@ -10,6 +10,7 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_of
+from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import Trial
@@ -36,6 +37,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
+    _warn(driver, judged)
     trials.limited = True
     if driver.check.automatic:
         identity = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
@@ -43,6 +45,15 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
             trials.ahead(iter([identity]))
         steadiness.begin(trial, tries)
         _try_identity(driver, identity)
+
+
+def _warn(driver: Driver, judged: Judged) -> None:
+    """Say what makes the failure worth less: random operators where values are compared, and what the check hints."""
+    told = [judged.evidence.verdict.hint]
+    if judged.evidence.verdict.stage in {"", "compare"}:
+        told.append(random_words(driver.problem.index) or "")
+    for text in filter(None, told):
+        driver.listener(events.Remark(text, grave=True))
 
 
 def _checked_original(steadiness: Steadiness, trial: Trial) -> tuple[Judged, int]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.model import value_info
 from biopsy.model.index import ModelIndex
+from biopsy.model.random_operators import RANDOM
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorType
 from biopsy.reduction.order import neighbourhood_order
@@ -26,10 +27,6 @@ _KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.previ
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 _SHAPES = frozenset({"Shape", "Size"})
 """Operators whose result depends on the shape of what they read, and not on its values."""
-
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
 
 
 class Recording:
@@ -118,7 +115,7 @@ class Recording:
         found: set[int] = set()
         for number in neighbourhood_order(self._index, range(len(self._index.nodes))):
             node = self._index.nodes[number]
-            varies = node.op_type in _RANDOM or (node.domain and not node.reads)
+            varies = node.op_type in RANDOM or (node.domain and not node.reads)
             reads = () if node.op_type in cut_at and not node.domain else node.reads
             if varies or any(tensor in dependent for tensor in reads):
                 dependent.update(node.writes)
