@@ -99,7 +99,7 @@ def warm_up(*engines: str) -> None:
     assert warm(["biopsy", "run", "model.onnx", *words])
 
 
-def run_forked(folder: Path, words: Sequence[str], limit: int = 60) -> Ran:
+def run_forked(folder: Path, words: Sequence[str], limit: int = 120) -> Ran:
     """``biopsy run model.onnx`` with these words, in a fork whose current folder is this one; seconds are limited."""
     report = folder / "report.json"
     report.unlink(missing_ok=True)
