@@ -133,6 +133,29 @@ def test_another_order_of_summing_is_rounding_in_every_part(seed: int, powers: l
     assert judge_noise("y", 0, suspect, plain, exact).passed
 
 
+def normalized(x: Array, *, one_by_one: bool) -> Array:
+    """Rows less their mean, divided by their deviation: all elements of a row share the errors of both."""
+    count = np.array(x.shape[-1], x.dtype)
+    total = np.cumsum(x, axis=-1)[..., -1:] if one_by_one else x.sum(axis=-1, keepdims=True)
+    centred = x - total / count
+    squares = centred * centred
+    spread = np.cumsum(squares, axis=-1)[..., -1:] if one_by_one else squares.sum(axis=-1, keepdims=True)
+    return np.asarray(centred / np.sqrt(spread / count + x.dtype.type(1e-5)))
+
+
+@given(st.integers(0, 2**32), st.sampled_from([16, 64, 256]), st.integers(-3, 2), st.integers(2, 60))
+def test_errors_that_the_elements_of_a_row_share_make_no_part_wrong(
+    seed: int, length: int, power: int, rows: int
+) -> None:
+    random = np.random.default_rng(seed)
+    scales = 10.0 ** random.uniform(power, power + 3, (rows, 1))
+    x = (random.normal(3, 1, (rows, length)) * scales).astype(np.float32)
+    gain = (10.0 ** random.uniform(-4, 4, (rows, 1))).astype(np.float32)
+    suspect, plain = (normalized(x, one_by_one=way) * gain for way in (True, False))
+    exact = normalized(x.astype(np.float64), one_by_one=False) * gain
+    assert judge_noise("y", 0, suspect, plain, exact).part is None
+
+
 def test_zeros_and_denormal_numbers_are_no_parts_of_their_own() -> None:
     exact = np.concatenate([np.ones(32), np.zeros(32), np.full(32, 1e-40)])
     plain = exact.astype(np.float32)
