@@ -28,7 +28,13 @@ SUSPECTS = ("onnxrt", "openvino")
 
 MEASURED_WITH = {"onnx": "1.23.2", "onnxruntime": "1.31.1", "openvino": "2026.4.1"}
 
-EXPECTED: Mapping[str, Mapping[str, int]] = {}
+EXPECTED: Mapping[str, Mapping[str, int]] = {
+    "onnxrt:optimization=none": {"passed": 1427, "wrong": 22, "refused": 409},
+    "onnxrt": {"passed": 1427, "wrong": 22, "refused": 409},
+    "openvino": {"passed": 1421, "wrong": 117, "refused": 320},
+    "reference": {"passed": 1837, "wrong": 6, "refused": 12, "cannot say": 3},
+    "noise onnxrt": {"passed": 1429, "wrong": 9, "refused": 409, "cannot say": 11},
+}
 """How the models end that have only tensors as inputs and outputs: by engine against the shipped outputs, and by
 suspect with noise. ``refused``: the engine cannot load, build or run the model."""
 
@@ -146,22 +152,30 @@ def test_noise_never_calls_rounding_what_is_far_from_what_onnx_ships(
         if key == engine or given is None or kind(one) != "passed" or "random operators" in one.printed:
             continue
         judged = [output for report in one.report["noise"] for output in report["outputs"]]
-        whole = [output["name"] for output in judged if output["verdict"] == "rounding" and not output["aside"]]
+        whole = [
+            output["name"]
+            for output in judged
+            if output["verdict"] == "rounding" and not output["aside"] and not output["dtype"].startswith("float8")
+        ]
         error = max((far(given[output], tests[name].expected[output]) for output in whole), default=0.0)
         if error > WORST_ROUNDING:
             astray.append((name, engine, error))
     assert astray == []
 
 
-def test_noise_never_calls_a_bug_what_onnx_ships(ran: Mapping[tuple[str, str], Ran]) -> None:
+def test_noise_never_calls_a_bug_what_onnx_ships(
+    ran: Mapping[tuple[str, str], Ran], tests: Mapping[str, NodeTest], folder: Path
+) -> None:
     astray = []
     for (name, key), one in ran.items():
         engine = key.removeprefix("noise ")
-        if key == engine or kind(one) != "wrong" or kind(ran[name, engine]) != "passed":
+        if key == engine or kind(one) != "wrong":
             continue
         if "computes the model's f64 tensors in f32" in one.printed or "random operators" in one.printed:
-            continue  # that much is lost, and a comparison with what onnx ships does not see it
-        astray.append((name, engine))
+            continue  # that much is lost, and no tolerance of onnx's sees it
+        given = outputs(folder, name, engine) or {}
+        if all(agree(value, tests[name].expected[output], 1e-6, 1e-7) for output, value in given.items()):
+            astray.append((name, engine))
     assert astray == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
@@ -127,6 +127,7 @@ def test_small_values_that_are_scattered_are_seen_by_their_magnitude() -> None:
     assert str(found.part).startswith("among the 31 values of 1.1e-08 to")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.integers(-30, 30), min_size=2, max_size=12))
 def test_another_order_of_summing_is_rounding_in_every_part(seed: int, powers: list[int]) -> None:
     suspect, plain, exact = product(seed, 10.0 ** np.array(powers))
@@ -143,6 +144,7 @@ def normalized(x: Array, *, one_by_one: bool) -> Array:
     return np.asarray(centred / np.sqrt(spread / count + x.dtype.type(1e-5)))
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([16, 64, 256]), st.integers(-3, 2), st.integers(2, 60))
 def test_errors_that_the_elements_of_a_row_share_make_no_part_wrong(
     seed: int, length: int, power: int, rows: int

@@ -23,7 +23,10 @@ MOST = 0.75
 """Share of these that must be wrong."""
 
 WIDER = 3.0
-"""How many times more than in a whole tensor may be rounding: there are many parts, and one may be lucky."""
+"""How many times more than in a whole tensor may be rounding in a slice: there are many, and one may be lucky."""
+
+WIDER_BY_SIZE = 1000.0
+"""The same for a class of magnitude: functions are approximated to an absolute error, which their tails show."""
 
 _CLASS_BITS = 10
 """Powers of two in one class of magnitude."""
@@ -89,7 +92,7 @@ def _worst_of(errors: PartErrors, within: tuple[int, ...], rounding: Rounding) -
     if math.prod(shape[axis] for axis in within) < LEAST:
         return
     noise = _relative(errors, within).max(initial=rounding.roundoff)
-    ratios = _ratios(errors, within, float(noise), rounding)
+    ratios = _ratios(errors, within, float(noise), WIDER, rounding)
     place = np.unravel_index(int(ratios.argmax()), ratios.shape)
     if ratios[place] > 0:
         written = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
@@ -106,7 +109,7 @@ def _classes(errors: PartErrors, rounding: Rounding) -> Iterator[Part]:
         among = np.flatnonzero((exponents == number) & (sizes > 0))
         part = PartErrors(errors.ours.reshape(-1)[among], errors.theirs.reshape(-1)[among], sizes[among])
         noise = max(noise, float(_relative(part, (0,))[0]))
-        ratio = float(_ratios(part, (0,), noise, rounding)[0])
+        ratio = float(_ratios(part, (0,), noise, WIDER_BY_SIZE, rounding)[0])
         if ratio > 0:
             low, high = part.sizes.min(), part.sizes.max()
             yield Part(f"among the {len(among)} values of {low:.2g} to {high:.2g}", ratio)
@@ -120,11 +123,11 @@ def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
     return found
 
 
-def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, rounding: Rounding) -> Floats:
+def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: float, rounding: Rounding) -> Floats:
     """How many times its noise each slice errs, where most of its elements are wrong; else 0."""
     with np.errstate(over="ignore"):
         floor = np.maximum(np.maximum(noise * errors.sizes, errors.theirs), rounding.least)
-        wrong: Bools = errors.ours > WIDER * rounding.limit * floor
+        wrong: Bools = errors.ours > wider * rounding.limit * floor
     counted = np.count_nonzero(errors.sizes, axis=within, keepdims=True)
     most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
     with np.errstate(over="ignore"):

@@ -42,7 +42,7 @@ def _moved(value: Array, random: np.random.Generator, roundings: int) -> Array:
 
 
 def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f" or dtype.name == "bfloat16"
+    return dtype.name in {"float16", "bfloat16", "float32", "float64"}
 
 
 def _step(dtype: np.dtype[Any]) -> float:
