@@ -7,13 +7,15 @@ object there; every key is optional:
      "engine": "onnxrt", "stage": "load" | "build" | "run" | "compare", "kind": "mismatch",
      "message": "one line", "outputs": ["y"], "status": 1,
      "mismatches": [{"output": "y", "kind": "mismatch", "elements": 1024, "wrong": 740, ...}],
-     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}}
+     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}, "hint": "one line"}
 
 ``outcome`` overrides the exit status, except that a missing or empty file changes nothing. The other keys become
 part of the signature, so that a failure of another kind does not lead the reduction astray. With ``status``, the exit
 status of whoever wrote the file, the verdict only counts if the check as a whole agrees whether that was a success:
 ``biopsy run`` gives it, since a script that runs it may turn its answer round, or fail for another reason.
 ``mismatches`` are the sizes of what differs, ``rounding`` is what float64 says of them: see ``comparison.mismatch``.
+``hint`` is what a person must know of the failure, such as that every engine fails alike; it is no part of the
+signature.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class VerdictFile:
     status: int | None = None
     mismatches: tuple[Mismatch, ...] = ()
     rounding: Rounding | None = None
+    hint: str = ""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -76,7 +79,7 @@ def believed(verdict: VerdictFile, status: int) -> VerdictFile:
     return VerdictFile()
 
 
-def report_error(error: errors.BiopsyError) -> None:
+def report_error(error: errors.BiopsyError, hint: str = "") -> None:
     """Write what an exception that ends our own process means for a check."""
     if isinstance(error, errors.EngineFailure):
         verdict = VerdictFile("fails", error.engine, error.stage, error.kind, error.message)
@@ -84,7 +87,7 @@ def report_error(error: errors.BiopsyError) -> None:
         verdict = VerdictFile("invalid", kind=type(error).__name__, message=error.message)
     else:
         verdict = VerdictFile("infrastructure", kind=type(error).__name__, message=error.message)
-    report(replace(verdict, status=error.status))
+    report(replace(verdict, status=error.status, hint=hint))
 
 
 def report_mismatch(
@@ -93,13 +96,14 @@ def report_mismatch(
     kind: str = "mismatch",
     mismatches: Sequence[Mismatch] = (),
     rounding: Rounding | None = None,
+    hint: str = "",
 ) -> None:
     """Write that ``engine`` gave other values than it should for ``outputs``.
 
     ``mismatches`` are their sizes, whose gravest kind then counts; else ``kind``, which may also be "not-finite".
     """
     kind = kind_of(mismatches) or kind
-    told = VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1)
+    told = VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1, hint=hint)
     report(replace(told, mismatches=tuple(mismatches), rounding=rounding))
 
 
@@ -132,7 +136,7 @@ def read(path: Path) -> VerdictFile:
 def _verdict(found: object, path: Path) -> VerdictFile:
     if not isinstance(found, dict):
         raise errors.CheckError(f"the verdict file {path} holds no JSON object")
-    texts = {key: found.get(key, "") for key in ("outcome", "engine", "stage", "kind", "message")}
+    texts = {key: found.get(key, "") for key in ("outcome", "engine", "stage", "kind", "message", "hint")}
     outputs, status = found.get("outputs", []), found.get("status")
     plain = all(isinstance(text, str) for text in texts.values()) and isinstance(outputs, list)
     if not plain or not isinstance(status, int | None):

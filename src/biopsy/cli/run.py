@@ -78,6 +78,23 @@ class Findings:
     odd: Sequence[tuple[str, NotFinite]] = ()
     mismatches: Sequence[Mismatch] = ()
     rounding: Rounding | None = None
+    hint: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """``fails``, ``passes``, or ``unknown`` where nobody can say."""
+        if self.reasons:
+            return "fails"
+        return "passes" if self.undecided is None else "unknown"
+
+    @property
+    def undecided(self) -> str | None:
+        """Why nobody can say whether an engine is wrong; None if all could be judged."""
+        if not self.noise:
+            return None
+        from biopsy.cli.run_noise import undecided
+
+        return undecided(self.noise)
 
     @property
     def reasons(self) -> list[str]:
@@ -90,7 +107,7 @@ class Findings:
                 names = _listed([*one.missing, *(output.name for _, output in one.failures)])
                 found.append(f"{names} of {one.actual} differs from {one.expected}")
         for judged in self.noise:
-            if not judged.passed:
+            if judged.failures:
                 names = _listed(output.name for output in judged.failures)
                 found.append(f"{names} of {judged.suspect} is wrong by more than rounding")
         return found
@@ -115,7 +132,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     golden = golden_values(args.load_outputs or ())
     model = model_of(args)
     inputs = inputs_of(args)
-    feeder = _Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
+    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}
     require_known_names(args, model, spoken)
@@ -125,20 +142,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     done = [replace(one.result, runner=one.engine.label) for one in ran if one.result is not None]
     odd = _not_finite(done, console) if args.validate else []
     pairs = _pairs(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
+    if pairs or args.compare_with:
+        _warn_of_random(model, console)
     compared = _compare(pairs, golden, (tolerances, stats, limits), args, console)
-    noise = _noise(done, model, feeder, ratios, args, console) if args.compare_with else []
-    findings = Findings(ran, compared, noise, odd)
+    rerun = partial(_rerun, model=model, args=args, console=console)
+    noise = _noise(done, rerun, feeder, ratios, console) if args.compare_with else []
+    findings = _hinted(Findings(ran, compared, noise, odd), golden, console)
     if verdict.is_wanted():
         from biopsy.cli.run_mismatch import Arbiter, sized
 
-        rerun = partial(_rerun, model=model, feeder=feeder, args=args, console=console)
-        findings = sized(findings, pairs, Arbiter(rerun) if args.tell_rounding else None)
-    status = _conclude(findings, console)
+        findings = sized(findings, pairs, Arbiter(rerun, feeder) if args.tell_rounding else None)
     if args.report is not None:
         from biopsy.cli.run_report import write_report
 
         write_report(args.report, args.model, findings)
-    return status
+    return _conclude(findings, console)
 
 
 # Running
@@ -147,7 +165,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _run_all(
     engines: Sequence[Engine],
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -169,7 +187,7 @@ def _run_one(
     engine: Engine,
     number: int,
     model: ModelInput,
-    feeder: _Feeder,
+    feeder: Feeder,
     recorder: Recorder | None,
     args: argparse.Namespace,
     console: Console,
@@ -206,7 +224,7 @@ def _recorder(
     return Recorder(model, own_outputs(args), engines, limit, save_to, tolerances_of(args)[0], console)
 
 
-class _Feeder:
+class Feeder:
     """The inputs of a run: settled once, by the first engine that builds, then the same for all.
 
     ``vet`` raises if the golden values cannot be those of these inputs.
@@ -236,6 +254,16 @@ class _Feeder:
 
                 write_feeds(self._save_to, self._settled)
         return self._settled
+
+    def roundings_off(self, count: int, seed: int = 0) -> Feeder:
+        """A feeder of the settled values, all of them some roundings off. Raises CannotCompare if none would differ."""
+        from biopsy.tensors.perturbed import differ, roundings_off
+
+        other = copy(self)
+        other._settled = roundings_off(self._settled or (), count, seed)
+        if not differ(self._settled or (), other._settled):
+            raise errors.CannotCompare("no input has a number that could be one rounding off")
+        return other
 
     def _tell(self, found: Feeds) -> None:
         if found.made_up:
@@ -328,23 +356,20 @@ def _compare(
 
 def _noise(
     done: Sequence[RunnerResult],
-    model: ModelInput,
-    feeder: _Feeder,
+    rerun: Callable[[Engine, Feeder], RunnerResult],
+    feeder: Feeder,
     ratios: Mapping[str, float],
-    args: argparse.Namespace,
     console: Console,
 ) -> list[NoiseReport]:
     from biopsy.cli.run_noise import judge_noise
 
     def run(engine: Engine) -> RunnerResult:
-        recorder = _recorder(model, [engine], None, args, console)
-        result = _run_one(engine, 0, model, feeder, recorder, args, console).result
-        if recorder is not None:
-            recorder.finish()
-        assert result is not None
-        return result
+        return rerun(engine, feeder)
 
-    return judge_noise(done, run, ratios, console)
+    def run_changed(engine: Engine, roundings: int) -> RunnerResult:
+        return rerun(engine, feeder.roundings_off(roundings))
+
+    return judge_noise(done, run, ratios, console, run_changed)
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
@@ -357,20 +382,9 @@ def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[st
 
 
 def _rerun(
-    engine: Engine,
-    seed: int | None = None,
-    *,
-    model: ModelInput,
-    feeder: _Feeder,
-    args: argparse.Namespace,
-    console: Console,
+    engine: Engine, source: Feeder, *, model: ModelInput, args: argparse.Namespace, console: Console
 ) -> RunnerResult:
-    """What another engine gives on the same inputs, changed by some roundings if a ``seed`` is given."""
-    from biopsy.comparison.rounding import perturbed_feed
-
-    source = copy(feeder)
-    if seed is not None:
-        source._settled = [perturbed_feed(feed, seed + number) for number, feed in enumerate(feeder._settled or ())]
+    """What another engine gives. Raises EngineFailure."""
     recorder = _recorder(model, [engine], None, args, console)
     result = _run_one(engine, 0, model, source, recorder, args, console).result
     if recorder is not None:
@@ -379,7 +393,27 @@ def _rerun(
     return result
 
 
+def _warn_of_random(model: ModelInput, console: Console) -> None:
+    from biopsy.cli.run_hints import random_hint
+
+    hint = random_hint(model)
+    if hint is not None:
+        console.warn(hint)
+
+
 # The verdict
+
+
+def _hinted(found: Findings, golden: Sequence[RunnerResult], console: Console) -> Findings:
+    """The findings with a hint on whose fault a failure is, if there is one."""
+    if not found.reasons:
+        return found
+    from biopsy.cli.run_hints import whose_fault
+
+    hint = whose_fault(found, golden)
+    if hint is not None:
+        console.warn(hint)
+    return replace(found, hint=hint or "")
 
 
 def _conclude(found: Findings, console: Console) -> int:
@@ -388,18 +422,21 @@ def _conclude(found: Findings, console: Console) -> int:
 
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
     wrong = next((one for one in found.compared if not one.passed), None)
-    noisy = next((one for one in found.noise if not one.passed), None)
+    noisy = next((one for one in found.noise if one.failures), None)
     if failure is not None:
-        verdict.report_error(failure)
+        verdict.report_error(failure, found.hint)
     elif found.odd:
         engine = found.odd[0][0]
         names = _names(odd.name for label, odd in found.odd if label == engine)
-        verdict.report_mismatch(engine, names, "not-finite")
+        verdict.report_mismatch(engine, names, "not-finite", hint=found.hint)
     elif wrong is not None:
         names = _names([*wrong.missing, *(output.name for _, output in wrong.failures)])
-        verdict.report_mismatch(wrong.actual, names, mismatches=found.mismatches, rounding=found.rounding)
+        sizes, rounding = found.mismatches, found.rounding
+        verdict.report_mismatch(wrong.actual, names, mismatches=sizes, rounding=rounding, hint=found.hint)
     elif noisy is not None:
         verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
+    elif found.undecided is not None:
+        raise errors.CannotCompare(found.undecided)
     else:
         verdict.report_pass()
         console.say(f"PASSED | {_what_passed(found)}")
@@ -421,8 +458,9 @@ def _what_passed(found: Findings) -> str:
         )
         parts.append(f"{_outputs(outputs)} compared{f' ({empty} empty)' if empty else ''}, all within the tolerances")
     if found.noise:
-        judged = sum(len(one.outputs) for one in found.noise)
-        parts.append(f"{_outputs(judged)} judged, no error is more than rounding")
+        from biopsy.cli.run_noise import summary
+
+        parts.append(summary(found.noise))
     ran = ", ".join(one.engine.label for one in found.ran)
     if all(one.result is None for one in found.ran):
         return f"{ran} built the model; nothing was run"

@@ -12,17 +12,19 @@ from biopsy.comparison.compare import RunComparison
 from biopsy.comparison.mismatch import Mismatch, Rounding, most_telling
 from biopsy.comparison.mismatch_size import mismatches_of
 from biopsy.comparison.rounding import explained, only
+from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.tensors.results import RunnerResult, release
 
 if TYPE_CHECKING:
-    from biopsy.cli.run import Findings
+    from biopsy.cli.run import Feeder, Findings
 
 Pair = tuple[RunnerResult, RunnerResult]
 """What an engine gave, and what was expected of it."""
 
 _MOST_MEASURED = 64
 _MOST_TOLD = 8
+_ROUNDINGS = 10
 _PERTURBED = 4
 """Runs with inputs changed by rounding: what is near a border is seen on its other side with 94 % in one of them."""
 
@@ -30,17 +32,18 @@ _PERTURBED = 4
 class Arbiter:
     """Tells by runs in float64 whether a mismatch is only rounding.
 
-    ``rerun`` runs another engine on the same model and inputs; given a seed, on inputs changed by some roundings.
+    ``rerun`` runs another engine on the same model, with the inputs of a feeder.
     """
 
-    def __init__(self, rerun: Callable[..., RunnerResult]) -> None:
+    def __init__(self, rerun: Callable[[Engine, Feeder], RunnerResult], feeder: Feeder) -> None:
         self._rerun = rerun
+        self._feeder = feeder
 
     def judge(self, pair: Pair, compared: RunComparison) -> Rounding:
         """Whether rounding explains what differs; "unknown" where float64 cannot run, or not on all that differs."""
         names = {output.name for _, output in compared.failures}
         try:
-            exact, plain = yardsticks(self._rerun)
+            exact, plain = yardsticks(lambda engine: self._rerun(engine, self._feeder))
             actual, expected, plain, exact = (only(side, names) for side in (*pair, plain, exact))
             return explained(actual, expected, plain, exact, self._perturbed)
         except errors.BiopsyError as error:
@@ -48,7 +51,11 @@ class Arbiter:
 
     def _perturbed(self) -> Iterator[RunnerResult]:
         for seed in range(_PERTURBED):
-            yield self._rerun(create(EXACT), seed)
+            try:
+                source = self._feeder.roundings_off(_ROUNDINGS, seed)
+            except errors.CannotCompare:
+                return  # no input can be changed by a rounding, and no output by it
+            yield self._rerun(create(EXACT), source)
 
 
 def sized(found: Findings, pairs: Sequence[Pair], arbiter: Arbiter | None) -> Findings:

@@ -90,11 +90,11 @@ def write_report(path: Path, model: Path, found: Findings) -> None:
     with model.open("rb") as stream:
         while piece := stream.read(1 << 20):
             digest.update(piece)
-    reasons = found.reasons
     tree = {
         "biopsy_report": json_report.VERSION,
-        "verdict": "fails" if reasons else "passes",
-        "reasons": reasons,
+        "verdict": found.verdict,
+        "reasons": found.reasons,
+        "hint": found.hint or None,
         "model": {"path": str(model), "sha256": digest.hexdigest()},
         "engines": [_engine_tree(one) for one in found.ran],
         "comparisons": [json_report.run_tree(one) for one in found.compared],

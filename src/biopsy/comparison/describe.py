@@ -45,14 +45,17 @@ def wide_tolerance(output: OutputComparison) -> str | None:
 def noise_lines(output: NoiseComparison) -> list[str]:
     """The lines that tell whether rounding explains the error of one output: one where it does."""
     what = f"{printable(output.name)}  {output.dtype}{list(output.shape)}"
+    if output.verdict == "unknown":
+        return [f"{what}  cannot say: {output.reason}"]
     if output.suspect is None or output.plain is None:
         return [f"{what}  BUG: {output.reason}"]
     if output.passed:
         text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times the error of plain float32"
-        return [f"{what}  rounding: {text}"]
+        aside = f"; {output.aside} of its elements turn over with a rounding of the inputs" if output.aside else ""
+        return [f"{what}  rounding: {text}{aside}"]
     lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
     lines += [f"  {_deviation_text(title, side)}" for title, side in _sides(output.suspect, output.plain)]
-    narrower = explained_by(output.ratio)
+    narrower = explained_by(output.ratio, output.dtype)
     if narrower is not None:
         lines.append(f"  an engine that computes in {narrower} may err as much by rounding")
     return lines

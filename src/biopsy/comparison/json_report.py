@@ -87,7 +87,7 @@ def noise_tree(report: NoiseReport) -> dict[str, Any]:
 
 def _noise_output_tree(output: NoiseComparison) -> dict[str, Any]:
     tree: dict[str, Any] = plain(output)
-    return tree | {"passed": output.passed, "explained_by": explained_by(output.ratio)}
+    return tree | {"passed": output.passed, "explained_by": explained_by(output.ratio, output.dtype)}
 
 
 def not_finite_tree(engine: str, found: NotFinite) -> dict[str, Any]:

@@ -10,16 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
 from biopsy.comparison.metrics import Element, Floats
+from biopsy.comparison.noise_parts import Part, PartErrors, Rounding, wrong_part
 from biopsy.tensors.results import Array, RunnerResult, release
 
-Verdict: TypeAlias = Literal["rounding", "bug"]
+Verdict: TypeAlias = Literal["rounding", "bug", "unknown"]
+"""``unknown``: there is nothing to judge by."""
 
 DEFAULT_RATIO = 10.0
 """How many times the error of plain float32 still is rounding (measured: docs/explanation/numbers.md)."""
@@ -30,10 +32,11 @@ NARROWER: tuple[tuple[str, float], ...] = (("float16 or TF32", 2.0**13), ("bfloa
 
 @dataclass(frozen=True)
 class Deviation:
-    """The errors of one run against the exact values, of elements that are finite there and in the plain run.
+    """The errors of one run against the exact values, of elements that can be judged.
 
-    ``rms`` is the root of their mean square, ``maximum`` the greatest, ``worst`` where that is (None if there is no
-    error). ``broken`` counts elements that are not finite although they are in the others.
+    These are the ones that are finite in the exact and the plain run, or the same NaN or infinity in both. ``rms`` is
+    the root of their mean square, ``maximum`` the greatest, ``worst`` where that is (None if there is no error).
+    ``broken`` counts elements that are not finite although they are in the others, or finite although they are not.
     """
 
     rms: float
@@ -47,8 +50,10 @@ class NoiseComparison:
     """The verdict on one output of one iteration.
 
     ``ratio`` is the greater of the two: rms error to rms error, greatest error to greatest error; that of plain float32
-    is taken as no less than rounding the exact values to the output's type. It is 0 where there is no error, inf where
-    something is broken. ``reason`` says in a few words why it is a bug; None where it is rounding.
+    is taken as no less than rounding the exact values to the output's type. It is that of the whole output, or of the
+    ``part`` that is the worst (a slice, a class of magnitude). It is 0 where there is no error, inf where something is
+    broken. ``reason`` says in a few words why it is a bug, or why nobody can tell; None where it is rounding.
+    ``aside`` counts elements that are not judged, since they turn over with a rounding of the inputs.
     """
 
     name: str
@@ -61,6 +66,8 @@ class NoiseComparison:
     plain: Deviation | None
     shape: tuple[int, ...]
     dtype: str
+    part: str | None = None
+    aside: int = 0
 
     @property
     def passed(self) -> bool:
@@ -80,13 +87,23 @@ class NoiseReport:
 
     @property
     def passed(self) -> bool:
-        """Whether rounding explains all errors."""
-        return all(output.passed for output in self.outputs)
+        """Whether rounding explains all errors that could be judged, and there was something to judge."""
+        return self.conclusive and not self.failures
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether any output could be judged."""
+        return any(output.verdict != "unknown" for output in self.outputs)
 
     @property
     def failures(self) -> tuple[NoiseComparison, ...]:
         """The outputs that are wrong by more than rounding, in order."""
-        return tuple(output for output in self.outputs if not output.passed)
+        return tuple(output for output in self.outputs if output.verdict == "bug")
+
+    @property
+    def unjudged(self) -> tuple[NoiseComparison, ...]:
+        """The outputs about which nothing can be said, in order."""
+        return tuple(output for output in self.outputs if output.verdict == "unknown")
 
 
 def compare_noise(
@@ -122,27 +139,47 @@ def judge_noise(
 ) -> NoiseComparison:
     """Judge one output. Numbers of any type; strings and whole numbers err by 1 and by their difference."""
     about = suspect.shape, "string" if metrics.is_text(suspect) else suspect.dtype.name
-    if not suspect.shape == plain.shape == exact.shape:
+    if plain.shape != exact.shape:
+        why = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
+        return NoiseComparison(name, iteration, "unknown", why, 0.0, limit, None, None, *about)
+    if suspect.shape != exact.shape:
         differ = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
         return NoiseComparison(name, iteration, "bug", differ, math.inf, limit, None, None, *about)
     if any(metrics.is_text(side) for side in (suspect, plain, exact)):
         suspect, plain, exact = _as_numbers(suspect, plain, exact)
-    trusted = _finite(plain) & _finite(exact)
-    ours, theirs = _deviation(suspect, exact, trusted), _deviation(plain, exact, trusted)
-    ratio = _ratio(ours, theirs, exact, trusted, similarity.unit_roundoff(plain.dtype))
-    reason = _reason(ours, ratio, limit)
+    trusted = _trusted(plain, exact)
+    if not trusted.any():
+        why = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
+        return NoiseComparison(name, iteration, "unknown", why, 0.0, limit, None, None, *about)
+    found = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
+    ours, theirs = (
+        _deviation(side, exact, trusted, errors_) for side, errors_ in zip((suspect, plain), found, strict=True)
+    )
+    roundoff = similarity.unit_roundoff(plain.dtype)
+    ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
+    if roundoff and 0 < ratio <= limit:
+        part = _wrong_part(found, exact, trusted, Rounding(limit, roundoff, _smallest(plain.dtype)))
+    ratio, where = (ratio, None) if part is None else (part.ratio, part.where)
+    reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
-    return NoiseComparison(name, iteration, verdict, reason, ratio, limit, ours, theirs, *about)
+    return NoiseComparison(name, iteration, verdict, reason, ratio, limit, ours, theirs, *about, where)
 
 
-def explained_by(ratio: float) -> str | None:
-    """The narrower type whose rounding would err so much; None if it is more than any would, or float32's."""
-    return next((name for name, times in NARROWER if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times), None)
+def explained_by(ratio: float, dtype: str = "float32") -> str | None:
+    """The narrower type whose rounding would err so much; None if it is more than any would, or that of ``dtype``."""
+    wider = 2.0**29 if dtype in {"float64", "complex128"} else 1.0
+    named = (("float32", 1.0), *NARROWER) if wider > 1 else NARROWER
+    return next((name for name, times in named if DEFAULT_RATIO < ratio <= DEFAULT_RATIO * times * wider), None)
 
 
-def _finite(array: Array) -> metrics.Bools:
-    found: metrics.Bools = np.isfinite(metrics.numeric(array)).reshape(-1)
-    return found
+def _trusted(plain: Array, exact: Array) -> metrics.Bools:
+    """Elements by which a suspect can be judged: where float32 itself overflows, nothing is said about the engine."""
+    left, right = (metrics.numeric(side).reshape(-1) for side in (plain, exact))
+    finite = np.isfinite(left) & np.isfinite(right)
+    if finite.all():
+        return finite
+    same: metrics.Bools = (left == right) | (np.isnan(left) & np.isnan(right))
+    return finite | same
 
 
 def _as_numbers(*sides: Array) -> Sequence[Array]:
@@ -150,11 +187,9 @@ def _as_numbers(*sides: Array) -> Sequence[Array]:
     return [metrics.differing(side, sides[-1]).astype(np.uint8) for side in sides]
 
 
-def _deviation(actual: Array, exact: Array, trusted: metrics.Bools) -> Deviation:
-    found = metrics.errors_between(actual, exact)
-    # Where float32 itself overflows, or the model gives NaN, nothing is said about the engine.
-    errors_ = np.where(trusted, found.absolute, 0)
-    broken = int(np.isinf(errors_).sum()) if found.broken else 0
+def _deviation(actual: Array, exact: Array, trusted: metrics.Bools, absolute: Floats) -> Deviation:
+    errors_ = np.where(trusted, absolute, 0)
+    broken = int(np.isinf(errors_).sum())
     finite = errors_[np.isfinite(errors_)] if broken else errors_
     return Deviation(_rms(finite), float(finite.max(initial=0)), metrics.worst(actual, exact, errors_), broken)
 
@@ -167,10 +202,28 @@ def _rms(values: Floats) -> float:
 def _ratio(ours: Deviation, theirs: Deviation, exact: Array, trusted: metrics.Bools, roundoff: float) -> float:
     if ours.broken:
         return math.inf
-    values = np.abs(metrics.numeric(exact).reshape(-1)[trusted]).astype(np.float64)
+    values = _magnitudes(exact, trusted)
     least = roundoff * _rms(values), roundoff * float(values.max(initial=0))
     pairs = ((ours.rms, max(theirs.rms, least[0])), (ours.maximum, max(theirs.maximum, least[1])))
     return max(_divided(error, noise) for error, noise in pairs)
+
+
+def _magnitudes(exact: Array, trusted: metrics.Bools) -> Floats:
+    """Magnitudes of the exact values, flat; 0 where they are not to be judged, or not finite."""
+    values = np.abs(metrics.numeric(exact)).reshape(-1).astype(np.float64)
+    return np.where(trusted & np.isfinite(values), values, 0)
+
+
+def _wrong_part(found: tuple[Floats, Floats], exact: Array, trusted: metrics.Bools, rounding: Rounding) -> Part | None:
+    sides = (*(np.where(trusted, side, 0) for side in found), _magnitudes(exact, trusted))
+    ours, theirs, sizes = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
+    return wrong_part(PartErrors(ours, theirs, sizes), rounding)
+
+
+def _smallest(dtype: np.dtype[Any]) -> float:
+    """Below this an engine may take a number of a type as 0: denormal numbers, but for float16, which needs them."""
+    name = "float16" if dtype.name == "float16" else "float32"
+    return float(np.finfo(name).smallest_subnormal if name == "float16" else np.finfo(name).tiny)
 
 
 def _divided(error: float, noise: float) -> float:
@@ -179,12 +232,19 @@ def _divided(error: float, noise: float) -> float:
     return error / noise if noise > 0 else math.inf
 
 
-def _reason(ours: Deviation, ratio: float, limit: float) -> str | None:
+def _reason(ours: Deviation, ratio: float, limit: float, where: str | None) -> str | None:
     if ours.broken:
-        some = "1 element is" if ours.broken == 1 else f"{ours.broken} elements are"
-        return f"{some} NaN or infinite, but finite in float32 and float64"
+        return _broken_reason(ours)
     if ratio <= limit:
         return None
     if math.isinf(ratio):
         return "it differs where float32 has no error"
-    return f"its error is {ratio:.3g} times that of plain float32"
+    place = "" if where is None else f" {where}"
+    return f"its error{place} is {ratio:.3g} times that of plain float32"
+
+
+def _broken_reason(ours: Deviation) -> str:
+    some = "1 element is" if ours.broken == 1 else f"{ours.broken} elements are"
+    if ours.worst is None or np.isfinite(np.asarray(ours.worst.expected)):
+        return f"{some} NaN or infinite, but finite in float32 and float64"
+    return f"{some} not the NaN or infinity that float32 and float64 both give"

@@ -13,10 +13,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.comparison import metrics, similarity
+from biopsy.comparison import metrics
 from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.mismatch_size import common_quantum, quantum_of
-from biopsy.comparison.noise import DEFAULT_RATIO, NoiseComparison, compare_noise
+from biopsy.comparison.noise import NoiseComparison, compare_noise
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"
@@ -54,23 +54,6 @@ def explained(
         return Rounding("unknown", reason=f"{missing[0]!r} has no value in float64")
     alike = any(not (one.passed and other.passed) for one, other, apart in sides if apart.passed)
     return Rounding("rounding", None if unexplained else times, WRONG_ALIKE if alike else "")
-
-
-def perturbed_feed(feed: Feed, seed: int) -> dict[str, Array]:
-    """Inputs in which every floating-point number is changed by some roundings of its type, which stays the same.
-
-    What such a change turns over, as the index of the greatest of two nearly equal numbers, a rounding may turn over.
-    """
-    rng = np.random.default_rng(seed)
-    found = {}
-    for name, value in feed.items():
-        roundoff = similarity.unit_roundoff(value.dtype) if not metrics.is_text(value) else 0.0
-        wide = metrics.numeric(value).astype(np.float64) if roundoff and value.dtype.kind != "c" else None
-        if wide is not None:
-            wide *= 1 + DEFAULT_RATIO * roundoff * rng.uniform(-1, 1, wide.shape)
-        with np.errstate(over="ignore"):
-            found[name] = value if wide is None else wide.astype(value.dtype)
-    return found
 
 
 def only(side: RunnerResult, names: Collection[str]) -> RunnerResult:

@@ -14,6 +14,7 @@ from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
+from biopsy.engines.openvino_ignores import ignored_inputs
 from biopsy.engines.option import count, switch
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
@@ -80,7 +81,10 @@ class OpenVino(Engine):
         except Exception as error:
             raise _failure(error, "build") from error
         wanted, device = self.options["precision"], self.options["device"]
-        remarks = precision_remarks(read, wanted, _precision(compiled) or wanted, device)
+        remarks = [
+            *ignored_inputs(core, index),
+            *precision_remarks(read, wanted, _precision(compiled) or wanted, device),
+        ]
         return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"])
 
     def load(self, path: Path) -> Session:
@@ -217,7 +221,7 @@ class OpenVinoSession(Session):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Where OpenVINO computes in other types than were asked for, or than the model's."""
+        """Inputs of nodes that OpenVINO ignores, and where it computes in other types than were asked for."""
         return self._remarks
 
     def run(self, feed: Feed) -> dict[str, Array]:

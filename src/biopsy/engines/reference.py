@@ -10,6 +10,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
 from biopsy.engines.option import switch
+from biopsy.engines.stacked_outputs import stack_outputs
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import OptionalType, TensorType, ValueType
@@ -49,6 +50,7 @@ class Reference(Engine):
         index = index_bytes(model.data, model.folder)
         external.load_into(proto, model.folder)
         _give_loops_a_condition(proto)
+        stack_outputs(proto)
         wide = self.options["float64"]
         try:
             evaluator = _evaluator_class(wide)(proto)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from biopsy.engines.wide_operators import OPERATORS, operator_class
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:
@@ -55,8 +56,14 @@ def evaluator_class() -> Any:
     """The evaluator. Made when it is first asked for, since onnx is imported only then."""
     from onnx.reference import ReferenceEvaluator
 
+    classes = [operator_class(domain, name) for domain, name in OPERATORS]
+
     class WideEvaluator(ReferenceEvaluator):
         """Evaluates a model, a body or a function in float64."""
+
+        def __init__(self, *args: Any, new_ops: Any = None, **settings: Any) -> None:
+            # Functions are made without the operators of the model that calls them.
+            super().__init__(*args, **{**settings, "new_ops": new_ops or classes})
 
         def _init(self) -> None:
             super()._init()
@@ -114,7 +121,18 @@ def _axes_from(node: Any, x: Array) -> tuple[int, ...]:
     return tuple(range(node.axis % x.ndim, x.ndim))
 
 
+def _bit_cast(node: Any, x: Array) -> tuple[Array]:
+    """The bits are those of float32: a type of the width of float64 is no part of a model that was made wider."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    dtype = np.dtype(tensor_dtype_to_np_dtype(node.to))
+    if x.dtype == np.float64 and dtype.itemsize == 4:
+        x = x.astype(np.float32)
+    return (widened(x.view(dtype)),)
+
+
 _INSTEAD: Mapping[str, Callable[..., tuple[Array, ...]]] = {
+    "BitCast": _bit_cast,
     "Celu": _celu,
     "Erf": _erf,
     "LayerNormalization": _layer_normalization,

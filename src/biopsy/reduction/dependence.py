@@ -13,17 +13,14 @@ from dataclasses import dataclass
 
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.node import FunctionKey
+from biopsy.model.random_operators import RANDOM
 from biopsy.reduction.order import neighbourhood_order
 
 _ASKS_FOR_SHAPES = frozenset({("", "Shape"), ("", "Size")})
 """Operators whose result depends on the shape of what they read, and not on its values."""
 
-_RANDOM = frozenset(
-    {
-        *("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-        *("BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Sampling"),  # com.microsoft's
-    }
-)
+_RANDOM = RANDOM | {"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Sampling"}
+"""The last of them are com.microsoft's."""
 
 _SHAPE_FROM_SHAPES = {
     "": """

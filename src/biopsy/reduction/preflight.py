@@ -9,6 +9,7 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.model.identity import identity_bytes, identity_of
+from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.rounding import weigh_original
@@ -37,6 +38,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
+    _warn(driver, judged)
     trials.limited = True
     weigh_original(driver, trial, judged.evidence.verdict)
     if driver.check.automatic:
@@ -45,6 +47,15 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
             trials.ahead(iter([identity]))
         steadiness.begin(trial, tries)
         _try_identity(driver, identity)
+
+
+def _warn(driver: Driver, judged: Judged) -> None:
+    """Say what makes the failure worth less: random operators where values are compared, and what the check hints."""
+    told = [judged.evidence.verdict.hint]
+    if judged.evidence.verdict.stage in {"", "compare"}:
+        told.append(random_words(driver.problem.index) or "")
+    for text in filter(None, told):
+        driver.listener(events.Remark(text, grave=True))
 
 
 def _remembered_signature(driver: Driver) -> Signature | None:
