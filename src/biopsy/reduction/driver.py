@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
@@ -18,6 +19,7 @@ from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
+from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.trials import Trial, Trials
 from biopsy.reduction.workspace import Workspace
@@ -35,8 +37,12 @@ class RestartError(Exception):
 class Driver:
     """Runs passes on one problem, and has trials made of what they propose."""
 
-    def __init__(self, problem: Problem, trials: Trials, workspace: Workspace, listener: events.Listener) -> None:
+    def __init__(
+        self, problem: Problem, trials: Trials, workspace: Workspace, listener: events.Listener, feeding: Feeding
+    ) -> None:
         self.problem = problem
+        self.feeding = feeding
+        self.inputs: Path | None = None
         self.trials = trials
         self.workspace = workspace
         self.listener = listener

@@ -33,9 +33,12 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     started = time.monotonic()
     try:
         stopped = _until_spent(driver, lambda: preflight(driver, steadiness))
+        if stopped is None:
+            driver.feeding.begin(driver)
         stopped = stopped or _search(driver, schedule, target, steadiness)
         _write(driver, target)
         if _flaky_after_all(driver, target, steadiness):
+            driver.feeding.begin(driver)
             stopped = _search(driver, schedule, target, steadiness)
             _write(driver, target)
             _flaky_after_all(driver, target, steadiness)
@@ -160,6 +163,7 @@ def _flaky_after_all(driver: Driver, target: Target, steadiness: Steadiness) -> 
     assert driver.best is not None
     if not driver.check.automatic:
         return False
+    driver.inputs = driver.feeding.settle(driver, target.output)
     driver.trials.use(driver.check.cold())
     with _copies(driver, target.output) as fresh:
         judged, tries = steadiness.failure(fresh)
@@ -220,6 +224,7 @@ def _rescue(driver: Driver, target: Target) -> str | None:
         return None
     try:
         _write_model(driver, driver.best_parts(), target.output, target.external)
+        driver.feeding.settle(driver, target.output)
     except (errors.BiopsyError, OSError):
         return f"{target.output}, an earlier result that fails in the same way" if target.output.exists() else None
     return f"{target.output}, which fails in the same way"
@@ -242,4 +247,5 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
         {reason: found.model for reason, found in tally.other_failures.items() if found.model is not None},
         tally.remembered,
         stopped,
+        driver.inputs,
     )

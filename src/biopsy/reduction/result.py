@@ -29,7 +29,8 @@ class Reduction:
     met, by how they look. ``min_good`` is the file of the passing model closest in size, None if none was asked for or
     none was met. ``seconds`` is wall time of the whole. ``other_models`` are files that show one of the other failures
     each. ``remembered`` counts runs of the check that an interrupted reduction had done. ``stopped`` names the limit
-    that ended the search before its end, so that smaller results may exist; None if none did.
+    that ended the search before its end, so that smaller results may exist; None if none did. ``inputs`` is a file of
+    recorded values that the result was fed in checks that load inputs; None if it needs none but those of the original.
     """
 
     output: Path
@@ -44,6 +45,7 @@ class Reduction:
     other_models: Mapping[str, Path] = field(default_factory=dict)
     remembered: int = 0
     stopped: str | None = None
+    inputs: Path | None = None
 
     @property
     def checks(self) -> int:

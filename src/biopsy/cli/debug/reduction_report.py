@@ -114,6 +114,8 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
     console.say(f"{result.seconds:.1f} s   {result.output}, {size_text(result.output.stat().st_size)}")
+    if result.inputs is not None:
+        console.say(f"inputs   {result.inputs}, the recorded values that it is fed")
     if result.min_good is not None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():
