@@ -86,8 +86,6 @@ class Driver:
             answers.append(answer)
             target = answer or target
         self.trials.abandon_all()
-        if target.size == before.size:
-            self.best = target = before
         taken = self.trials.tally.checks - checks
         self.listener(events.StageDone(named.name, before.size, target.size, taken, time.monotonic() - started))
         return target
@@ -190,7 +188,7 @@ class Driver:
         candidate = self.problem.closed(proposal.candidate)
         if candidate == target:
             return [target]
-        if candidate is None or candidate.size >= target.size + proposal.sideways:
+        if candidate is None or candidate.size >= target.size:
             return []
         return self.problem.samples_of(candidate)
 
