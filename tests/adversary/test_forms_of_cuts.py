@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 import biopsy
 from support import oracle
 from support.models import BOOL, INT64, info, model, weight
-from support.predicates import names
+from support.predicates import has, names
 
 Predicate = Callable[[onnx.ModelProto], bool]
 SAMPLE = {"x": np.full((2, 2), 1.5, np.float32), "i": np.array([[1, 2], [3, 4]], np.int64)}
@@ -168,6 +168,21 @@ def test_where_values_are_kept_no_single_node_can_go_fed_or_frozen_and_values_ar
     feed = {entry.name: values[entry.name] for entry in result.graph.input}
     for entry, value in zip(result.graph.output, ReferenceEvaluator(result).run(None, feed), strict=True):
         np.testing.assert_array_equal(value, values[entry.name])
+
+
+@given(case=cases(), wanted=st.lists(st.integers(0, 8), min_size=1, max_size=5))
+@ANY
+def test_trying_both_forms_costs_no_more_checks_than_nodes_are_left(
+    case: tuple[onnx.ModelProto, Predicate], wanted: list[int], tmp_path: Path
+) -> None:
+    original, _ = case
+    every = names(original)
+    fails = has(*(every[number % len(every)] for number in wanted))
+    options = {"takes": "model", "inputs": [recorded(original)], "values": "free"}
+    both = biopsy.reduce(original, fails, tmp_path / "both.onnx", **options)
+    one = biopsy.reduce(original, fails, tmp_path / "one.onnx", skip_passes=["forms"], **options)
+    assert len(both.nodes) == len(one.nodes)
+    assert both.checks <= one.checks + len(both.nodes)
 
 
 def dividing() -> onnx.ModelProto:

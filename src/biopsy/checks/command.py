@@ -20,6 +20,8 @@ from biopsy.checks.words import as_word, names_path
 PLACEHOLDER = "{}"
 ARBITER = "--tell-rounding"
 """The option of ``run``, not in its help, that makes it judge a mismatch against float64."""
+LOAD_INPUTS = ("--load-inputs", "--load-input-data")
+"""The option of our own ``run`` that names files of inputs, and its other spelling."""
 
 _LEAST_TIMEOUT = 60.0  # seconds
 _TIMES_THE_ORIGINAL = 20
@@ -82,6 +84,10 @@ class CommandCheck:
         """Our own ``run`` judges what it finds wrong against float64 too; None for any other command."""
         own = own_words(self.words)
         return self._with((*self.words, ARBITER)) if own and own[0] == "run" else None
+
+    def fed(self, inputs: Path) -> CommandCheck:
+        """Our own ``run`` with inputs of another file in place of those that it loads."""
+        return self._with((*_without_option(self.words, LOAD_INPUTS), LOAD_INPUTS[0], str(inputs)))
 
     def _with(self, words: tuple[str, ...]) -> CommandCheck:
         return CommandCheck(words, self.default_name, self.timeout, self.memory)
@@ -170,6 +176,20 @@ def program(word: str) -> list[str]:
         beside = Path(sys.executable).with_name(word)
         return [str(beside)] if beside.exists() else [word]
     return [word]
+
+
+def _without_option(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The words without an option, in any of its spellings, and without what follows it up to the next option."""
+    kept: list[str] = []
+    inside = False
+    for word in words:
+        if word.startswith("-"):
+            inside = word in names
+            if inside or any(word.startswith(f"{name}=") for name in names):
+                continue
+        if not inside:
+            kept.append(word)
+    return kept
 
 
 def own_words(words: Sequence[str]) -> tuple[str, ...] | None:

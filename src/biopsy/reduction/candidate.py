@@ -34,15 +34,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A candidate with words for the progress line, such as "nodes 1-250 of 500".
-
-    One that goes ``sideways`` is checked although it has as many nodes as the target: others begin from there. It is
-    forgotten if the pass ends with nothing smaller.
-    """
+    """A candidate with words for the progress line, such as "nodes 1-250 of 500"."""
 
     candidate: Candidate
     doing: str
-    sideways: bool = False
 
 
 Round: TypeAlias = Iterable[Proposal]

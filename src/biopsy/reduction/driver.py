@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
@@ -17,6 +18,7 @@ from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
+from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.trials import Trial, Trials
@@ -32,8 +34,12 @@ if TYPE_CHECKING:
 class Driver:
     """Runs passes on one problem, and has trials made of what they propose."""
 
-    def __init__(self, problem: Problem, trials: Trials, workspace: Workspace, listener: events.Listener) -> None:
+    def __init__(
+        self, problem: Problem, trials: Trials, workspace: Workspace, listener: events.Listener, feeding: Feeding
+    ) -> None:
         self.problem = problem
+        self.feeding = feeding
+        self.inputs: Path | None = None
         self.trials = trials
         self.workspace = workspace
         self.listener = listener
@@ -82,8 +88,6 @@ class Driver:
             answers.append(answer)
             target = answer or target
         self.trials.abandon_all()
-        if target.size == before.size:
-            self.best = target = before
         taken = self.trials.tally.checks - checks
         self.listener(events.StageDone(named.name, before.size, target.size, taken, time.monotonic() - started))
         return target
@@ -186,7 +190,7 @@ class Driver:
         candidate = self.problem.closed(proposal.candidate)
         if candidate == target:
             return [target]
-        if candidate is None or candidate.size >= target.size + proposal.sideways:
+        if candidate is None or candidate.size >= target.size:
             return []
         return self.problem.samples_of(candidate)
 

@@ -68,3 +68,19 @@ def write_inputs(index: ModelIndex, recording: Recording, model: bytes, path: Pa
             next_steps=["give inputs that the model runs with by --load-inputs", "or leave --iter-inputs out"],
         )
     write_feeds(path, feeds)
+
+
+def write_all(index: ModelIndex, recording: Recording, path: Path) -> bool:
+    """Write the recorded values of every tensor; False, and nothing is written, if none of an inner one is known."""
+    from biopsy.tensors.files import write_feeds
+
+    feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
+    inner = False
+    for tensor in (*index.fed_inputs(), *index.producer):
+        values = recording.values(tensor)
+        inner = inner or (values is not None and tensor in index.producer)
+        for feed, value in zip(feeds, values or (), strict=False):
+            feed[index.names[tensor]] = value
+    if inner:
+        write_feeds(path, feeds)
+    return inner

@@ -18,6 +18,7 @@ from biopsy.model.input_shapes import override_input_shapes
 from biopsy.model.tensor_type import Shape
 from biopsy.model.write import require_writable
 from biopsy.reduction.driver import Driver
+from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.iteration import IterationFiles, write_inputs
 from biopsy.reduction.problem import Cut, Problem
 from biopsy.reduction.recording import ENGINES, Recording
@@ -45,6 +46,7 @@ class Job:
     ``samples`` gives inputs to record values with; None makes some. ``record_with`` are engines to record with, the
     first that can. ``input_shapes`` freeze dynamic inputs. ``selection`` says which passes run, ``ranking``
     which nodes are suspected, the worst first.
+    ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a candidate is fed.
     ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``. ``keep_other`` is a
     folder for one model of each other failure met. ``allow_vacuous_check`` goes on if the check fails on anything.
     """
@@ -73,6 +75,7 @@ class Job:
     remembering: Remembering = field(default_factory=Remembering)
     keep_other: Path | None = None
     allow_vacuous_check: bool = False
+    feeds_recorded: bool = False
 
 
 def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener = events.ignore) -> Reduction:
@@ -185,5 +188,5 @@ def _driver(
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
     trials.note_place = place.note
-    driver = Driver(problem, trials, place, listener)
+    driver = Driver(problem, trials, place, listener, Feeding(folder, wanted=job.feeds_recorded))
     return driver

@@ -67,6 +67,12 @@ class Recording:
         """How many samples there are."""
         return len(self._samples)
 
+    @property
+    def holds_inner(self) -> bool:
+        """Whether the samples hold inner tensors too, as a layerwise inputs file does."""
+        inner = {self._index.names[tensor] for tensor in self._index.producer}
+        return any(not inner.isdisjoint(sample) for sample in self._samples)
+
     def include(self, tensors: Iterable[int]) -> None:
         """Have these recorded too, in one more run if the one that was made left them out; not if that run fails."""
         asked = {t for t in tensors if not self._made_up or t in self.value_free} - self._asked_for

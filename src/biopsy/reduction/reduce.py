@@ -43,9 +43,12 @@ def reduce_problem(
     result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
         stopped = _until_spent(driver, lambda: _preflight(driver, steadiness))
+        if stopped is None:
+            driver.feeding.begin(driver)
         stopped = stopped or _search(driver, schedule, target, steadiness)
         result.write()
         if _flaky_after_all(driver, target.output, result, steadiness):
+            driver.feeding.begin(driver)
             stopped = _search(driver, schedule, target, steadiness)
             result.write()
             _flaky_after_all(driver, target.output, result, steadiness)
@@ -184,6 +187,7 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
     assert driver.best is not None
     if not driver.check.automatic:
         return False
+    driver.inputs = driver.feeding.settle(driver, output)
     driver.trials.use(driver.check.cold())
     with _copies(driver, output, result) as fresh:
         judged, tries = steadiness.failure(fresh)
@@ -256,6 +260,7 @@ def _rescue(driver: Driver, target: Target) -> str | None:
         return None
     try:
         _write_model(driver, driver.best_parts(), target, target.output, target.external)
+        driver.feeding.settle(driver, target.output)
     except (errors.BiopsyError, OSError):
         is_ours = driver.saved and target.output.exists()
         return f"{target.output}, an earlier result that fails in the same way" if is_ours else None
@@ -283,4 +288,5 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
         reads_of(driver.best_parts()),
         driver.error_before,
         driver.error_after,
+        driver.inputs,
     )

@@ -47,6 +47,8 @@ class Reduction:
     error of the original, ``error_after`` that of the result, where the check tells sizes. ``last_words`` are what
     the original and the result say at their end where these tell of different failures that ``--match`` did not tell
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
+    ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
+    but those of the original.
     """
 
     output: Path
@@ -65,6 +67,7 @@ class Reduction:
     reads: tuple[tuple[int, ...], ...] = ()
     error_before: ErrorSize | None = None
     error_after: ErrorSize | None = None
+    inputs: Path | None = None
 
     @property
     def checks(self) -> int:

@@ -370,7 +370,20 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         ),
         keep_other=args.keep_other,
         allow_vacuous_check=args.allow_vacuous_check,
+        feeds_recorded=_feeds_recorded(args, own_run, output),
     )
+
+
+def _feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None, output: Path) -> bool:
+    """Whether the check is ``run`` with inputs of the whole model alone, and makes up what a candidate is fed."""
+    from biopsy.reduction.feeding import inputs_file
+
+    if own_run is None or not own_run.load_inputs or own_run.load_outputs or args.iter_inputs or args.no_reduce_inputs:
+        return False
+    if args.load_inputs and args.load_inputs != own_run.load_inputs:
+        return False
+    files = [file.resolve() for file in own_run.load_inputs if file.exists()]
+    return len(files) == len(own_run.load_inputs) and inputs_file(output).resolve() not in files
 
 
 def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:

@@ -122,6 +122,8 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     for title, size in (("original", result.error_before), ("result", result.error_after)):
         if size is not None:
             console.say(f"error   {title:<8}   {error_text(size)}")
+    if result.inputs is not None:
+        console.say(f"inputs   {result.inputs}, the recorded values that it is fed")
     if result.min_good is not None:
         console.say(f"passes   {result.min_good}, the passing model closest in size")
     for reason, times in result.other_failures.items():

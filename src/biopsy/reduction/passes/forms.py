@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Sequence
 from dataclasses import replace
 
-from biopsy.reduction.candidate import Candidate, Proposal, Round, Search
+from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.problem import Problem
 
 
@@ -13,25 +13,19 @@ def forms(problem: Problem, target: Candidate) -> Search:
     """Try to do without each node once, what it computed fed, and frozen, whatever the policy makes of it.
 
     An engine computes with a constant before the model runs, and there the bug may be gone; or only there it may be.
-    What goes from one end often goes with its neighbours: as long as that is so, twice as many are tried. Once no
-    node goes any more, all is begun again with every cut fed, if that fails too: a constant at another place may hide
-    what the failure needs.
+    What goes from one end often goes with its neighbours: as long as that is so, twice as many are tried. If nothing
+    goes at all, some nodes are tried with every cut fed, since a constant elsewhere may hide what the failure needs:
+    so many that no more checks are made than there are nodes.
     """
     problem.will_freeze(target)
-    target = yield from _without_each(problem, target)
-    fed = problem.as_fed(target, problem.subset(target).cuts)
-    if target.size > 1 and fed != target:
-        answer = yield [Proposal(fed, "every cut fed", sideways=True)]
-        if answer is not None and answer != target:
-            yield from _without_each(problem, answer)
-
-
-def _without_each(problem: Problem, target: Candidate) -> Generator[Round, Candidate | None, Candidate]:
+    start, tried = target, 0
     waiting = problem.order(target)
     step = 1
     while waiting:
         gone = waiting[-step:]
-        answer = yield _without(problem, target, gone)
+        proposals = _without(problem, target, gone)
+        tried += _news(problem, target, proposals)
+        answer = yield proposals
         if answer is not None:
             target, step = answer, 2 * step
         elif step > 1:
@@ -39,17 +33,44 @@ def _without_each(problem: Problem, target: Candidate) -> Generator[Round, Candi
             continue
         kept = set(target.nodes)
         waiting = [node for node in waiting[: -len(gone)] if node in kept]
-    return target
+    if target == start:
+        for proposal in _all_fed(problem, target)[: max(0, target.size - tried)]:
+            if (yield [proposal]) is not None:
+                return
 
 
-def _without(problem: Problem, target: Candidate, gone: list[int]) -> list[Proposal]:
+def _without(problem: Problem, target: Candidate, gone: Sequence[int]) -> list[Proposal]:
     """A candidate without some nodes, once with what they computed fed and once with it frozen."""
     index = problem.index
-    left = set(target.nodes).difference(gone)
-    rest = replace(target, nodes=tuple(sorted(left)))
+    rest = _rest(target, gone)
     written = [tensor for node in gone for tensor in index.node_writes[node]]
     name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
     return [
         Proposal(problem.as_fed(rest, written), f"without {name}, fed"),
         Proposal(problem.as_frozen(rest, written), f"without {name}, frozen"),
     ]
+
+
+def _news(problem: Problem, target: Candidate, proposals: Sequence[Proposal]) -> int:
+    """How many of the proposals are no candidate that ``linear`` has tried."""
+    closed = {problem.closed(proposal.candidate) for proposal in proposals}
+    usual = {problem.closed(replace(proposal.candidate, turned=target.turned)) for proposal in proposals}
+    return len(closed - usual)
+
+
+def _all_fed(problem: Problem, target: Candidate) -> list[Proposal]:
+    """A candidate without each single node, every cut fed, where one that the target has is frozen."""
+    cuts = problem.subset(target).cuts
+    if all(problem.frozen(tensor, turned=tensor in target.turned) is None for tensor in cuts):
+        return []
+    found = []
+    for node in reversed(problem.order(target)):
+        rest = _rest(target, [node])
+        fed = problem.as_fed(rest, [*cuts, *problem.index.node_writes[node]])
+        if problem.closed(fed) not in (None, problem.closed(rest)):
+            found.append(Proposal(fed, f"without {problem.index.nodes[node].label}, every cut fed"))
+    return found
+
+
+def _rest(target: Candidate, gone: Sequence[int]) -> Candidate:
+    return replace(target, nodes=tuple(node for node in target.nodes if node not in gone))

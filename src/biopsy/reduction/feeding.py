@@ -1,0 +1,74 @@
+"""Recorded values for what a candidate is fed, where the check is our own ``run`` with inputs of the user's.
+
+Their files hold the inputs of the whole model. What a candidate is fed in its middle would be random, and then all that
+computes the values that the failure needs would have to stay.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.checks.command import CommandCheck
+from biopsy.model.index import index_bytes
+from biopsy.reduction.iteration import write_all, write_inputs
+
+if TYPE_CHECKING:
+    from biopsy.reduction.driver import Driver
+
+_MOST_ELEMENTS = 1 << 28
+"""Elements of all tensors together: more are not kept on disk only to be fed."""
+
+
+class Feeding:
+    """Hands recorded values to a check that loads inputs; ``folder`` is where they stand meanwhile.
+
+    ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done.
+    """
+
+    def __init__(self, folder: Path, *, wanted: bool) -> None:
+        self._folder = folder
+        self._wanted = wanted
+        self._plain: CommandCheck | None = None
+
+    def begin(self, driver: Driver) -> None:
+        """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too."""
+        check, problem = driver.check, driver.problem
+        path = self._folder / "recorded.safetensors"
+        if self._plain is not None:
+            driver.trials.use(self._plain.cold().fed(path))
+            return
+        if not self._wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
+            return
+        recording, index = problem.recording, problem.index
+        if recording.holds_inner:
+            return
+        recording.include(index.producer)
+        try:
+            written = write_all(index, recording, path)
+        except errors.BiopsyError:
+            return  # of a type that cannot be stored: what is cut is made up, as it was
+        if written:
+            self._plain = check
+            driver.trials.use(check.fed(path))
+
+    def settle(self, driver: Driver, output: Path) -> Path | None:
+        """Leave what the result is fed beside it, for the check from now on; None if the user's files are enough."""
+        if self._plain is None:
+            return None
+        index, recording, data = driver.problem.index, driver.problem.recording, b"".join(driver.best_parts())
+        fed = index_bytes(data)
+        tensors = [index.ids.get(fed.names[tensor], -1) for tensor in fed.fed_inputs()]
+        if not any(tensor in index.producer and recording.values(tensor) is not None for tensor in tensors):
+            driver.trials.use(self._plain)
+            return None
+        path = inputs_file(output)
+        write_inputs(index, recording, data, path)
+        driver.trials.use(self._plain.fed(path))
+        return path
+
+
+def inputs_file(output: Path) -> Path:
+    """Where the recorded values stand that a result is fed: beside it."""
+    return output.with_name(f"{output.name}.inputs.safetensors")
