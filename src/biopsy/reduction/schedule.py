@@ -14,7 +14,7 @@ from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.bodies import bodies
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.passes.hoist import hoist
-from biopsy.reduction.passes.inline import inline
+from biopsy.reduction.passes.inline import inline, not_inlined
 from biopsy.reduction.passes.inputs import inputs
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.names import names, names_left
@@ -53,7 +53,9 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
         changes_inputs=True,
         changes_outputs=True,
     ),
-    NamedModelPass("inline", "the nodes of functions in place of calls", inline, keeps_values=True),
+    NamedModelPass(
+        "inline", "the nodes of functions in place of calls", inline, keeps_values=True, remarks=not_inlined
+    ),
     NamedModelPass("attributes", "attributes that an operator can do without", attributes, only_with=("simplify",)),
     NamedModelPass(
         "sizes",
