@@ -221,6 +221,7 @@ def test_functions_lose_their_names_domains_overloads_and_attributes_and_still_r
 def test_a_domain_in_which_a_custom_operator_stands_stays_and_is_told() -> None:
     made = _users_function()
     made.graph.node.append(helper.make_node("ChurnScore", ["t1"], ["t2"], domain="corp.churn"))
+    made.graph.output.append(info("t2"))
     result = anonymized(made)
     assert result.graph.node[0].domain == "corp.churn"
     told = "\n".join(names_left(result))

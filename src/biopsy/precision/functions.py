@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model import walk
+from biopsy.model.calls import unbounded
 
 if TYPE_CHECKING:
     import onnx
@@ -16,8 +17,13 @@ def without_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
     Raises ModelError if onnx cannot put them there.
     """
-    if not walk.called(model):
+    called = walk.called(model)
+    if not called:
         return model
+    for (_, name, _), why in ((key, why) for key, why in unbounded(model.functions).items() if key in called):
+        raise errors.ModelError(
+            f"the local functions of the model cannot be put in place of their calls: {name}: {why}"
+        )
     from onnx import inliner
 
     try:

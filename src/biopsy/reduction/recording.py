@@ -13,7 +13,9 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.model import value_info
+from biopsy.model.calls import unbounded
 from biopsy.model.index import ModelIndex
+from biopsy.model.node import FunctionKey
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorType
 from biopsy.reduction.dependence import dependence, dependent_on_inputs
@@ -156,7 +158,21 @@ class Recording:
     def _unknown_operators(self) -> set[int]:
         """Nodes that no engine here can know: of a domain that is neither the standard's nor the model's own."""
         own = {domain for domain, _, _ in self._index.functions}
-        return {node.number for node in self._index.nodes if node.domain not in own | _KNOWN_DOMAINS}
+        endless = self._endless_functions()
+        return {
+            node.number
+            for node in self._index.nodes
+            if node.domain not in own | _KNOWN_DOMAINS or not endless.isdisjoint(node.calls)
+        }
+
+    def _endless_functions(self) -> set[FunctionKey]:
+        """Functions that stand for more nodes than any engine could run: none must be tried."""
+        if not self._index.functions:
+            return set()
+        import onnx
+
+        spans = b"".join(span for span, _ in self._index.functions.values())
+        return set(unbounded(onnx.ModelProto.FromString(spans).functions))
 
     def _without(self, blocked: set[int]) -> tuple[int, ...]:
         """The nodes but for some and all that depends on them."""

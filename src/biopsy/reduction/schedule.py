@@ -15,7 +15,7 @@ from biopsy.reduction.passes.bodies import bodies
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.passes.hoist import hoist
-from biopsy.reduction.passes.inline import inline
+from biopsy.reduction.passes.inline import inline, not_inlined
 from biopsy.reduction.passes.inputs import inputs
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.names import names, names_left
@@ -60,7 +60,9 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
         changes_inputs=True,
         changes_outputs=True,
     ),
-    NamedModelPass("inline", "the nodes of functions in place of calls", inline, keeps_values=True),
+    NamedModelPass(
+        "inline", "the nodes of functions in place of calls", inline, keeps_values=True, remarks=not_inlined
+    ),
     NamedModelPass("attributes", "attributes that an operator can do without", attributes, only_with=("simplify",)),
     NamedModelPass(
         "sizes",

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.model import walk
+from biopsy.model.calls import unbounded
+from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
 from biopsy.reduction.passes.fewest import fewest
 
 if TYPE_CHECKING:
     import onnx
+
+_MOST_NODES = 10_000  # more than that are not simpler than a call
 
 
 def inline(model: onnx.ModelProto) -> ChangeSearch:
@@ -26,13 +30,31 @@ def inline(model: onnx.ModelProto) -> ChangeSearch:
 
 
 def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:
-    """(domain, name) of the local functions that are called, in the order of the model."""
-    called = walk.called(model)
-    return list(
-        dict.fromkeys(
-            (function.domain, function.name) for function in model.functions if walk.function_key(function) in called
-        )
-    )
+    """(domain, name) of the local functions that are called and can be inlined, in the order of the model."""
+    stay = _that_stay(model)
+    able = [function for function in model.functions if walk.function_key(function) in walk.called(model) - stay]
+    return list(dict.fromkeys((function.domain, function.name) for function in able))
+
+
+def not_inlined(model: onnx.ModelProto) -> Sequence[str]:
+    """Which calls stay because nobody could write out what they stand for."""
+    called, reasons = walk.called(model), dict[str, list[str]]()
+    for key, why in unbounded(model.functions, _MOST_NODES).items():
+        if key in called:
+            reasons.setdefault(why, []).append(key[1])
+    return [f"inline     not done for {', '.join(sorted(names))}: {why}" for why, names in reasons.items()]
+
+
+def _that_stay(model: onnx.ModelProto) -> set[FunctionKey]:
+    """Functions that are too large to be inlined, and what they call: inlined in them it would make them larger."""
+    endless = unbounded(model.functions, _MOST_NODES)
+    if not endless:
+        return set()
+    roots = [function for function in model.functions if walk.function_key(function) in endless]
+    alone = type(model)(functions=model.functions)
+    for function in roots:
+        alone.graph.node.extend(function.node)
+    return {*endless, *walk.called(alone)}
 
 
 def inlined(model: onnx.ModelProto, functions: Iterable[tuple[str, str]]) -> onnx.ModelProto:
