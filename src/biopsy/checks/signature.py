@@ -78,20 +78,21 @@ class Signature:
         Raises ValueError for values that are none.
         """
         try:
-            known = {field.name: _READ.get(field.name, _same)(found[field.name]) for field in _fields_in(found)}
-            return cls(**known)
+            return cls(**{one.name: _read(one, found[one.name]) for one in fields(cls) if one.name in found})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"no signature: {error}") from error
 
 
-def _fields_in(found: Mapping[str, Any]) -> list[Field[Any]]:
-    return [field for field in fields(Signature) if field.name in found]
-
-
-def _same(value: Any) -> Any:
-    if not isinstance(value, str | int | bool):
-        raise TypeError(f"a value of a wrong type ({type(value).__name__})")
-    return value
+def _read(field: Field[Any], value: Any) -> Any:
+    """The value of a field from a plain one. Raises KeyError or TypeError."""
+    if field.name in _READ:
+        return _READ[field.name](value)
+    if str(field.type).startswith("tuple") and isinstance(value, list | tuple):
+        if all(isinstance(one, str) for one in value):
+            return tuple(value)
+    elif type(value).__name__ == field.type:
+        return value
+    raise TypeError(f"a '{field.name}' of a wrong type ({type(value).__name__})")
 
 
 def _message_from(found: Mapping[str, Any]) -> Message:
@@ -103,8 +104,7 @@ def _raised_from(found: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "message": _message_from, "words": _message_from, "raised": _raised_from, "parts": _raised_from, "outputs": tuple,
-    "kinds": tuple,
+    "message": _message_from, "words": _message_from, "raised": _raised_from, "parts": _raised_from,
 }  # fmt: skip
 """How fields that are no plain values are read."""
 

@@ -20,7 +20,7 @@ def last_words(original: Signature, result: Signature, rules: Rules) -> tuple[st
     stronger = original.status < 0 or original.timed_out or original.out_of_memory or original.reported
     if stronger or rules.decide_alone or rules.match not in {"status", "auto"}:
         return None
-    if same_failure(original, result, "message"):
+    if same_failure(result, original, "message"):
         return None
     return _shown(original), _shown(result)
 
@@ -43,7 +43,7 @@ def doubt(original: Signature, result: Signature) -> str:
 
 def telling_apart(original: Signature, other: Signature) -> str:
     """The options that tell two failures apart that have the same status."""
-    match = "message" if same_failure(original, other, "auto") else "auto"
+    match = "message" if same_failure(other, original, "auto") else "auto"
     regex = _particular(original, other)
     named = f"; --fail-regex {shlex.quote(regex)} names the one you are after" if regex else ""
     return f"--match {match} tells them apart{named}"
