@@ -233,7 +233,7 @@ def add_tolerances(group: argparse._ArgumentGroup) -> None:
         "--absolute-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"greatest absolute difference allowed, {tolerance}",
+        help=f"greatest absolute difference allowed, {tolerance}; between integers and booleans 0",
     )
     group.add_argument(
         "--rtol",
@@ -241,7 +241,7 @@ def add_tolerances(group: argparse._ArgumentGroup) -> None:
         "--relative-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"greatest difference allowed relative to the expected value, {tolerance}",
+        help=f"greatest difference allowed relative to the expected value, {tolerance}; for integers only by name",
     )
     group.add_argument(
         "--check-error-stat",
