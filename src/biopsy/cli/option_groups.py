@@ -241,14 +241,14 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
 
 def add_tolerances(group: argparse._ArgumentGroup) -> None:
     """The tolerances, and what of the error is held against them."""
-    tolerance = "for all outputs or one of them (default: 1e-5)"
+    tolerance = "for all outputs or one of them (default: 1e-5"
     group.add_argument(
         "--atol",
         "--abs-tol",
         "--absolute-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"greatest absolute difference allowed, {tolerance}",
+        help=f"greatest absolute difference allowed, {tolerance}; 0 for integers and booleans)",
     )
     group.add_argument(
         "--rtol",
@@ -256,7 +256,7 @@ def add_tolerances(group: argparse._ArgumentGroup) -> None:
         "--relative-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"greatest difference allowed relative to the expected value, {tolerance}",
+        help=f"greatest difference allowed relative to the expected value, {tolerance}; for integers only by name)",
     )
     group.add_argument(
         "--check-error-stat",

@@ -155,8 +155,10 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
     elif found.broken:
         passing_atol = passing_rtol = None
     else:
-        passing_atol = metrics.rounded_up(_of(absolute, stat))
-        passing_rtol = metrics.rounded_up(_of(relative, stat))
+        # A limit of 0 asks for equality, whatever the statistic: what differs needs one above it.
+        least = metrics.LEAST if absolute.maximum > 0 else 0.0
+        passing_atol = metrics.rounded_up(max(_of(absolute, stat), least))
+        passing_rtol = metrics.rounded_up(max(_of(relative, stat), least))
     mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
     finite = np.isfinite(found.magnitude)
     return Measured(

@@ -252,12 +252,12 @@ def errors_between(actual: Array, expected: Array) -> Errors:
         absolute[odd & ~same] = np.inf
         broken = int((odd & ~same).sum())
     if differ is not None:
-        absolute[differ] = np.maximum(absolute[differ], _LEAST)
+        absolute[differ] = np.maximum(absolute[differ], LEAST)
     del left, right, odd, same, differ
     return Errors(absolute, _divided(absolute, magnitude), magnitude, broken)
 
 
-_LEAST = math.ulp(0.0)
+LEAST = math.ulp(0.0)
 """The least number above 0: the error of what differs by less than can be told."""
 
 
@@ -317,7 +317,7 @@ def _divided(absolute: Floats, magnitude: Floats) -> Floats:
         relative: Floats = np.divide(absolute, magnitude)
     relative[~np.isfinite(relative)] = np.inf
     # A small error of a great value is one still.
-    relative[relative < _LEAST] = _LEAST
+    relative[relative < LEAST] = LEAST
     relative[absolute == 0] = 0
     return relative
 
@@ -329,7 +329,7 @@ def error_statistics(values: Floats, quantile: float) -> ErrorStatistics:
         return ErrorStatistics(0.0, 0.0, 0.0, 0.0)
     median, at_quantile = quantiles(values, 0.5, quantile)
     with np.errstate(over="ignore"):
-        mean = max(float(values.mean()), _LEAST)
+        mean = max(float(values.mean()), LEAST)
         return ErrorStatistics(maximum, mean, median, at_quantile)
 
 
