@@ -158,6 +158,13 @@ def test_errors_that_the_elements_of_a_row_share_make_no_part_wrong(
     assert judge_noise("y", 0, suspect, plain, exact).part is None
 
 
+def test_a_tail_that_is_approximated_to_an_absolute_error_is_rounding() -> None:
+    exact = np.concatenate([np.linspace(1, 10, 200), np.linspace(1e-4, 2e-4, 50)])
+    plain = exact.astype(np.float32)
+    suspect = (plain + np.random.default_rng(0).normal(0, 3e-8, 250)).astype(np.float32)
+    assert judge_noise("y", 0, suspect, plain, exact).passed
+
+
 def test_zeros_and_denormal_numbers_are_no_parts_of_their_own() -> None:
     exact = np.concatenate([np.ones(32), np.zeros(32), np.full(32, 1e-40)])
     plain = exact.astype(np.float32)
@@ -255,6 +262,15 @@ def judged(suspect: RunnerResult) -> bool:
 
     (report,) = judge_noise_of([suspect], run, {}, Console(), run)
     return report.passed
+
+
+def test_numbers_of_eight_bits_do_not_move() -> None:
+    import ml_dtypes
+
+    feed = {"x": np.arange(4).astype(ml_dtypes.float8_e5m2), "y": np.full(9, 1.5, ml_dtypes.bfloat16)}
+    (moved,) = roundings_off([feed], 4)
+    assert moved["x"] is feed["x"]
+    assert not np.array_equal(moved["y"], feed["y"])
 
 
 # Operators that onnx's evaluator lacks
