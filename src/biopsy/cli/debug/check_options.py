@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
 from biopsy.cli import options, purposes
@@ -244,9 +244,11 @@ def _ask(question: str) -> str:
 
     Raises what input() raises.
     """
-    elsewhere = sys.stdin.isatty() and not sys.stdout.isatty() and sys.stderr.isatty()
+    typed = _is_terminal(sys.stdin)
+    elsewhere = typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
     shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file
-    question = question.encode(shown.encoding or "utf-8", "backslashreplace").decode(shown.encoding or "utf-8")
+    encoding = (shown.encoding if shown is not None else None) or "utf-8"
+    question = question.encode(encoding, "backslashreplace").decode(encoding)
     if elsewhere:
         print(question, end="", file=shown, flush=True)
     try:
@@ -254,9 +256,14 @@ def _ask(question: str) -> str:
     except EOFError:
         print(file=shown)
         raise
-    if not sys.stdin.isatty():
+    if not typed:
         print()  # noqa: T201
     return answer
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is open, and a terminal."""
+    return stream is not None and stream.isatty()
 
 
 def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
