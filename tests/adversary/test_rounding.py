@@ -130,7 +130,7 @@ def test_two_engines_that_are_wrong_alike_differ_by_rounding(model: Path, tmp_pa
 
 
 def test_where_float64_cannot_run_that_is_said_and_sizes_decide(tmp_path: Path) -> None:
-    model = convolutions(tmp_path / "model.onnx", "Gelu", "com.microsoft")
+    model = convolutions(tmp_path / "model.onnx", "Trilu", "com.microsoft")
     heard: list[events.Event] = []
     check = ["biopsy", "run", "{}", "--onnxrt", "--engine", "fake:scale.activation6=1.5", *STRICT]
     biopsy.reduce(model, check, tmp_path / "r.onnx", mode="bisect", listener=heard.append)

@@ -42,11 +42,12 @@ def reduced(seed: int) -> Reduced:
     values = random.choice(["keep", "free"])
     feeds = random_feeds(original, random)
     failure = random_failure(random, original, feeds[0])
+    samples = [_with_inner_values(original, feed) for feed in feeds] if values == "keep" else feeds
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "r.onnx"
         try:
             found = biopsy.reduce(
-                original, failure.fails, path, takes="model", values=values, inputs=feeds, allow_vacuous_check=True
+                original, failure.fails, path, takes="model", values=values, inputs=samples, allow_vacuous_check=True
             )
         except biopsy.BiopsyError as error:
             told = (Breach("error", f"{type(error).__name__}: {error}"),)
@@ -64,6 +65,11 @@ def reduced(seed: int) -> Reduced:
         checks=sum(found.outcomes.values()),
         breaches=told,
     )
+
+
+def _with_inner_values(model: onnx.ModelProto, feed: Values) -> Values:
+    """A feed that holds every tensor, as a layerwise inputs file does."""
+    return {name: value for name, value in values_of(model, feed).items() if isinstance(value, np.ndarray)}
 
 
 def usable_model(random: Random) -> onnx.ModelProto:

@@ -305,7 +305,19 @@ class Problem:
         return self._recorded_constant(tensor, sample)
 
     def _turned(self, tensor: int, sample: int) -> bytes | None:
-        return None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample)
+        if self.frozen(tensor, sample) is not None or not self._recorded_may_be_compared:
+            return None
+        return self._recorded_constant(tensor, sample)
+
+    @property
+    def _recorded_may_be_compared(self) -> bool:
+        """Whether a constant with a recorded value cannot fail by itself.
+
+        Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
+        the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
+        those of the check.
+        """
+        return self.recording.holds_inner or self.may_change_values
 
     def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
         value = self.recording.constant_value(tensor)
