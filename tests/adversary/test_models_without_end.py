@@ -37,7 +37,7 @@ def _calling(functions: list[onnx.FunctionProto]) -> onnx.ModelProto:
         helper.make_node("F0", ["a"], ["f"], name="call", domain="my"),
         helper.make_node("Neg", ["f"], ["y"], name="neg"),
     ]
-    return model(nodes, [info("x")], [info("y")], functions=functions, domains=["my"])
+    return model(nodes, [info("x")], [info("y")], functions=functions, domains=["my"], value_info=[info("f")])
 
 
 def _nested(depth: int) -> bytes:

@@ -78,11 +78,14 @@ def values_of(model: onnx.ModelProto, feeds: Values) -> dict[str, Any]:
 
 
 def smaller_by_one(result: onnx.ModelProto, values: Mapping[str, Any], *, bypass: bool) -> Iterator[onnx.ModelProto]:
-    """Every model with one node less: cut and fed, cut and frozen, and, if ``bypass``, its readers rewired."""
+    """Every model with one node less: cut and fed, cut and frozen, and, if ``bypass``, its readers rewired.
+
+    Where nothing may be bypassed, values count: then nothing is fed that has no known value, as inside a function.
+    """
     types = types_of(result)
     for number in range(len(result.graph.node)):
         if len(result.graph.node) > 1:
-            yield from _cut(result, number, values, types)
+            yield from _cut(result, number, values, types, any_value=bypass)
         if bypass:
             yield from _bypassed(result, number, types)
 
@@ -98,12 +101,18 @@ def types_of(model: onnx.ModelProto) -> dict[str, onnx.TypeProto]:
 
 
 def _cut(
-    result: onnx.ModelProto, number: int, values: Mapping[str, Any], types: Mapping[str, onnx.TypeProto]
+    result: onnx.ModelProto,
+    number: int,
+    values: Mapping[str, Any],
+    types: Mapping[str, onnx.TypeProto],
+    *,
+    any_value: bool,
 ) -> Iterator[onnx.ModelProto]:
     rest = [node for place, node in enumerate(result.graph.node) if place != number]
     read = {name for node in rest for name in reads(node)}
     needed = [name for name in result.graph.node[number].output if name in read]
-    if all((name in types and _has_rank(types[name])) or _is_plain(values.get(name)) for name in needed):
+    typed = all((name in types and _has_rank(types[name])) or _is_plain(values.get(name)) for name in needed)
+    if typed and (any_value or all(name in values for name in needed)):
         yield _without(result, rest, [_info(name, types.get(name), values.get(name)) for name in needed], [])
     if needed and all(_is_plain(values.get(name)) for name in needed):
         yield _without(result, rest, [], [numpy_helper.from_array(values[name], name) for name in needed])

@@ -130,9 +130,7 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
         kept = result.other_models.get(reason)
         console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
     if result.stopped is not None:
-        console.note(
-            f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}    without that option"
-        )
+        console.note(f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}")
     console.note(f"\nNext     biopsy inspect model {line_of([as_word(result.output)])} --mode=full")
 
 
