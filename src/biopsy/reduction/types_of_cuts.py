@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 
 from biopsy.model import value_info
@@ -108,7 +109,8 @@ class CutTypes:
         found = self._from_model(tensor)
         if found is not None and _says_enough(found):
             return found
-        return self._from_recording(tensor, sizes=sizes) or found
+        recorded = self._from_recording(tensor, sizes=sizes)
+        return recorded or self._inferred_behind.get(self._index.names[tensor]) or found
 
     def _from_model(self, tensor: int) -> bytes | None:
         """What the model declares, its open dimensions filled in by inference where that knows more."""
@@ -131,6 +133,21 @@ class CutTypes:
             tensor for tensor in index.producer if tensor in index.infos and not _says_all(index.infos[tensor])
         ]
         return infer_value_infos(without_weights(undeclared(index, left_open))) if left_open else self._inferred
+
+    @cached_property
+    def _inferred_behind(self) -> dict[str, bytes]:
+        """What inference finds once it knows the ranks that only a recorded run tells: of what nothing could run."""
+        if not self._infer:
+            return {}
+        index = self._index
+        known = ((tensor, self._from_model(tensor)) for tensor in index.producer)
+        untold = [tensor for tensor, info in known if info is None or not _says_enough(info)]
+        recorded = {t: info for t in untold if (info := self._from_recording(t, sizes=False)) is not None}
+        if not recorded:
+            return {}
+        told = replace(index, infos={**index.infos, **recorded}, listed=index.listed | recorded.keys())
+        found = infer_value_infos(without_weights(told))
+        return {name: info for name, info in found.items() if _says_enough(info)}
 
     def _inferred_alone(self, tensor: int) -> TensorType | None:
         found = self._inferred_anew.get(self._index.names[tensor])

@@ -23,12 +23,19 @@ def calling() -> onnx.ModelProto:
 
 
 def test_calls_are_replaced_by_their_nodes_and_compute_the_same() -> None:
-    run = run_pass(inline, calling())
+    run = run_pass(inline, calling(), lambda candidate: bool(candidate.functions) or len(candidate.graph.node) == 3)
     assert [node.op_type for node in run.model.graph.node] == ["Add"] * 3
     assert not run.model.functions
     assert_valid(run.model)
     x = np.ones((2, 2), np.float32)
     assert session(run.model).run(None, {"x": x})[0].tolist() == (8 * x).tolist()
+
+
+def test_nodes_of_a_function_that_stand_behind_the_failure_go_with_nothing_else_fed() -> None:
+    run = run_pass(inline, calling())
+    assert [node.op_type for node in run.model.graph.node] == ["Add"]
+    assert [entry.name for entry in run.model.graph.input] == ["x"]
+    assert_valid(run.model)
 
 
 def test_a_function_that_the_failure_needs_is_called_as_before() -> None:

@@ -26,14 +26,18 @@ if TYPE_CHECKING:
 Changes = Generator[Iterable[Change], "onnx.ModelProto | None", Candidate]
 
 
-def nodes_again(model: onnx.ModelProto) -> Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto]:
+def nodes_again(
+    model: onnx.ModelProto, *, keep_values: bool = False
+) -> Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto]:
     """Cut and bypass nodes of a model until no single one can go; returns the model that is left.
 
-    For passes that may change values. Nothing is recorded of the new tensors, so a cut is fed unless it is a constant.
+    Nothing is recorded of the new tensors, so a cut is fed unless it is a constant. To ``keep_values`` nothing is fed
+    that was not: only nodes from the end go.
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
-    problem = Problem(index, CutTypes(index, recording.tensor_type), recording, may_change_values=lambda: True)
+    types = CutTypes(index, recording.tensor_type)
+    problem = Problem(index, types, recording, keep_inputs=keep_values, may_change_values=lambda: not keep_values)
     target, before = problem.whole, None
     while target != before and target.size > 1:
         before = target

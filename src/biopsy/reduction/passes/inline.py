@@ -9,6 +9,7 @@ from biopsy.model import walk
 from biopsy.model.calls import unbounded
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
+from biopsy.reduction.passes.again import nodes_again
 from biopsy.reduction.passes.editing import copied
 from biopsy.reduction.passes.fewest import fewest
 
@@ -19,14 +20,19 @@ _MOST_NODES = 10_000  # more than that are not simpler than a call
 
 
 def inline(model: onnx.ModelProto) -> ChangeSearch:
-    """Inline every function that is called, then what is left by halves: a failure without functions is simpler."""
+    """Inline every function that is called, then what is left by halves: a failure without functions is simpler.
+
+    Their nodes are then searched from the end.
+    """
     functions = called_functions(model)
 
     def propose(kept: Sequence[tuple[str, str]]) -> Change:
         gone = [function for function in functions if function not in kept]
         return Change(inlined(model, gone), f"the nodes of {', '.join(name for _, name in gone)} in place of calls")
 
-    yield from fewest(functions, propose)
+    kept = yield from fewest(functions, propose)
+    if len(kept) < len(functions):
+        yield from nodes_again(propose(kept).model, keep_values=True)
 
 
 def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:
