@@ -310,3 +310,13 @@ def test_contrib_operators_are_judged_in_bodies_and_functions(capsys: Captured) 
     save(made, Path("model.onnx"))
     assert noise("--onnxrt") == 0
     assert "both against reference:float64" in capsys.readouterr().out
+
+
+def test_inputs_at_the_edge_of_a_domain_excuse_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One rounding more than 1 has no arc cosine: NaN there says nothing about how far an output may move."""
+    node = helper.make_node("Acos", ["x"], ["y"], name="n1")
+    path = save(model([node], [info("x", (8,))], [info("y", (8,))]), tmp_path / "model.onnx")
+    write_feeds(tmp_path / "ones.npz", [{"x": np.ones(8, np.float32)}])
+    words = ["--load-inputs", str(tmp_path / "ones.npz"), "--compare-with", "noise"]
+    assert main(["run", str(path), "--engine", "fake:offset.n1=0.5", *words]) == 1
+    assert "BUG" in capsys.readouterr().out

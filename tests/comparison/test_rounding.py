@@ -88,6 +88,18 @@ def test_behind_a_step_a_continuous_output_may_differ_by_as_much_as_perturbed_in
     assert explained(run("a", moved), right, right, run("exact", EXACT), none).verdict == "bug"
 
 
+def test_what_perturbed_inputs_turn_into_nan_explains_nothing() -> None:
+    moved = PLAIN + np.float32(0.25)
+
+    def leaving() -> Iterator[RunnerResult]:
+        changed = EXACT.copy()
+        changed[0, 0] = np.nan
+        yield run("exact", changed)
+
+    right = run("plain", PLAIN)
+    assert explained(run("a", moved), right, right, run("exact", EXACT), leaving).verdict == "bug"
+
+
 def test_only_the_outputs_that_are_asked_for_are_kept() -> None:
     both = RunnerResult("a", (Iteration({"y": OTHER, "z": OTHER}),))
     assert list(only(both, {"z"}).iterations[0].outputs) == ["z"]

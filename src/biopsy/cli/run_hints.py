@@ -31,7 +31,10 @@ def _all_refuse(found: Findings) -> str | None:
     engines = {one.engine.name for one in found.ran}
     if len(engines) < 2 or not all(one.failure is not None for one in found.ran):
         return None
-    return f"every engine fails on this model ({_listed(engines)}): the model or its inputs are at fault"
+    return (
+        f"every engine fails on this model ({_listed(engines)}): either none of them supports it, or the model or its "
+        "inputs are wrong"
+    )
 
 
 def _all_not_finite(found: Findings) -> str | None:
@@ -40,7 +43,7 @@ def _all_not_finite(found: Findings) -> str | None:
     if len({one.engine.name for one in found.ran}) < 2 or not set.intersection(*odd):
         return None
     names = _listed(map(repr, set.intersection(*odd)))
-    return f"every engine gives NaN or infinity in {names}: the model or its inputs are at fault"
+    return f"every engine gives NaN or infinity in {names}: probably the model or its inputs are wrong"
 
 
 def _all_differ(found: Findings, golden: Sequence[RunnerResult]) -> str | None:
@@ -49,11 +52,14 @@ def _all_differ(found: Findings, golden: Sequence[RunnerResult]) -> str | None:
     against = [one for one in found.compared if one.expected in loaded]
     mutual = [one for one in found.compared if one.expected not in loaded]
     engines = {one.engine.name for one in found.ran if one.result is not None}
-    if len(engines) < 2 or not against or any(one.passed for one in against) or not all(one.passed for one in mutual):
+    everyone = {(one.engine.label, golden_one) for one in found.ran for golden_one in loaded}
+    if len(engines) < 2 or not mutual or not all(one.passed for one in mutual):
+        return None
+    if any(one.passed for one in against) or {(one.actual, one.expected) for one in against} != everyone:
         return None
     return (
-        f"the engines agree with each other ({_listed(engines)}) and all differ from {_listed(loaded)}: the golden "
-        "values are at fault, or were made from another model or other inputs"
+        f"the engines agree with each other ({_listed(engines)}) and all differ from {_listed(loaded)}: either the "
+        "golden values are wrong, or from another model or other inputs, or the engines share a bug"
     )
 
 

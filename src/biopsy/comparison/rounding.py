@@ -132,6 +132,7 @@ class _Turning:
         if values.shape != self._exact.shape:
             return
         changes = metrics.errors_between(values, self._exact).absolute
+        changes = np.where(np.isfinite(changes), changes, 0)  # what leaves an operator's domain tells of no size
         self._open &= changes == 0
         self._greatest = max(self._greatest, float(changes.max(initial=0)))
         self._mean_square = max(self._mean_square, _mean_square(changes))

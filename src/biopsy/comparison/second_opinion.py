@@ -41,8 +41,10 @@ def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: S
     if any(is_text(side) or side.shape != exact.shape for side in (*sides, *moved)):
         return output
     error = errors_between(suspect, exact).absolute
-    reach = np.max([errors_between(side, exact).absolute for side in moved], axis=0)
-    aside = ((error > 0) & (error <= reach * _ABOUT)).reshape(exact.shape)
+    # A number that a rounding moves out of an operator's domain is NaN there: that says nothing about its neighbours.
+    changes = [errors_between(side, exact).absolute for side in moved]
+    reach = np.max([np.where(np.isfinite(change), change, 0) for change in changes], axis=0)
+    aside = (np.isfinite(error) & (error > 0) & (error <= reach * _ABOUT)).reshape(exact.shape)
     with np.errstate(over="ignore", invalid="ignore"):
         rest = np.where(aside, exact.astype(suspect.dtype), suspect)
     again = judge_noise(output.name, output.iteration, rest, plain, exact, output.limit)
