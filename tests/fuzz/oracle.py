@@ -78,14 +78,11 @@ def values_of(model: onnx.ModelProto, feeds: Values) -> dict[str, Any]:
 
 
 def smaller_by_one(result: onnx.ModelProto, values: Mapping[str, Any], *, bypass: bool) -> Iterator[onnx.ModelProto]:
-    """Every model with one node less: cut and fed, cut and frozen, and, if ``bypass``, its readers rewired.
-
-    Where nothing may be bypassed, values count: then nothing is fed that has no known value, as inside a function.
-    """
+    """Every model with one node less: cut and fed, cut and frozen, and, if ``bypass``, its readers rewired."""
     types = types_of(result)
     for number in range(len(result.graph.node)):
         if len(result.graph.node) > 1:
-            yield from _cut(result, number, values, types, any_value=bypass)
+            yield from _cut(result, number, values, types)
         if bypass:
             yield from _bypassed(result, number, types)
 
@@ -105,14 +102,11 @@ def _cut(
     number: int,
     values: Mapping[str, Any],
     types: Mapping[str, onnx.TypeProto],
-    *,
-    any_value: bool,
 ) -> Iterator[onnx.ModelProto]:
     rest = [node for place, node in enumerate(result.graph.node) if place != number]
     read = {name for node in rest for name in reads(node)}
     needed = [name for name in result.graph.node[number].output if name in read]
-    typed = all((name in types and _has_rank(types[name])) or _is_plain(values.get(name)) for name in needed)
-    if typed and (any_value or all(name in values for name in needed)):
+    if all((name in types and _has_rank(types[name])) or _is_plain(values.get(name)) for name in needed):
         yield _without(result, rest, [_info(name, types.get(name), values.get(name)) for name in needed], [])
     if needed and all(_is_plain(values.get(name)) for name in needed):
         yield _without(result, rest, [], [numpy_helper.from_array(values[name], name) for name in needed])

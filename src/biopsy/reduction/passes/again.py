@@ -31,13 +31,13 @@ def nodes_again(
 ) -> Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto]:
     """Cut and bypass nodes of a model until no single one can go; returns the model that is left.
 
-    Nothing is recorded of the new tensors, so a cut is fed unless it is a constant. To ``keep_values`` nothing is fed
-    that was not: only nodes from the end go.
+    Nothing is recorded of the new tensors, so a cut is fed unless it is a constant. To ``keep_values`` nothing is
+    bypassed.
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
     types = CutTypes(index, recording.tensor_type)
-    problem = Problem(index, types, recording, keep_inputs=keep_values, may_change_values=lambda: not keep_values)
+    problem = Problem(index, types, recording, may_change_values=lambda: not keep_values)
     target, before = problem.whole, None
     while target != before and target.size > 1:
         before = target

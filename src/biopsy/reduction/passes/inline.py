@@ -22,7 +22,7 @@ _MOST_NODES = 10_000  # more than that are not simpler than a call
 def inline(model: onnx.ModelProto) -> ChangeSearch:
     """Inline every function that is called, then what is left by halves: a failure without functions is simpler.
 
-    Their nodes are then searched from the end.
+    Their nodes are then searched: what is cut between them is fed.
     """
     functions = called_functions(model)
 
