@@ -12,6 +12,7 @@ from onnx import helper
 import biopsy
 from biopsy import events
 from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
+from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
 from support.models import BOOL, FLOAT, INT64, info, model, weight
 from support.passes import session
 from support.predicates import names
@@ -98,6 +99,36 @@ def test_a_check_that_looks_at_one_output_of_two_keeps_values(tmp_path: Path) ->
     assert "culprit" in names(onnx.load(tmp_path / "r.onnx"))
 
 
+def test_a_check_that_compares_inner_tensors_alone_keeps_values(tmp_path: Path) -> None:
+    """The original's output has no golden value: whoever changes only that learns nothing of the check."""
+    nodes = [
+        helper.make_node("Abs", ["x"], ["a"], name="abs"),
+        helper.make_node("Sub", ["a", "x"], ["b"], name="sub"),
+        helper.make_node("Neg", ["b"], ["c"], name="neg"),
+        helper.make_node("Relu", ["c"], ["d"], name="relu"),
+        helper.make_node("Sigmoid", ["d"], ["y"], name="sigmoid"),
+    ]
+    original = model(nodes, [info("x", (4,))], [info("y", (4,))], value_info=[info(name, (4,)) for name in "abcd"])
+    feed = {"x": np.array([-1, -4, 9, 16], np.float32)}
+    every = {**feed, **biopsy.run(original, inputs=feed, outputs="all")[0].iterations[0].outputs}
+    golden = {name: every[name] for name in "bcd"}
+
+    def fails(candidate: onnx.ModelProto) -> bool:
+        """An engine that computes Neg behind Sub wrong by 1."""
+        made = {node.output[0]: node for node in candidate.graph.node}
+        found = {entry.name: every[entry.name] for entry in candidate.graph.input}
+        found |= biopsy.run(candidate, inputs=dict(found), outputs="all")[0].iterations[0].outputs
+        for name, node in made.items():
+            if node.op_type == "Neg" and node.input[0] in made and made[node.input[0]].op_type == "Sub":
+                found[name] = found[name] + 1
+        return any(name in made and not np.allclose(found[name], golden[name]) for name in golden)
+
+    told: list[object] = []
+    biopsy.reduce(original, fails, tmp_path / "r.onnx", takes="model", inputs=[every], listener=told.append)
+    assert names(onnx.load(tmp_path / "r.onnx")) == ["sub", "neg"]
+    assert [event for event in told if isinstance(event, events.Remark) and "kept" in event.text]
+
+
 def test_a_check_that_compares_no_values_may_change_them(tmp_path: Path) -> None:
     def fails(candidate: onnx.ModelProto) -> bool:
         found = names(candidate)
@@ -123,6 +154,28 @@ def test_every_change_changes_the_values_and_neither_type_nor_shape(opset: int, 
         (found,) = session(changed).run(["y"], {"x": value})
         assert (found.dtype, found.shape) == (value.dtype, value.shape)
         assert not np.array_equal(found, value) or (kind == "in reverse order" and value.size == 1), kind
+
+
+@pytest.mark.parametrize("elem", [FLOAT, INT64, BOOL, onnx.TensorProto.BFLOAT16, onnx.TensorProto.UINT8])
+def test_constants_of_every_kind_have_the_type_that_is_asked_for(elem: int) -> None:
+    made = model([helper.make_node("Relu", ["x"], ["y"])], [info("x")], [info("y")])
+    wanted = info("t", ("N", 3), elem)
+    found = [constant_outputs(made, [wanted.SerializeToString()], filling) for filling in FILLINGS.values()]
+    values = []
+    for one in found:
+        assert one is not None
+        onnx.checker.check_model(one, full_check=True)
+        assert [entry.name for entry in one.graph.output] == ["t"]
+        assert [entry.name for entry in one.graph.input] == ["x"]
+        values.append(onnx.numpy_helper.to_array(one.graph.node[0].attribute[0].t))
+    assert all(value.shape == (2, 3) for value in values)
+    assert len({value.tobytes() for value in values}) > 1
+
+
+def test_of_strings_and_unknown_ranks_no_constants_are_made() -> None:
+    made = model([helper.make_node("Relu", ["x"], ["y"])], [info("x")], [info("y")])
+    for wanted in (info("t", (2,), onnx.TensorProto.STRING), info("t", None)):
+        assert constant_outputs(made, [wanted.SerializeToString()], FILLINGS["ascending"]) is None
 
 
 def test_where_a_change_cannot_be_made_there_is_none() -> None:

@@ -24,6 +24,8 @@ def require_file(path: Path, what: str = "model") -> Path:
         raise errors.UsageError(
             f"there is no {what} {path}", next_steps=_models_in(path.parent) if what == "model" else ()
         )
+    if not path.is_file():
+        raise errors.UsageError(f"the {what} {path} is a pipe or a device, not a file: it could be read only once")
     return path
 
 

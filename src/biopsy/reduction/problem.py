@@ -221,6 +221,12 @@ class Problem:
             outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
         return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
 
+    def infos_of_written(self, candidate: Candidate) -> list[bytes]:
+        """A serialized ValueInfoProto for each tensor that the nodes of a candidate compute and that may be its end."""
+        written = [tensor for node in candidate.nodes for tensor in self.index.node_writes[node]]
+        infos = (self._types.end(tensor) for tensor in written if self._types.is_told(tensor))
+        return [info for info in infos if info is not None]
+
     def everything_marked(self) -> Boundary:
         """The border of the whole model with every tensor of a known type an output, in the order of the nodes."""
         written = [tensor for node in self.index.nodes for tensor in node.writes]

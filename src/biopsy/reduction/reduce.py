@@ -191,6 +191,12 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
     driver.trials.use(driver.check.cold())
     with _copies(driver, output, result) as fresh:
         judged, tries = steadiness.failure(fresh)
+        rates = None
+        if judged.outcome is Outcome.REPRODUCES and tries > 1:
+            rates = steadiness.rarer(fresh, tries, driver.original("final", "the original once more"))
+    if rates is not None:
+        result.restore()
+        raise _rarer(driver, output, *rates)
     if judged.outcome is not Outcome.REPRODUCES:
         result.restore()
         raise _not_verified(driver, output, judged, tries)
@@ -209,6 +215,19 @@ def _compare_last_words(driver: Driver, result: Signature) -> None:
     driver.last_words = last_words(driver.reference, result, driver.trials.rules)
     if driver.last_words is not None:
         driver.listener(events.Remark(doubt(driver.reference, result), grave=True))
+
+
+def _rarer(driver: Driver, output: Path, shown: str, original: str) -> errors.CheckError:
+    return errors.CheckError(
+        f"the original failed in {original} runs, the result only in {shown}: perhaps it is another failure that looks "
+        "the same",
+        kept=f"{output}, which fails now and then",
+        next_steps=[
+            driver.check.line(output),
+            "if it is the same failure: --repeat 10, which takes a candidate that fails in one of ten runs",
+            "if not: --fail-regex or --match message, so that the check tells them apart",
+        ],
+    )
 
 
 def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> errors.CheckError:

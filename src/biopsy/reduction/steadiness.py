@@ -26,6 +26,7 @@ _MORE_OF_THE_ORIGINAL = 2
 _MORE_OF_THE_RESULT = 8
 _ENOUGH_FAILURES = 10
 _ENOUGH_RUNS = 40
+_RUNS_FOR_A_RATE = 10
 _Z = 1.0  # the rate is taken at the lower end of an 84 % one-sided interval: too many runs cost less than luck
 
 
@@ -102,6 +103,22 @@ class Steadiness:
             return False
         self._measure(trial, 1, tries)
         return True
+
+    def rarer(self, result: Callable[[], Trial], tries: int, original: Trial) -> tuple[str, str] | None:
+        """Whether a result that has failed once in ``tries`` runs fails more rarely than an original that was steady.
+
+        Both are run some times more. What they showed, such as "2 of 12" and "12 of 12"; None if their rates may be the
+        same (their intervals meet), if the original wavers too, or if a person said how often to repeat.
+        """
+        if self.wavers or self._repeating.repeat is not None or not self._trials.check.automatic:
+            return None
+        again = [self._trials.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
+        shown, runs = 1 + again.count(Outcome.REPRODUCES), tries + len(again)
+        before = [self._trials.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
+        known = before.count(Outcome.REPRODUCES)
+        if interval(shown, runs)[1] >= interval(known, len(before))[0]:
+            return None
+        return f"{shown} of {runs}", f"{known} of {len(before)}"
 
     def _shows_again(self, trial: Trial, times: int) -> bool:
         for done in range(times):

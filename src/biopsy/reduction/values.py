@@ -16,6 +16,7 @@ from biopsy.checks.outcome import Outcome
 from biopsy.model.load import parse
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
+from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.trials import Trial
 
@@ -34,8 +35,9 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
     ``compares_recorded`` is what the check's own words tell: True if it loads golden values, False if it computes its
     reference anew for each candidate or looks at no values at all, None if its words tell nothing. Then a failure that
     is no comparison (a signal; a load, build or run error) is free. Last, a passing candidate that computes the outputs
-    of the original is checked with those outputs changed in several ways: only if it passes all of them, the check does
-    not compare with recorded values. If any cannot be tried, values are kept.
+    of the original is checked with those outputs changed in several ways, and models that give constants for whatever
+    the nodes that are left compute: only if the check passes all of them, it does not compare with recorded values. If
+    any cannot be tried, values are kept.
     """
     if values != "auto":
         return values == "free"
@@ -55,9 +57,37 @@ def _probe(driver: Driver) -> bool:
             continue
         judged = driver.judge_candidate(Proposal(candidate, doing), "values")
         if judged.outcome is Outcome.PASSES:
-            return _passes_over(driver, candidate, changed, judged.evidence.status)
-    driver.listener(events.Remark("values     kept: no passing candidate was met to see if the check compares values"))
+            status = judged.evidence.status
+            return _passes_over(driver, candidate, changed, status) and _passes_constants(driver, status)
+    driver.listener(
+        events.Remark("values     kept: no passing candidate had all outputs of the original, to change their values")
+    )
     return False
+
+
+def _passes_constants(driver: Driver, status: int) -> bool:
+    """Whether the check passes models that give any constants for what the nodes that are left compute.
+
+    It may compare tensors inside the model with golden values, and not the original's outputs.
+    """
+    assert driver.best is not None
+    model = parse(b"".join(driver.parts(driver.best)), None)
+    infos = driver.problem.infos_of_written(driver.best)
+    for kind, filling in FILLINGS.items():
+        made = constant_outputs(model, infos, filling)
+        if made is None:
+            driver.listener(
+                events.Remark("values     kept: of some tensors no values can be made to try the check with")
+            )
+            return False
+        doing = f"constants, {kind}, for what its nodes compute"
+        trial = Trial([made.SerializeToString()], driver.best.size, "values", doing)
+        judged = driver.trials.judge(trial)
+        if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
+            told = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
+            driver.listener(events.Remark(f"values     kept: constants, {kind}, for what is computed: {told}"))
+            return False
+    return True
 
 
 def _passes_over(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes], status: int) -> bool:
