@@ -7,6 +7,8 @@ import pytest
 from onnx import helper
 
 import biopsy
+from biopsy.cli.app import main
+from support.bug import skip_without_it
 from support.models import info, model
 from support.predicates import connected, has, names
 
@@ -85,3 +87,41 @@ def test_input_shapes_that_are_given_reach_through_custom_operators_to_the_outpu
     assert names(result) == ["Third"]
     for entry in (*result.graph.input, *result.graph.output):
         assert [dim.dim_value for dim in entry.type.tensor_type.shape.dim] == [5, 4]
+
+
+def normalizing() -> onnx.ModelProto:
+    """Two layers before and behind a normalization that onnxruntime gets wrong where the batch N is 8."""
+    return onnx.parser.parse_model(
+        """
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[N,8] x) => (float[N,8] y)
+        <float two = {2}, float eps = {0.00001}, int64[1] last = {-1}, float[8] gain = {1, 1, 1, 1, 1, 1, 1, 1}>
+        {
+            [tanh] a = Tanh (x)
+            [mean] m = ReduceMean <keepdims = 1> (a, last)
+            [sub] c = Sub (a, m)
+            [pow] p = Pow (c, two)
+            [mean2] v = ReduceMean <keepdims = 0> (p, last)
+            [add] e = Add (v, eps)
+            [sqrt] s = Sqrt (e)
+            [div] d = Div (c, s)
+            [mul] n = Mul (d, gain)
+            [neg] y = Neg (n)
+        }
+        """
+    )
+
+
+def test_the_check_gives_every_candidate_the_sizes_that_it_gives_the_original(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--input-shapes names x alone: a candidate without x would be run with N=1, where nothing is wrong."""
+    skip_without_it()
+    monkeypatch.chdir(tmp_path)
+    onnx.save(normalizing(), "m.onnx")
+    check = ["run", "{}", "--engine", "onnxrt:optimization=none", "--onnxrt", "--atol", "1e-3"]
+    words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--jobs", "1"]
+    assert main([*words, "--check", "biopsy", *check, "--input-shapes", "x:[8,8]"]) == 0
+    assert names(onnx.load("r.onnx")) == ["pow", "mean2", "add", "sqrt", "div", "mul"]
+    assert "sizes      N=8 in every candidate" in capsys.readouterr().out
+    assert main(["run", "r.onnx", *check[2:], "--input-symbols", "N=8"]) == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, TensorType
-from biopsy.tensors.generate import defaulted_shapes, generate_feeds, load_script
+from biopsy.tensors.generate import defaulted_shapes, generate_feeds, load_script, resolve_shapes
 
 
 def tensor(dtype: str, *shape: int | str | None) -> TensorType:
@@ -104,6 +104,13 @@ def test_a_symbol_has_the_size_that_an_override_gives_it_elsewhere() -> None:
     (feed,) = generate_feeds(inputs, shapes={"x": (4, 2)})
     assert (feed["x"].shape, feed["y"].shape) == ((4, 2), (4, 1))
     assert defaulted_shapes(inputs, {"x": (4, 2)}) == {"y": (4, 1)}
+
+
+def test_a_symbol_has_the_size_that_is_given_by_its_name_unless_an_override_says_otherwise() -> None:
+    inputs = {"x": TensorType(1, ("N", 3)), "y": TensorType(1, ("N", "M"))}
+    assert resolve_shapes(inputs, {}, {"N": 8}) == {"x": (8, 3), "y": (8, 1)}
+    assert resolve_shapes(inputs, {"x": (4, 3)}, {"N": 8, "M": 2}) == {"x": (4, 3), "y": (4, 2)}
+    assert set(defaulted_shapes(inputs, {}, {"N": 8})) == {"y"}
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2,), (2, 3, 1), ()])

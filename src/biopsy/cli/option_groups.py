@@ -204,6 +204,12 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         help="shapes of random inputs, where the model leaves them open",
     )
     group.add_argument(
+        "--input-symbols",
+        nargs="+",
+        metavar="NAME=SIZE",
+        help="sizes of open dimensions of random inputs, by their names in the model",
+    )
+    group.add_argument(
         "--save-inputs",
         "--save-input-data",
         type=purposes.WRITTEN,

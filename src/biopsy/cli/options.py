@@ -42,6 +42,17 @@ def parse_symbolic_shapes(words: Sequence[str] | None, option: str = "--input-sh
     return shapes
 
 
+def parse_symbols(words: Sequence[str] | None, option: str = "--input-symbols") -> dict[str, int]:
+    """``N=8 length=128`` -> sizes by name; commas may stand for spaces."""
+    sizes: dict[str, int] = {}
+    for word in ",".join(words or ()).split(",") if words else ():
+        name, found, text = word.rpartition("=")
+        if not found or not name or not text.isdecimal():
+            raise _wrong(option, word, "a name and a size are needed", "N=8 length=128")
+        sizes[name] = int(text)
+    return sizes
+
+
 def _dim(option: str, word: str, text: str) -> Dim:
     quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
     if quoted and text[1:-1]:

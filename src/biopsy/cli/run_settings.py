@@ -47,6 +47,7 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
         seed=args.seed,
         val_range=options.parse_ranges(args.val_range),
         shapes=options.parse_shapes(args.input_shapes),
+        symbols=options.parse_symbols(args.input_symbols),
         complete=not args.load_outputs,
     )
 

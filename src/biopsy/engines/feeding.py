@@ -19,7 +19,8 @@ class Inputs:
     """What a person said about inputs. Without ``given`` there are ``iterations`` random ones, from ``seed``.
 
     ``val_range`` holds a range per input, "" for all others; ``shapes`` the shapes that the model leaves open.
-    ``complete``: whether inputs that ``given`` lacks are made up too.
+    ``symbols`` are sizes of open dimensions by their names. ``complete``: whether inputs that ``given`` lacks are made
+    up too.
     """
 
     given: Sequence[Feed] | None = None
@@ -27,6 +28,7 @@ class Inputs:
     seed: int = 1
     val_range: Mapping[str, Range] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    symbols: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
 
 
@@ -49,8 +51,10 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> Feeds:
     tensors = _drawn(values)
     for option, names in (("--val-range", inputs.val_range), ("--input-shapes", inputs.shapes)):
         require_known(option, "input", names, {**wanted, **tensors})
+    open_ones = {dim for type_ in tensors.values() for dim in type_.shape or () if isinstance(dim, str)}
+    require_known("--input-symbols", "open dimension", inputs.symbols, open_ones)
     if inputs.given is None:
-        return Feeds(_generated(values, inputs, inputs.iterations), (), defaulted_shapes(tensors, inputs.shapes))
+        return Feeds(_generated(values, inputs, inputs.iterations), (), _guessed(tensors, inputs))
     if not may_lack_names():
         for feed in inputs.given:
             require_inputs_of(wanted, feed)
@@ -59,7 +63,11 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> Feeds:
         return Feeds(inputs.given)
     extra = _generated(missing, inputs, len(inputs.given))
     feeds = [{**made, **feed} for made, feed in zip(extra, inputs.given, strict=True)]
-    return Feeds(feeds, tuple(missing), defaulted_shapes(_drawn(missing), inputs.shapes))
+    return Feeds(feeds, tuple(missing), _guessed(_drawn(missing), inputs))
+
+
+def _guessed(tensors: Mapping[str, TensorType], inputs: Inputs) -> Mapping[str, tuple[int, ...]]:
+    return defaulted_shapes(tensors, inputs.shapes, inputs.symbols)
 
 
 def _drawn(values: Mapping[str, ValueType]) -> dict[str, TensorType]:
@@ -85,7 +93,12 @@ def require_inputs_of(wanted: Collection[str], feed: Feed, known: Collection[str
 
 def _generated(values: Mapping[str, ValueType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
     made = generate_feeds(
-        _drawn(values), iterations=iterations, seed=inputs.seed, val_range=inputs.val_range, shapes=inputs.shapes
+        _drawn(values),
+        iterations=iterations,
+        seed=inputs.seed,
+        val_range=inputs.val_range,
+        shapes=inputs.shapes,
+        symbols=inputs.symbols,
     )
     for name, kind in values.items():
         for feed in made:

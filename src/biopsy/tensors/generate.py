@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,19 +34,21 @@ def generate_feeds(
     seed: int = 1,
     val_range: Mapping[str, Range] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    symbols: Mapping[str, int] | None = None,
 ) -> list[dict[str, Array]]:
     """Random inputs: one dictionary per iteration, tensor name -> array, in the order of ``inputs``.
 
     The values of a tensor depend on seed, iteration, name, type and shape only: not on what other inputs there are, nor
     on the version of numpy. Floats are uniform in their range, integers too; booleans are random whatever the range;
     strings are simple words. ``val_range`` gives a range per name, "" for all that are not named; the values of a type
-    that cannot hold the range of "" are those it can hold. ``shapes`` overrides shapes (see ``resolve_shapes``). Names
-    that are no inputs are ignored, since a smaller candidate lacks some of the original's inputs.
+    that cannot hold the range of "" are those it can hold. ``shapes`` overrides shapes, ``symbols`` are sizes of open
+    dimensions (see ``resolve_shapes``). Names that are no inputs are ignored, since a smaller candidate lacks some of
+    the original's inputs.
 
     Raises DoesNotFit if a shape is unknown or contradicted, or if there are no values of an input's type at all;
     UsageError if a range has no values of that type.
     """
-    resolved = resolve_shapes(inputs, shapes or {})
+    resolved = resolve_shapes(inputs, shapes or {}, symbols or {})
     ranges = val_range or {}
     plans = {name: _Draw(name, tensor.elem, resolved[name], ranges) for name, tensor in inputs.items()}
     return [
@@ -59,13 +61,26 @@ def generate_feeds(
 
 
 def resolve_shapes(
-    inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, TensorType],
+    shapes: Mapping[str, tuple[int, ...]],
+    symbols: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[int, ...]]:
     """The shape of every input, all dimensions known.
 
     A dynamic dimension is what ``shapes`` says; else, if it is a symbol whose size follows from another input's
-    override, that size; else 1. Raises DoesNotFit if an override contradicts the model, or if an input's rank is
-    unknown and nobody said it.
+    override, or that ``symbols`` names, that size; else 1. Raises DoesNotFit if an override contradicts the model, or
+    if an input's rank is unknown and nobody said it.
+    """
+    sizes = {**symbols, **symbols_bound(inputs, shapes)}
+    return {
+        name: tuple(shapes[name]) if name in shapes else _filled(name, tensor, sizes) for name, tensor in inputs.items()
+    }
+
+
+def symbols_bound(inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The sizes that the symbols of some inputs get by the shapes that are said of them.
+
+    Raises DoesNotFit if a shape contradicts the model.
     """
     symbols: dict[str, int] = {}
     for name, tensor in inputs.items():
@@ -74,21 +89,24 @@ def resolve_shapes(
             for dim, size in zip(tensor.shape or (), shapes[name], strict=False):
                 if isinstance(dim, str):
                     symbols.setdefault(dim, size)
-    return {
-        name: tuple(shapes[name]) if name in shapes else _filled(name, tensor, symbols)
-        for name, tensor in inputs.items()
-    }
+    return symbols
 
 
 def defaulted_shapes(
-    inputs: Mapping[str, TensorType], shapes: Mapping[str, tuple[int, ...]]
+    inputs: Mapping[str, TensorType],
+    shapes: Mapping[str, tuple[int, ...]],
+    symbols: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, tuple[int, ...]]:
     """The inputs whose shape is a guess: a dynamic dimension became 1, or the size of its symbol elsewhere.
 
     Their shapes as ``resolve_shapes`` has them, for a warning that names them. Raises DoesNotFit as it does.
     """
-    resolved = resolve_shapes(inputs, shapes)
-    return {name: resolved[name] for name, tensor in inputs.items() if name not in shapes and not tensor.is_static}
+    resolved = resolve_shapes(inputs, shapes, symbols)
+    return {
+        name: resolved[name]
+        for name, tensor in inputs.items()
+        if name not in shapes and any(not isinstance(dim, int) and dim not in symbols for dim in tensor.shape or ())
+    }
 
 
 def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> None:

@@ -282,6 +282,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks.command import CommandCheck
 
     jobs = check_options.jobs_of(args, console)
+    args.check = _with_sizes_of_symbols(args, console)
     check = check_options.check_of(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
@@ -305,6 +306,32 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         check.close()
     say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
     return errors.Interrupted.status if result.stopped else 0
+
+
+def _with_sizes_of_symbols(args: argparse.Namespace, console: Console) -> Sequence[str] | None:
+    """The words of the check; our own ``run`` also gets the sizes that its --input-shapes give to open dimensions.
+
+    A candidate that has lost the input of this shape would be run with other sizes than the original.
+    """
+    words: Sequence[str] | None = args.check
+    own_run = check_options.own_run(args)
+    if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
+        return words
+    from biopsy.model.index import index_file
+    from biopsy.tensors.generate import symbols_bound
+
+    index = index_file(args.model, args.external_data_dir)
+    kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+    shapes = options.parse_shapes(own_run.input_shapes)
+    sizes = symbols_bound({name: kind for name, kind in kinds.items() if kind is not None}, shapes)
+    if not sizes:
+        return words
+    given = ",".join(f"{name}={size}" for name, size in sizes.items())
+    console.note(
+        f"sizes      {given.replace(',', ' ')} in every candidate, by the check's --input-shapes (--input-symbols)"
+    )
+    program, command, *others = words
+    return [program, command, f"--input-symbols={given}", *others]
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
