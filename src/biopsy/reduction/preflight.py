@@ -93,6 +93,8 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
         f"the original model does not fail this check ({tried}{judged.reason}{often}), so there is nothing to reduce.\n"
         f"  tried   {line}"
     )
+    if not driver.check.automatic:
+        return errors.OriginalPasses("you answered that the original model passes, so there is nothing to reduce")
     if driver.problem.may_cut_outputs:
         message += f"\n  {_masked(driver)}"
     return errors.OriginalPasses(

@@ -308,4 +308,5 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
         driver.error_before,
         driver.error_after,
         driver.inputs,
+        dict(tally.cannot_say),
     )

@@ -48,7 +48,8 @@ class Reduction:
     the original and the result say at their end where these tell of different failures that ``--match`` did not tell
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
     ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
-    but those of the original.
+    but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
+    reason.
     """
 
     output: Path
@@ -68,6 +69,7 @@ class Reduction:
     error_before: ErrorSize | None = None
     error_after: ErrorSize | None = None
     inputs: Path | None = None
+    cannot_say: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def checks(self) -> int:

@@ -52,12 +52,14 @@ class Steadiness:
         """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
 
         ``trial`` makes it anew for each run. ``at_once``: several may run at the same time, for more runs will be asked
-        for if it fails. A check that is a person is asked once.
+        for if it fails. A check that is a person is asked once, and
+        not at all what they answered before an interruption.
         """
         started, tries = time.monotonic(), 0
         wanted = 1 + self.more_of_the_original if at_once else 1
         while True:
-            judged = self._trials.again(trial(), wanted)
+            person = not self._trials.check.automatic
+            judged = self._trials.judge(trial()) if person else self._trials.again(trial(), wanted)
             tries += 1
             said = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
             if said or not self._worth_another(tries, time.monotonic() - started):

@@ -97,10 +97,15 @@ class OtherFailure:
 
 @dataclass
 class Tally:
-    """What a search has cost and met. ``remembered`` counts answers that the journal gave."""
+    """What a search has cost and met.
+
+    ``cannot_say`` counts models of which a check could not say anything, by the reason. ``remembered`` counts answers
+    that the journal gave.
+    """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     other_failures: dict[str, OtherFailure] = field(default_factory=dict)
+    cannot_say: Counter[str] = field(default_factory=Counter)
     remembered: int = 0
 
     @property
@@ -385,9 +390,12 @@ class Trials:
             self._iteration += 1
 
     def _note_other_failure(self, trial: Trial, judged: Judged) -> None:
-        if judged.outcome is not Outcome.OTHER_FAILURE or trial.digest in self._noted:
+        if judged.outcome not in {Outcome.OTHER_FAILURE, Outcome.INVALID} or trial.digest in self._noted:
             return
         self._noted.add(trial.digest)
+        if judged.outcome is Outcome.INVALID:
+            self.tally.cannot_say[judged.reason] += 1
+            return
         found = self.tally.other_failures.setdefault(judged.reason, OtherFailure())
         found.times += 1
         if found.times == 1:

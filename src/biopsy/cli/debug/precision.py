@@ -195,6 +195,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         index = index_file(args.model, args.external_data_dir)
         require_names_of_check(check_options.own_run(args), index, args.load_inputs or ())
         _warn_of_dropped_casts(args, console)
+        _warn_of_check_without_reference(args, console)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
         built = args.iter_artifact if args.engine is not None else None
@@ -219,6 +220,18 @@ def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
     engines = (own.engines or ()) if own is not None else ()
     if args.form == "emulate" and args.low in (None, "fp16") and any(each.startswith("openvino") for each in engines):
         console.warn("OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt")
+
+
+def _warn_of_check_without_reference(args: argparse.Namespace, console: Console) -> None:
+    """Say so if the check compares a mixed model with nothing but itself: what low layers lose is in both sides."""
+    own = check_options.own_run(args)
+    if own is None or own.load_outputs or own.validate or own.compare_with or own.build_only:
+        return
+    console.warn(
+        "this check compares the mixed model with nothing but itself and cannot see what lower precision loses: save"
+        " inputs and outputs of the original (biopsy run MODEL --save-inputs --save-outputs), and have the check load"
+        " them (--load-inputs --load-outputs)"
+    )
 
 
 def _shown(args: argparse.Namespace) -> str:

@@ -24,6 +24,9 @@ _MOST_SOURCES_SHOWN = 8
 _WIDEST_LABEL = 60
 
 
+_MOST_REASONS = 3
+
+
 class ReductionReport(Report):
     """Listens to a reduction. ``shown`` says whose output is shown: "all" checks', the "original"'s, or "none"."""
 
@@ -129,6 +132,10 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     for reason, times in result.other_failures.items():
         kept = result.other_models.get(reason)
         console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
+    if result.cannot_say and len(result.nodes) > 1:
+        for reason, times in sorted(result.cannot_say.items(), key=lambda entry: -entry[1])[:_MOST_REASONS]:
+            console.say(f"could not say {times} x {reason.splitlines()[0]}")
+        console.say("          such candidates count for nothing: with values for them the result may get smaller")
     if result.stopped is not None:
         console.note(f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}")
     console.note(f"\nNext     biopsy inspect model {line_of([as_word(result.output)])} --mode=full")
