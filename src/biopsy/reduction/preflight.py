@@ -93,10 +93,10 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
         f"the original model does not fail this check ({tried}{judged.reason}{often}), so there is nothing to reduce.\n"
         f"  tried   {line}"
     )
-    if not driver.check.automatic:
-        return errors.OriginalPasses("you answered that the original model passes, so there is nothing to reduce")
     if driver.problem.may_cut_outputs:
         message += f"\n  {_masked(driver)}"
+    if not driver.check.automatic:
+        return errors.OriginalPasses(message)
     return errors.OriginalPasses(
         message,
         next_steps=["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"],
@@ -105,6 +105,10 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
 
 def _masked(driver: Driver) -> str:
     """Whether the failure shows once every tensor is an output: a wrong tensor can be masked by what follows it."""
+    if not driver.check.automatic:
+        driver.listener(
+            events.Remark("the original once more, every tensor an output: is a wrong value inside masked later?")
+        )
     boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
     judged = driver.trials.again(driver.original("marked", "the original, every tensor an output", boundary))
     if judged.outcome is Outcome.REPRODUCES:

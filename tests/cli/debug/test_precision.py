@@ -181,7 +181,8 @@ def test_if_all_low_passes_it_says_so_and_the_list_is_empty(here: Path, capsys) 
 
 def test_a_flaky_check_is_measured_and_its_layers_are_found(here: Path, capsys) -> None:
     save(exps(12), here / "m.onnx")
-    code = "import os\nsys.exit(not {'n3', 'n8'} <= high and os.urandom(1)[0] % 3 > 0)"
+    calls = "import os\nopen('calls', 'a').write('.')\n"  # two of three runs fail, and no run of the test by luck
+    code = f"{calls}sys.exit(not {{'n3', 'n8'}} <= high and os.path.getsize('calls') % 3 > 0)"
     assert precision("m.onnx", "--list", "l.txt", "--confidence", "0.999", *looking(here, code)) == 0
     assert Path("l.txt").read_text().split() == ["n3", "n8"]
     assert "flaky" in capsys.readouterr().out
