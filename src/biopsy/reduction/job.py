@@ -105,7 +105,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     if place.remark is not None:
         listener(events.Remark(place.remark))
     with contextlib.ExitStack() as stack:
-        stack.callback(place.leave)
+        stack.callback(_leave, place, listener)
         folder = stack.enter_context(temporary_folder("biopsy-"))
         driver = _driver(index, check, job, listener, place, folder)
         if check.stoppable:
@@ -119,6 +119,12 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
             return _reduce(driver, schedule, job)
         stack.callback(journal.close)
         return _remembered(driver, schedule, job, journal)
+
+
+def _leave(place: Workspace, listener: events.Listener) -> None:
+    told = place.leave()
+    if told is not None:
+        listener(events.Remark(told, grave=True))
 
 
 def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) -> Reduction:
