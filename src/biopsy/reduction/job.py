@@ -135,17 +135,26 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
     driver.trials.journal = journal
     if journal.found:
         driver.listener(events.Resumed(str(journal.path), journal.found))
-    finished = False
+    finished = interrupted = False
     try:
         found = _reduce(driver, schedule, job)
         finished = found.stopped is None
         return found
+    except errors.Interrupted as stop:
+        interrupted = True
+        kept = [*filter(None, [stop.kept]), *([_answers_in(journal)] if journal.count else [])]
+        raise errors.Interrupted(stop.message, kept=" and ".join(kept) or None) from stop
     finally:
         try:
             job.remembering.export(journal)
         finally:
-            if finished or not (journal.found or driver.passing or driver.is_smaller):
+            worth = journal.found or driver.passing or driver.is_smaller or (interrupted and journal.count)
+            if finished or not worth:
                 journal.remove()
+
+
+def _answers_in(journal: Journal) -> str:
+    return f"{journal.count} answer{'' if journal.count == 1 else 's'} in {journal.path}"
 
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:
