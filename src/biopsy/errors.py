@@ -106,6 +106,12 @@ class HighPrecisionFails(BiopsyError):
 
 
 class Interrupted(BiopsyError):
-    """Long work was stopped on request; ``kept`` says where the best result is."""
+    """Long work was stopped on request; ``kept`` says where the best result is, ``resume`` is the line to go on."""
 
     status = 5
+
+    def __init__(
+        self, message: str, *, kept: str | None = None, next_steps: Sequence[str] = (), resume: str | None = None
+    ) -> None:
+        super().__init__(message, kept=kept, next_steps=next_steps)
+        self.resume = resume

@@ -1,5 +1,7 @@
 """What stands where candidates are written, and is not ours, is still there at the end, whatever happens between."""
 
+import hashlib
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from biopsy.reduction.claim import Claim
 from faults.conftest import BIN, Place, wait_until
 from support.models import chain, save
 
@@ -44,7 +47,7 @@ def test_a_strangers_file_is_told_of_and_put_back(here: Place) -> None:
     (here.folder / CANDIDATE).write_bytes(MINE)
     ran = here.reduce(*words(here))
     assert ran.status == 0, ran.told
-    assert "stood there already" in ran.told
+    assert "already exists: moved to" in ran.told
     assert (here.folder / CANDIDATE).read_bytes() == MINE
     assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
 
@@ -78,7 +81,7 @@ def test_what_a_killed_reduction_has_left_is_known_as_ours(here: Place) -> None:
     assert (here.folder / CANDIDATE).exists()
     ran = here.reduce(*words(here))
     assert ran.status == 0, ran.told
-    assert "stood there already" not in ran.told
+    assert "already exists: moved to" not in ran.told
     assert here.files() == {"m.onnx", "r.onnx"}
 
 
@@ -86,7 +89,7 @@ def test_what_a_person_puts_there_after_kill_9_is_not_taken_for_ours(here: Place
     killed(here, WAITS + NEEDS_TWO)
     (here.folder / CANDIDATE).write_bytes(MINE)
     ran = here.reduce(*words(here))
-    assert "stood there already" in ran.told
+    assert "already exists: moved to" in ran.told
     assert (here.folder / CANDIDATE).read_bytes() == MINE
 
 
@@ -94,7 +97,7 @@ def test_a_candidate_that_was_to_stay_is_replaced_by_the_next_reduction(here: Pl
     for _ in range(2):
         ran = here.reduce("--no-remove-intermediate", *words(here))
         assert ran.status == 0, ran.told
-        assert "stood there already" not in ran.told
+        assert "already exists: moved to" not in ran.told
     assert {name for name in here.files() if not name.startswith(".")} == {"m.onnx", "r.onnx", CANDIDATE}
     assert here.reduce(*words(here)).status == 0
     assert here.files() == {"m.onnx", "r.onnx"}
@@ -122,7 +125,7 @@ def test_a_search_for_precision_puts_it_back_too(here: Place) -> None:
     (here.folder / CANDIDATE).write_bytes(MINE)
     line = [str(BIN / "biopsy"), "debug", "precision", "m.onnx", "--check", *here.check("sys.exit(0)")]
     done = subprocess.run(line, cwd=here.folder, env=here.environment, capture_output=True, text=True, timeout=60)
-    assert "stood there already" in done.stdout
+    assert "already exists: moved to" in done.stdout
     assert (here.folder / CANDIDATE).read_bytes() == MINE
 
 
@@ -138,6 +141,85 @@ def test_so_do_those_who_have_engines_built_there(here: Place, words: tuple[str,
     line = [str(BIN / "biopsy"), "debug", *words]
     done = subprocess.run(line, cwd=here.folder, env=here.environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "stood there already" in done.stdout
+    assert "already exists: moved to" in done.stdout
     assert (here.folder / name).read_bytes() == MINE
     assert here.files() == {"m.onnx", name}
+
+
+def abandoned(path: Path, *written: bytes) -> None:
+    """Leave what a process leaves that claims a path, writes these models there one after the other, and is killed."""
+    claim = Claim(path)
+    for model in written:
+        claim.note(path, hashlib.blake2b(model, digest_size=16).digest())
+        path.write_bytes(model)
+    os.close(claim._descriptor)
+
+
+def test_of_a_reduction_killed_before_it_wrote_anything_nothing_there_is_ours(tmp_path: Path) -> None:
+    path = tmp_path / CANDIDATE
+    abandoned(path)
+    path.write_bytes(MINE)
+    claim = Claim(path)
+    assert claim.remark() == f"{path} already exists: moved to {claim.aside} until the reduction ends"
+    claim.release()
+    assert path.read_bytes() == MINE
+
+
+def test_a_folder_at_a_place_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / CANDIDATE
+    abandoned(path, b"ours")
+    path.unlink()
+    path.mkdir()
+    (path / "thesis.txt").write_bytes(MINE)
+    Claim(path).release()
+    assert (path / "thesis.txt").read_bytes() == MINE
+
+
+@pytest.mark.parametrize("content", [MINE, b"ours"], ids=["to another file", "to a copy of a candidate"])
+def test_a_link_at_a_place_of_ours_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / CANDIDATE
+    abandoned(path, b"ours")
+    path.unlink()
+    (tmp_path / "mine.onnx").write_bytes(content)
+    path.symlink_to("mine.onnx")
+    Claim(path).release()
+    assert path.readlink() == Path("mine.onnx")
+    assert (tmp_path / "mine.onnx").read_bytes() == content
+
+
+def test_only_the_models_that_were_written_last_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / CANDIDATE
+    abandoned(path, b"one", b"two", b"three")
+    Claim(path).release()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_stays_aside_is_told_at_the_end_and_put_back_by_the_next_reduction(here: Place) -> None:
+    (here.folder / CANDIDATE).write_bytes(MINE)
+    ran = here.reduce("--no-remove-intermediate", *words(here))
+    assert f"{CANDIDATE} holds the last candidate: what stood there before is still polygraphy_debug.aside" in ran.told
+    ran = here.reduce(*words(here))
+    assert ran.status == 0, ran.told
+    assert (here.folder / CANDIDATE).read_bytes() == MINE
+    assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
+
+
+@pytest.mark.parametrize("look", [1, 2])
+def test_a_lock_that_is_removed_while_it_is_looked_at_is_made_anew(
+    look: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever had the lock removes its file when it is let go: at the worst just when the next one looks at it."""
+    lock = tmp_path / f".{CANDIDATE}.lock"
+    stat = Path.stat
+    looks = []
+
+    def vanishes(path: Path, **options: bool) -> os.stat_result:
+        if path == lock:
+            looks.append(path)
+            if len(looks) == look:
+                lock.unlink()
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", vanishes)
+    Claim(tmp_path / CANDIDATE).release()
+    assert looks

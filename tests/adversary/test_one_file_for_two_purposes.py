@@ -94,6 +94,9 @@ def test_whatever_is_written_may_not_be_what_any_other_option_names() -> None:
 CHECK = ("--check", sys.executable, "check.py", "{}")
 
 
+FED = ("--check", "biopsy", "run", "{}", "--onnxrt", "--load-inputs", "in.json")
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -107,6 +110,8 @@ CHECK = ("--check", sys.executable, "check.py", "{}")
         ("debug", "reduce", "m.onnx", "-o", "r.onnx", "--events", "in.json", *CHECK, "--with=in.json"),
         ("debug", "reduce", "m.onnx", "-o", "r.onnx", "--events", "r.onnx.journal", *CHECK),
         ("debug", "reduce", "m.onnx", "--events", "m_reduced.onnx", *CHECK),
+        ("debug", "reduce", "m.onnx", "-o", "r.onnx", "--events", "r.onnx.inputs.safetensors", *FED),
+        ("debug", "reduce", "m.onnx", "-o", "r.onnx", "--min-good", "r.onnx.inputs.safetensors", *FED),
         ("debug", "reduce", "m.onnx", "-o", "r.onnx", "--save-external-data", "m.onnx", *CHECK),
         ("run", "m.onnx", "--onnxrt", "--load-inputs", "in.json", "--save-inputs", "in.json"),
         ("run", "m.onnx", "--onnxrt", "--load-inputs", "in.json", "--save-outputs", "./in.json"),

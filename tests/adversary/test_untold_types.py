@@ -8,6 +8,11 @@ import pytest
 from onnx import helper
 
 import biopsy
+from biopsy.model.index import index_bytes
+from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.problem import Problem
+from biopsy.reduction.recording import Recording
+from biopsy.reduction.types_of_cuts import CutTypes
 from support.models import BOOL, info, model, weight
 from support.predicates import connected, has, names
 
@@ -127,3 +132,19 @@ def test_a_tensor_that_a_body_captures_that_is_there_is_not_bypassed(tmp_path: P
     for candidate in seen:
         if "if" in names(candidate) and "middle" not in names(candidate):
             assert "m" in [entry.name for entry in candidate.graph.input]
+
+
+def test_what_must_be_taken_in_is_found_looking_at_each_tensor_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a chain of custom operators needs all of it, before it and behind it."""
+    index = index_bytes(untyped(1_000).SerializeToString())
+    recording = Recording(index, list, Path(), lambda _: None)
+    types = CutTypes(index, lambda _: None, infer=False)
+    problem = Problem(index, types, recording, cut="input")
+    asked: list[int] = []
+    told = CutTypes.is_told
+    monkeypatch.setattr(CutTypes, "is_told", lambda self, tensor: asked.append(tensor) or told(self, tensor))
+    subset, made = Problem.subset, []
+    monkeypatch.setattr(Problem, "subset", lambda self, one: made.append(one) or subset(self, one))
+    assert problem.closed(Candidate(tuple(range(300, 600)))) == problem.whole
+    assert len(asked) < 3 * len(index.nodes)
+    assert len(made) < 10

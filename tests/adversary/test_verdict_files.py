@@ -3,15 +3,20 @@
 import json
 import os
 import sys
+import tempfile
 import time
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.command import CommandCheck
 from biopsy.cli.app import main
+from biopsy.comparison.mismatch import Mismatch, size_beside
 from support.models import chain, save
 
 
@@ -88,3 +93,45 @@ def test_a_plain_verdict_is_read_as_before(tmp_path: Path) -> None:
     code = f"open(os.environ['BIOPSY_VERDICT'], 'w').write({json.dumps(json.dumps({'outcome': 'passes'}))})"
     check = CommandCheck([sys.executable, "-c", f"import os, sys; {code}; sys.exit(1)"], "c.onnx")
     assert check.run(tmp_path / "c.onnx").verdict.outcome == "passes"
+
+
+NUMBERS = st.integers() | st.floats() | st.sampled_from([10**400, -(10**400), 1 << 63, True])
+PLAIN = st.none() | NUMBERS | st.text(max_size=5) | st.lists(NUMBERS | st.none(), max_size=3)
+KEYS = [field.name for field in fields(Mismatch)]
+TREES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), inner),
+    max_leaves=8,
+)
+MISMATCHES = st.fixed_dictionaries({"output": st.just("y")}, optional=dict.fromkeys(KEYS[1:], PLAIN))
+ROUNDINGS = st.fixed_dictionaries({"verdict": st.sampled_from(["bug", "rounding", "odd"]), "times": PLAIN})
+VERDICTS = TREES | st.fixed_dictionaries(
+    {},
+    optional={
+        "outcome": st.sampled_from(["fails", "passes", "odd"]) | PLAIN,
+        "kind": PLAIN,
+        "outputs": TREES,
+        "status": PLAIN,
+        "mismatches": st.lists(MISMATCHES | TREES, max_size=2) | TREES,
+        "rounding": ROUNDINGS | TREES,
+    },
+)
+
+
+@given(VERDICTS)
+@example({"mismatches": [{"output": "y", "index": [None]}]})
+@example({"mismatches": [{"output": "y", "error": 10**400}]})
+@example({"mismatches": [{"output": "y", "elements": 10**400, "wrong": 10**400}]})
+@example({"rounding": {"verdict": "bug", "times": 10**400}})
+def test_any_json_is_a_verdict_or_an_error_of_the_check(tree: object) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "verdict.json")
+        path.write_text(json.dumps(tree))
+        try:
+            said = verdict.read(path)
+        except errors.CheckError as error:
+            assert str(path) in error.message
+            return
+    assert all(isinstance(number, int) for one in said.mismatches for number in one.index)
+    size_beside(said.mismatches, said.mismatches)
+    assert isinstance(said.kinds, tuple)

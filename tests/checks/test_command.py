@@ -140,3 +140,24 @@ def test_a_limit_follows_from_the_time_that_the_original_took_unless_the_user_ga
     check = CommandCheck(["true"], NAME, timeout=5)
     check.expect(10)
     assert check.timeout == 5
+
+
+RUNS = [
+    (["biopsy", "run", "--onnxrt", "--load-inputs", "a.json", "--", "{}"], ["--", "{}"]),
+    (["biopsy", "run", "--load-inputs=a.json", "--onnxrt", "--", "--load-inputs"], ["--", "--load-inputs"]),
+    (["biopsy", "run", "{}", "--onnxrt", "--load-inputs", "a.json"], []),
+]
+
+
+@pytest.mark.parametrize(("words", "operands"), RUNS)
+def test_options_that_are_added_stand_before_two_dashes(words: list[str], operands: list[str]) -> None:
+    check = CommandCheck(words, NAME)
+    end = -len(operands) or None
+    fed = check.fed(Path("b.json")).words
+    assert list(fed[:end])[-2:] == ["--load-inputs", "b.json"]
+    assert "a.json" not in fed and "--load-inputs=a.json" not in fed
+    arbiter = check.arbiter()
+    assert arbiter is not None
+    for more, option in ((arbiter, "--tell-rounding"), (check.glance(), "--fail-fast")):
+        assert list(more.words[:end])[-1] == option
+        assert list(more.words[len(more.words) - len(operands) :]) == operands

@@ -4,6 +4,9 @@ The secret is float data, so that an engine that followed the name would compute
 """
 
 import os
+import shlex
+import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +18,8 @@ from onnx import helper
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput
+from biopsy.model import external
+from biopsy.model.wire import string_field
 from support.models import FLOAT, info, model, save
 
 SECRET = np.arange(4, dtype=np.float32) + 31_337
@@ -130,6 +135,63 @@ def test_no_engine_is_handed_a_model_that_reads_elsewhere(
     made = place(referring(way(folder)))
     with pytest.raises(errors.ModelError, match="may not be read from"):
         ModelInput(made.SerializeToString(), folder)
+
+
+LENGTHS = [b"\x08", b"\x88\x00", b"\x88\x80\x00", b"\x88\x80\x80\x80\x00"]
+"""The length of ``location`` as protobuf reads it: a varint may have more bytes than it needs."""
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=bytes.hex)
+def test_no_spelling_of_the_key_hides_a_reference(length: bytes, folder: Path) -> None:
+    tensor = referring("../outside/secret.bin")
+    del tensor.external_data[:]
+    entry = b"\x0a" + length + b"location" + string_field(2, b"../outside/secret.bin")
+    weight = tensor.SerializeToString() + string_field(13, entry)
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])], [info("x")], [info("y")])
+    data = made.SerializeToString() + string_field(7, string_field(5, weight))  # which protobuf joins to the graph
+    assert onnx.load_from_string(data).graph.initializer[0].external_data[0].key == "location"
+    with pytest.raises(errors.ModelError, match="may not be read from"):
+        ModelInput(data, folder)
+
+
+@pytest.mark.parametrize("name", ["mbox_location", "locations", "a/location", "location2"])
+def test_a_tensor_with_location_in_its_name_is_no_reference(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parsed(data: bytes, path: Path | None) -> onnx.ModelProto:
+        raise AssertionError("the whole model, with its weights, was parsed")
+
+    monkeypatch.setattr("biopsy.model.external.parse", parsed)
+    made = model([helper.make_node("Relu", ["x"], [name])], [info("x")], [info(name)])
+    ModelInput(made.SerializeToString(), folder)
+
+
+@pytest.mark.parametrize("way", [linked, through_a_linked_folder, hard_linked])
+def test_links_are_refused_with_what_to_do(way: Callable[[Path], str], folder: Path) -> None:
+    made = in_initializer(referring(way(folder)))
+    with pytest.raises(errors.ModelError) as refused:
+        ModelInput(made.SerializeToString(), folder)
+    (step,) = refused.value.next_steps
+    command = step.partition("    ")[0].replace("COPY", "../copy")
+    subprocess.run(shlex.split(command), check=True)
+    assert (folder.parent / "copy" / made.graph.initializer[0].external_data[0].value).read_bytes() == SECRET.tobytes()
+
+
+def test_the_names_of_a_hard_link_are_counted_once_until_one_is_moved_away(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "w.bin").write_bytes(SECRET.tobytes())
+    os.link(folder / "w.bin", folder / "again.bin")
+    walks = []
+    rglob = Path.rglob
+    monkeypatch.setattr(Path, "rglob", lambda path, pattern: walks.append(path) or rglob(path, pattern))
+    for _ in range(5):
+        external.resolve(folder, "w.bin")
+    assert len(walks) == 1
+    time.sleep(0.02)  # times of files are no finer everywhere
+    (folder / "again.bin").rename(folder.parent / "elsewhere.bin")
+    with pytest.raises(errors.ModelError, match="hard link"):
+        external.resolve(folder, "w.bin")
 
 
 COMMANDS = {

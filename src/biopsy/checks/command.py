@@ -78,16 +78,16 @@ class CommandCheck:
     def glance(self) -> CommandCheck:
         """Our own ``run`` ends at the first output that is wrong; any other command is as it is."""
         own = own_words(self.words)
-        return self._with((*self.words, "--fail-fast")) if own and own[0] == "run" else self
+        return self._with(with_options(self.words, "--fail-fast")) if own and own[0] == "run" else self
 
     def arbiter(self) -> CommandCheck | None:
         """Our own ``run`` judges what it finds wrong against float64 too; None for any other command."""
         own = own_words(self.words)
-        return self._with((*self.words, ARBITER)) if own and own[0] == "run" else None
+        return self._with(with_options(self.words, ARBITER)) if own and own[0] == "run" else None
 
     def fed(self, inputs: Path) -> CommandCheck:
         """Our own ``run`` with inputs of another file in place of those that it loads."""
-        return self._with((*_without_option(self.words, LOAD_INPUTS), LOAD_INPUTS[0], str(inputs)))
+        return self._with(with_options(_without_option(self.words, LOAD_INPUTS), LOAD_INPUTS[0], str(inputs)))
 
     def _with(self, words: tuple[str, ...]) -> CommandCheck:
         return CommandCheck(words, self.default_name, self.timeout, self.memory)
@@ -178,18 +178,29 @@ def program(word: str) -> list[str]:
     return [word]
 
 
+def with_options(words: Sequence[str], *added: str) -> tuple[str, ...]:
+    """The words of a command line with more options: what stands behind ``--`` are operands, however it looks."""
+    end = _end_of_options(words)
+    return (*words[:end], *added, *words[end:])
+
+
+def _end_of_options(words: Sequence[str]) -> int:
+    return list(words).index("--") if "--" in words else len(words)
+
+
 def _without_option(words: Sequence[str], names: Sequence[str]) -> list[str]:
     """The words without an option, in any of its spellings, and without what follows it up to the next option."""
     kept: list[str] = []
     inside = False
-    for word in words:
+    end = _end_of_options(words)
+    for word in words[:end]:
         if word.startswith("-"):
             inside = word in names
             if inside or any(word.startswith(f"{name}=") for name in names):
                 continue
         if not inside:
             kept.append(word)
-    return kept
+    return [*kept, *words[end:]]
 
 
 def own_words(words: Sequence[str]) -> tuple[str, ...] | None:

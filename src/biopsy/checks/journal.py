@@ -177,6 +177,11 @@ class Journal:
         self._write("DELETE FROM runs WHERE digest = ?", (digest,))
         self._count -= len(self._memory.pop(digest, ()))
 
+    @property
+    def count(self) -> int:
+        """How many runs stand in it now."""
+        return self._count
+
     def note(self, key: str, value: str) -> None:
         """Keep a small fact, in place of what was noted under this key before. Raises CheckError like ``add``."""
         name, text = storable(key), storable(value)

@@ -51,6 +51,8 @@ class Console:
             self._write(self._err, f"  kept  {error.kept}")
         for step in error.next_steps:
             self._write(self._err, f"  next  {step}")
+        if isinstance(error, errors.Interrupted) and error.resume:
+            self._write(self._err, f"  resume  {error.resume}")
         if self.verbosity > 1:
             import traceback
 

@@ -89,7 +89,7 @@ class Recorder:
             raise errors.Interrupted(
                 "interrupted",
                 kept=f"{len(file.committed)} of {self._wanted(feeds)} tensors" if self._saved else None,
-                next_steps=["the same command goes on from there"] if self._saved else (),
+                resume="the same command goes on from there" if self._saved else None,
             ) from interrupt
         except BaseException:
             file.close()

@@ -228,6 +228,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
+_MOST = (1 << 63) - 1
+"""No tensor has more elements."""
+
+
 def mismatches_from(trees: object) -> tuple[Mismatch, ...]:
     """Mismatches as JSON has them: a list of objects. Keys that are not known are ignored.
 
@@ -243,14 +247,17 @@ def _mismatch(tree: object) -> Mismatch:
         raise ValueError("a mismatch that names no 'output'")
     known: dict[str, Any] = {field.name: tree[field.name] for field in fields(Mismatch) if field.name in tree}
     for name, value in known.items():
-        number = name not in _TYPES
-        if isinstance(value, bool) or not (
-            isinstance(value, int | float | None) if number else isinstance(value, _TYPES[name])
-        ):
-            raise ValueError(f"a mismatch with {name!r} of a wrong type")
-        if number and value is not None:
-            known[name] = float(value) if math.isfinite(value) else None
-    known["index"] = tuple(map(int, known.get("index", ())))
+        if name in _TYPES:
+            if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+                raise ValueError(f"a mismatch with {name!r} of a wrong type")
+        else:
+            known[name] = _number(value, f"a mismatch with {name!r}")
+    known["index"] = tuple(known.get("index", ()))
+    whole = [number for number in (*known["index"], *known.values()) if isinstance(number, int)]
+    if not all(isinstance(number, int) and not isinstance(number, bool) for number in known["index"]):
+        raise ValueError("a mismatch with an 'index' of a wrong type")
+    if any(abs(number) > _MOST for number in whole):
+        raise ValueError("a mismatch with a number that is too large")
     found = Mismatch(**known)
     if not 0 <= found.above <= found.wrong <= max(found.elements, 0):
         raise ValueError("a mismatch with more wrong elements than there are")
@@ -263,8 +270,19 @@ def rounding_from(tree: object) -> Rounding | None:
         return None
     if not isinstance(tree, Mapping) or tree.get("verdict") not in ("rounding", "bug", "unknown"):
         raise ValueError("a 'rounding' without a verdict")
-    times, reason = tree.get("times"), tree.get("reason", "")
-    if not isinstance(times, int | float | None) or isinstance(times, bool) or not isinstance(reason, str):
+    reason = tree.get("reason", "")
+    if not isinstance(reason, str):
         raise ValueError("a 'rounding' with a value of a wrong type")
-    finite = times is not None and math.isfinite(times)
-    return Rounding(tree["verdict"], float(times) if times is not None and finite else None, reason)
+    return Rounding(tree["verdict"], _number(tree.get("times"), "a 'rounding' with 'times'"), reason)
+
+
+def _number(value: object, what: str) -> float | None:
+    """A number as JSON has it; None for what is not finite, or not given. Raises ValueError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{what} of a wrong type")
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        raise ValueError(f"{what} that is too large") from None

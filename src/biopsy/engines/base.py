@@ -39,10 +39,9 @@ class ModelInput:
 
     def __post_init__(self) -> None:
         """Raise ModelError if the model refers to a file that it may not read, or that is not there."""
-        from biopsy.model.external import LOCATION, require_safe
+        from biopsy.model.external import require_safe
 
-        if LOCATION in self.data:
-            require_safe(self.data, self.folder, self.path)
+        require_safe(self.data, self.folder, self.path)
 
 
 @dataclass(frozen=True)

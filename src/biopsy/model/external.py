@@ -6,10 +6,12 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
-import os
+import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
@@ -23,8 +25,11 @@ from biopsy.model.write import write_whole
 if TYPE_CHECKING:
     import onnx
 
-LOCATION = b"location"
-"""The key under which every reference to another file stands: what does not hold these bytes refers to none."""
+_LOCATION = b"location"
+"""The key under which every reference to another file stands."""
+_LENGTH_OF_LOCATION = re.compile(rb"(?:\x08|\x88[\x80-\xff]{0,8}[\x00-\x7f])\Z")
+"""Its length before it, 8, as a varint: in one byte, or in more, which protobuf reads as well."""
+_LONGEST_VARINT = 10
 
 MOST_INLINE = 1 << 30
 """Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
@@ -52,8 +57,12 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     a symbolic link, or is a hard link whose other names are not in the folder: these are the rules of ONNX.
     """
 
-    def refused(why: str) -> errors.ModelError:
-        return errors.ModelError(f"the external data of tensor {tensor!r} may not be read from {location!r}: {why}")
+    def refused(why: str, *next_steps: str) -> errors.ModelError:
+        text = f"the external data of tensor {tensor!r} may not be read from {location!r}: {why}"
+        return errors.ModelError(text, next_steps=next_steps)
+
+    root = folder.resolve()
+    copy = f"cp -rL {shlex.quote(str(root))} COPY    makes plain files of links: use the model in COPY"
 
     pure = PurePosixPath(location.replace("\\", "/"))
     if not location or "\0" in location:
@@ -62,14 +71,13 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
         raise refused("the path is absolute")
     if ".." in pure.parts:
         raise refused("it leads out of the model's folder")
-    root = folder.resolve()
     path = root
     for part in PurePosixPath(location).parts:
         path = path / part
         if path.is_symlink():
-            raise refused(f"{path} is a symbolic link")
+            raise refused(f"{path} is a symbolic link", copy)
     if _may_be_shared(path, root):
-        raise refused("it is a hard link to a file that may stand outside the model's folder")
+        raise refused("it is a hard link to a file that may stand outside the model's folder", copy)
     return path
 
 
@@ -79,17 +87,26 @@ def _may_be_shared(path: Path, root: Path) -> bool:
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode) or found.st_nlink == 1:
             return False
-        names = sum(1 for other in islice(root.rglob("*"), _MOST_NAMES) if _is_same(other, found))
     except OSError:
         return False  # a file that is not there, or may not be looked at, is told as that when it is read
-    return names < found.st_nlink
+    return _names_within(root, found.st_dev, found.st_ino, found.st_nlink, found.st_ctime_ns) < found.st_nlink
 
 
-def _is_same(path: Path, wanted: os.stat_result) -> bool:
+@lru_cache(maxsize=256)
+def _names_within(root: Path, device: int, inode: int, links: int, changed: int) -> int:
+    """How many names a file has in a folder. Remembered until it is linked, unlinked or renamed: ``changed`` tells."""
     try:
-        return os.path.samestat(path.lstat(), wanted)
+        return sum(1 for other in islice(root.rglob("*"), _MOST_NAMES) if _is(other, device, inode))
+    except OSError:
+        return 0
+
+
+def _is(path: Path, device: int, inode: int) -> bool:
+    try:
+        found = path.lstat()
     except OSError:
         return False
+    return (found.st_dev, found.st_ino) == (device, inode)
 
 
 def is_external(tensor: onnx.TensorProto) -> bool:
@@ -102,6 +119,19 @@ def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return filter(is_external, walk.tensors(model))
 
 
+def may_refer(data: bytes) -> bool:
+    """Whether a serialized model may refer to another file: it holds the key of such a reference, as a whole string.
+
+    What is named exactly ``location`` looks like one; what only has it in its name does not.
+    """
+    at = data.find(_LOCATION)
+    while at >= 0:
+        if _LENGTH_OF_LOCATION.search(data[max(0, at - _LONGEST_VARINT) : at]):
+            return True
+        at = data.find(_LOCATION, at + 1)
+    return False
+
+
 def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
     """Raise ModelError if any tensor of a serialized model refers to what it may not read, or to what is not there.
 
@@ -109,14 +139,14 @@ def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
     absolute paths and links, and takes the location ``*/_ORT_MEM_ADDR_/*`` for an address in its own memory. So this is
     asked before any of them sees the model. Every message of the model is looked at, whatever field it stands in.
     """
-    if LOCATION in data:
+    if may_refer(data):
         for tensor in _referring(parse(data, path)):
             place_of(tensor, folder)
 
 
 def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) -> None:
     """Raise ModelError if any tensor of a serialized model refers to what it may not read; it need not be there."""
-    if LOCATION in data:
+    if may_refer(data):
         for tensor in _referring(parse(data, path)):
             resolve(folder, _entries(tensor).get("location", ""), tensor.name)
 

@@ -31,7 +31,7 @@ class FileBuffer:
         weakref.finalize(self, os.close, self._descriptor)
         self._state = self._state_now()
         self._length = self._state[0]
-        self._start, self._window = 0, b""
+        self._window = 0, b""  # where it starts, and its bytes: one attribute, since threads read the same buffer
 
     def __len__(self) -> int:
         return self._length
@@ -46,12 +46,12 @@ class FileBuffer:
         if isinstance(key, slice):
             start, stop, _ = key.indices(self._length)
             return self._read(start, max(0, stop - start))
-        start, window = self._start, self._window
+        start, window = self._window
         if not 0 <= key - start < len(window):
             if not 0 <= key < self._length:
                 raise IndexError(key)
             start, window = key, self._read(key, min(_WINDOW, self._length - key))
-            self._start, self._window = start, window
+            self._window = start, window
         return window[key - start]
 
     def __bytes__(self) -> bytes:

@@ -191,7 +191,7 @@ def _require_safe_locations(index: ModelIndex) -> None:
     places = {weight.external.location: weight.name for weight in index.weights.values() if weight.external}
     for location, name in places.items():
         external.resolve(index.folder, location, name)
-    inner = [span for span in (*index.node_spans, index.graph_end) if external.LOCATION in span]
+    inner = [span for span in (*index.node_spans, index.graph_end) if external.may_refer(span)]
     sparse = [index.buffer[index.weight_fields[tensor]] for tensor in index.sparse_weights]
     functions = [span for span, _ in index.functions.values()]
     parts = [string_field(7, b"".join((*inner, *sparse))), index.training, *functions, index.model_end]

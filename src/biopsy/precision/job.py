@@ -90,7 +90,9 @@ def run_job(
         trials.note_place = place.note
         return _Run(index, made, trials, place, job, listener).found()
     finally:
-        place.leave()
+        told = place.leave()
+        if told is not None:
+            listener(events.Remark(told, grave=True))
 
 
 def _silent(event: events.Event) -> None:

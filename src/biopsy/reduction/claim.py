@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.work import clear
 from biopsy.model.write import cannot_write
 from biopsy.reduction.leftovers import remove_files
 
@@ -27,7 +26,8 @@ class Claim:
 
     The file that is locked lists the places that are written to, with the digests of the models written last, so that
     whoever has the right next can tell what a process that was killed has left there from what somebody else has put
-    there since. What stood at the path before is set ``aside`` until the end; None if nothing did.
+    there since. What cannot be told is taken for somebody else's: only a plain file with a listed digest is removed.
+    What stood at the path before is set ``aside`` until the end; None if nothing did.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,33 +44,38 @@ class Claim:
         self.note(path)
 
     def note(self, place: Path, digest: bytes | None = None) -> None:
-        """List a place, and the digest of the model, before it is written there. None: nobody can tell what will be."""
+        """List a place, and the digest of the model, before it is written there. None: nothing is written yet."""
         digests = self._places.setdefault(str(place.absolute()), [])
         if digest is not None and digest.hex() not in digests:
             digests.append(digest.hex())
             del digests[:-_NEWEST]
         self._list()
 
-    @property
-    def remark(self) -> str | None:
-        """What a person should know: that something stood there, and where it is now."""
+    def remark(self, work: str = "reduction") -> str | None:
+        """What a person should know: that something stood there, and where it is until the ``work`` ends."""
         if self.aside is None:
             return None
-        return f"{self.path} stood there already: it is {self.aside} while candidates are written there"
+        return f"{self.path} already exists: moved to {self.aside} until the {work} ends"
 
-    def release(self) -> None:
-        """Give the path free, and put back what was set aside. What is left there on purpose stays known as ours."""
+    def release(self) -> str | None:
+        """Give the path free, and put back what was set aside. What is left there on purpose stays known as ours.
+
+        What cannot be put back stays listed, for the next who claims the path. Returns the words to tell of it.
+        """
         left = {place: [found.hex()] for place in self._places if (found := _digest(Path(place))) is not None}
-        if self.aside is not None and not os.path.lexists(self.path):
+        if self.aside is not None:
             _put_back(str(self.aside), self.path)
-            self.aside = None
+            self.aside = self.aside if os.path.lexists(self.aside) else None
         with contextlib.suppress(OSError):
-            if left:
-                self._places, self.aside = left, None
+            if left or self.aside is not None:
+                self._places = left
                 self._list()
             else:
                 self._lock.unlink()
         os.close(self._descriptor)
+        if self.aside is None:
+            return None
+        return f"{self.path} holds the last candidate: what stood there before is still {self.aside}"
 
     def _set_aside(self) -> None:
         if not _may_be_moved(self.path):
@@ -93,8 +98,8 @@ class Claim:
 
 
 @contextlib.contextmanager
-def set_aside(path: Path | None) -> Iterator[str | None]:
-    """Claim a path for a while; gives the words to tell of what stood there and is aside until the end, None if none.
+def set_aside(path: Path | None, work: str) -> Iterator[str | None]:
+    """Claim a path while ``work`` is done; gives the words to tell of what stood there and is aside, None if none.
 
     Raises UsageError if another process has it. Nothing is done without a path.
     """
@@ -108,7 +113,7 @@ def set_aside(path: Path | None) -> Iterator[str | None]:
     except OSError as error:
         raise cannot_write(path, error) from error
     try:
-        yield claim.remark
+        yield claim.remark(work)
     finally:
         claim.release()
 
@@ -130,12 +135,20 @@ def _locked(path: Path) -> int:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             _lock(descriptor)
-            if path.exists() and path.stat().st_ino == os.fstat(descriptor).st_ino:
+            if _inode(path) == os.fstat(descriptor).st_ino:
                 return descriptor
         except BaseException:
             os.close(descriptor)
             raise
         os.close(descriptor)
+
+
+def _inode(path: Path) -> int | None:
+    """None where nothing stands any more: whoever had the lock removes its file when it is let go."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _lock(descriptor: int) -> None:
@@ -151,16 +164,11 @@ def _remove_what_was_left(path: Path, found: Mapping[str, Any]) -> None:
     ours = re.compile(rf"\.?{re.escape(path.stem)}(\.\d+)*{re.escape(path.suffix)}")
     for place, digests in found.get("places", {}).items():
         if ours.fullmatch(Path(place).name):
-            if _is_what_was_written(Path(place), digests):
+            written = _digest(Path(place))
+            if written is not None and written.hex() in digests:
                 with contextlib.suppress(OSError):
-                    clear(Path(place), whole=True)
+                    Path(place).unlink()
             remove_files(Path(place).parent, rf"\.{re.escape(Path(place).name)}\.\d+\.part")
-
-
-def _is_what_was_written(place: Path, digests: list[str]) -> bool:
-    """Whether something is ours. Of what an engine writes nobody knows the digest; what is no file is the check's."""
-    found = _digest(place)
-    return found is None or not digests or found.hex() in digests
 
 
 def _may_be_moved(path: Path) -> bool:

@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.model.index import index_bytes
+from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.iteration import write_all, write_inputs
 
 if TYPE_CHECKING:
+    from biopsy.checks.journal import Journal
     from biopsy.reduction.driver import Driver
 
+_NOTE = "cuts are fed with"
+_RECORDED, _RANDOM = "recorded", "random"
 _MOST_ELEMENTS = 1 << 28
 """Elements of all tensors together: more are not kept on disk only to be fed."""
 
@@ -41,17 +45,22 @@ class Feeding:
             return
         if not self._wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
             return
-        recording, index = problem.recording, problem.index
-        if recording.holds_inner:
+        if problem.recording.holds_inner:
             return
-        recording.include(index.producer)
-        try:
-            written = write_all(index, recording, path)
-        except errors.BiopsyError:
-            return  # of a type that cannot be stored: what is cut is made up, as it was
-        if written:
+        trouble = self._record(driver, path)
+        _require_as_before(driver.trials.journal, trouble)
+        if trouble is None:
             self._plain = check
             driver.trials.use(check.fed(path))
+
+    def _record(self, driver: Driver, path: Path) -> str | None:
+        """Write recorded values of every tensor to a file; why that cannot be done, None if it was."""
+        recording, index = driver.problem.recording, driver.problem.index
+        recording.include(index.producer)
+        try:
+            return None if write_all(index, recording, path) else "no values could be recorded"
+        except errors.BiopsyError as error:
+            return error.message  # of a type that cannot be stored: what is cut is made up, as it was
 
     def settle(self, driver: Driver, output: Path) -> Path | None:
         """Leave what the result is fed beside it, for the check from now on; None if the user's files are enough."""
@@ -69,6 +78,20 @@ class Feeding:
         return path
 
 
-def inputs_file(output: Path) -> Path:
-    """Where the recorded values stand that a result is fed: beside it."""
-    return output.with_name(f"{output.name}.inputs.safetensors")
+def _require_as_before(journal: Journal | None, trouble: str | None) -> None:
+    """Raise UsageError where a journal's answers are about candidates that were fed otherwise: random, or recorded."""
+    if journal is None:
+        return
+    now, before = _RANDOM if trouble else _RECORDED, journal.noted(_NOTE)
+    if before is None:
+        journal.note(_NOTE, now)
+    elif before != now:
+        from biopsy.checks.journal import FRESH
+
+        why = f": {trouble}" if trouble else ""
+        raise errors.UsageError(
+            f"the answers in {journal.path} are about candidates fed with {before} values, and now they would be fed "
+            f"with {now} ones{why}",
+            kept="the journal, as it is",
+            next_steps=[FRESH],
+        )

@@ -105,7 +105,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     if place.remark is not None:
         listener(events.Remark(place.remark))
     with contextlib.ExitStack() as stack:
-        stack.callback(place.leave)
+        stack.callback(_leave, place, listener)
         folder = stack.enter_context(temporary_folder("biopsy-"))
         driver = _driver(index, check, job, listener, place, folder)
         if check.stoppable:
@@ -121,6 +121,12 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
         return _remembered(driver, schedule, job, journal)
 
 
+def _leave(place: Workspace, listener: events.Listener) -> None:
+    told = place.leave()
+    if told is not None:
+        listener(events.Remark(told, grave=True))
+
+
 def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) -> Reduction:
     """Reduce with a journal. It stays if there is something to go on from.
 
@@ -129,17 +135,26 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
     driver.trials.journal = journal
     if journal.found:
         driver.listener(events.Resumed(str(journal.path), journal.found))
-    finished = False
+    finished = interrupted = False
     try:
         found = _reduce(driver, schedule, job)
         finished = found.stopped is None
         return found
+    except errors.Interrupted as stop:
+        interrupted = True
+        kept = [*filter(None, [stop.kept]), *([_answers_in(journal)] if journal.count else [])]
+        raise errors.Interrupted(stop.message, kept=" and ".join(kept) or None) from stop
     finally:
         try:
             job.remembering.export(journal)
         finally:
-            if finished or not (journal.found or driver.passing or driver.is_smaller):
+            worth = journal.found or driver.passing or driver.is_smaller or (interrupted and journal.count)
+            if finished or not worth:
                 journal.remove()
+
+
+def _answers_in(journal: Journal) -> str:
+    return f"{journal.count} answer{'' if journal.count == 1 else 's'} in {journal.path}"
 
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:

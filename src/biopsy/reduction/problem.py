@@ -14,6 +14,7 @@ from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM
 from biopsy.model.weight import raw_tensor
 from biopsy.model.wire import fields, string_field
 from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.closure import Closure
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.recording import Recording
 from biopsy.reduction.types_of_cuts import CutTypes
@@ -138,15 +139,20 @@ class Problem:
     def _completed(self, candidate: Candidate) -> Candidate:
         """The candidate with the nodes that it cannot do without taken in."""
         while True:
-            subset = self.subset(candidate)
-            kept = set(candidate.nodes)
-            self._take_in_uncuttable(kept, subset)
-            kept |= self._bypassed_for_bodies(kept, candidate)
-            if len(kept) == candidate.size and not self._keep_outputs:
-                kept |= self._readers_of_untold_ends(subset)
+            kept = self._grown(candidate)
             if len(kept) == candidate.size:
                 return candidate
             candidate = self._normalised(kept, candidate)
+
+    def _grown(self, candidate: Candidate) -> set[int]:
+        """The nodes with those that they need, while the readers of bypassed nodes stay rewired as they are."""
+        closure = Closure(self.index, self.subset(candidate).rewired, self._can_cut, self._types.is_told)
+        closure.take_in(candidate.nodes)
+        closure.take_in(self._bypassed_for_bodies(closure.kept, candidate) - closure.kept)
+        is_settled = len(closure.kept) == candidate.size or not candidate.bypassed
+        if is_settled and not self._keep_outputs:
+            closure.take_in_readers()
+        return closure.kept
 
     def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
         """Nodes that cannot stay bypassed, since a node that was taken in again reads them from within a body."""
@@ -156,11 +162,6 @@ class Problem:
             for node, _ in (candidate.bypassed if captors else ())
             if any(not kept.isdisjoint(captors.get(tensor, ())) for tensor in writes[node])
         }
-
-    def _readers_of_untold_ends(self, subset: Subset) -> set[int]:
-        """For each end of a type that nobody can tell, one node that reads it, so that it is no end."""
-        consumers = self.index.consumers
-        return {consumers[end][0] for end in subset.sinks if end in consumers and not self._types.is_told(end)}
 
     def subset(self, candidate: Candidate) -> Subset:
         """The nodes of a candidate, the readers of bypassed nodes rewired.
@@ -331,15 +332,6 @@ class Problem:
             values = self.recording.values(tensor)
             value = values[sample] if values is not None else None
         return None if value is None or value.nbytes > _LARGEST_FROZEN else stored(self.index.names[tensor], value)
-
-    def _take_in_uncuttable(self, kept: set[int], subset: Subset) -> None:
-        waiting = list(kept)
-        while waiting:
-            for tensor in subset.reads_of(waiting.pop()):
-                source = self.index.producer.get(tensor)
-                if source is not None and source not in kept and not self._can_cut(tensor):
-                    kept.add(source)
-                    waiting.append(source)
 
     def _can_cut(self, tensor: int) -> bool:
         """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along."""

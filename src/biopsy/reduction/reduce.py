@@ -270,6 +270,8 @@ def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
 def _left(driver: Driver) -> str:
     if driver.best is None:
         return "before the original was checked; nothing was written"
+    if not driver.is_smaller:
+        return "nothing was removed yet"
     return f"{driver.left} of {len(driver.problem.index.nodes)} nodes are left so far"
 
 
@@ -279,11 +281,19 @@ def _rescue(driver: Driver, target: Target) -> str | None:
         return None
     try:
         _write_model(driver, driver.best_parts(), target, target.output, target.external)
-        driver.feeding.settle(driver, target.output)
     except (errors.BiopsyError, OSError):
         is_ours = driver.saved and target.output.exists()
         return f"{target.output}, an earlier result that fails in the same way" if is_ours else None
-    return f"{target.output}, which fails in the same way"
+    return f"{target.output}, which fails in the same way{_inputs_rescued(driver, target)}"
+
+
+def _inputs_rescued(driver: Driver, target: Target) -> str:
+    """Leave the recorded values that the result is fed beside it; returns what to tell of them."""
+    try:
+        driver.inputs = driver.feeding.settle(driver, target.output)
+    except (errors.BiopsyError, OSError) as error:
+        return f" with recorded values as inputs, which could not be written: {error}"
+    return "" if driver.inputs is None else f" with the inputs {driver.inputs}"
 
 
 def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | None) -> Reduction:

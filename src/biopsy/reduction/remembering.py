@@ -18,6 +18,7 @@ from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
 from biopsy.reduction.conditions import states, versions
+from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.leftovers import remove_files
 from biopsy.tensors.results import Feed
 
@@ -81,7 +82,7 @@ def _remove_what_was_left(job: Job, journal: Path) -> None:
     output, external = job.target.output, job.target.external
     written = (
         output, None if external is None else output.with_name(external), journal,
-        job.target.min_good, job.files.info, job.files.inputs, job.remembering.save,
+        job.target.min_good, job.files.info, job.files.inputs, job.remembering.save, inputs_file(output),
     )  # fmt: skip
     for path in written:
         if path is not None:
@@ -162,6 +163,7 @@ def _written(job: Job) -> Iterator[Path]:
     output, external, wanted = job.target.output, job.target.external, job.remembering
     yield from filter(None, (output, job.target.min_good, job.candidate, job.files.info, job.files.inputs, wanted.save))
     yield from job.files.artifacts.files
+    yield inputs_file(output)
     if external is not None:
         yield output.with_name(external)
     if wanted.journal is not None:

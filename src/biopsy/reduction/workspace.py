@@ -40,14 +40,13 @@ class Workspace:
     @property
     def remark(self) -> str | None:
         """What a person should know: that something stood where candidates are written, and where it is now."""
-        return None if self.claim is None else self.claim.remark
+        return None if self.claim is None else self.claim.remark()
 
-    def leave(self) -> None:
-        """Remove the copied weights, and let others use the path."""
+    def leave(self) -> str | None:
+        """Remove the copied weights, and let others use the path. Returns what a person should know, as ``remark``."""
         if self.copied is not None:
             shutil.rmtree(self.copied, ignore_errors=True)
-        if self.claim is not None:
-            self.claim.release()
+        return None if self.claim is None else self.claim.release()
 
 
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:

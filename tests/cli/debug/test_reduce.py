@@ -5,6 +5,7 @@ Checks are real processes.
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -372,7 +373,34 @@ def test_a_signal_ends_with_the_best_so_far_written(here: Path, number: int) -> 
     assert process.returncode == 5
     assert len(onnx.load("r.onnx").graph.node) == 8
     assert "kept  r.onnx" in told
-    assert f"next  biopsy {shlex.join(words[1:])}\n" in told
+    assert f"  resume  biopsy {shlex.join(words[1:])}\n" in told
+
+
+@pytest.mark.parametrize(
+    ("original_too", "told_of"), [(False, "nothing was removed yet"), (True, "before the original")]
+)
+def test_a_signal_before_the_first_gain_says_so_and_how_to_go_on(here: Path, original_too: bool, told_of: str) -> None:
+    save(chain(16), here / "m.onnx")
+    waits = "True" if original_too else "3 < len(names) < 15"
+    check = script(
+        here, f"import time\nif {waits}: open('waiting', 'w').close(); time.sleep(60)\nsys.exit('n0' in names)"
+    )
+    words = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", "--jobs", "1", "--check", *check]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (here / "waiting").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 5
+    assert told.startswith(f"interrupted: {told_of}"), told
+    assert not (here / "r.onnx").exists()
+    assert (here / "r.onnx.journal").exists() is not original_too
+    if original_too:
+        assert "kept" not in told and "resume" not in told
+    else:
+        assert re.search(r"\n  kept  \d+ answers? in r\.onnx\.journal\n", told)
+        assert f"  resume  biopsy {shlex.join(words[1:])}\n" in told
 
 
 def told(capsys) -> str:

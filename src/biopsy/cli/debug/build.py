@@ -139,7 +139,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     check_options.require_names(args, args.model)
     check_for, close = _checks(args, plan)
     tally, started, interrupted = Tally(), time.monotonic(), False
-    with check_options.ended_politely(), set_aside(plan.artifact) as told, _Display(console, args, plan) as display:
+    with (
+        check_options.ended_politely(),
+        set_aside(plan.artifact, "last build") as told,
+        _Display(console, args, plan) as display,
+    ):
         if told is not None:
             console.note(told)
         try:

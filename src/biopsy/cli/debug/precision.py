@@ -201,7 +201,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         built = args.iter_artifact if args.engine is not None else None
         with (
             check_options.ended_politely(),
-            set_aside(built) as told,
+            set_aside(built, "search") as told,
             PrecisionReport(console, args.events, _shown(args)) as report,
         ):
             if told is not None:

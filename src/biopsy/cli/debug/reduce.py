@@ -260,11 +260,15 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> purposes.Derived:
     """The result, where it is not named, what stands beside it, and the journal."""
+    from biopsy.reduction.inputs_file import inputs_file
+
     output = _output(args)
+    fed = _feeds_recorded(args, check_options.own_run(args), output)
     weights = option_groups.weights_file(args, output)
     return {
         "the result": (None if args.output else output, purposes.WRITTEN),
         "the weights of the result": (output.with_name(weights) if weights else None, purposes.WRITTEN),
+        "the inputs of the result": (inputs_file(output) if fed else None, purposes.WRITTEN),
         "the journal": (_journal(output), purposes.WRITTEN),
     }
 
@@ -300,8 +304,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
-        kept = f"{stop.kept}; the next line goes on from there"
-        raise errors.Interrupted(stop.message, kept=kept, next_steps=[_same_line(args)]) from stop
+        raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
     finally:
         check.close()
     say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
@@ -403,7 +406,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
 
 def _feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None, output: Path) -> bool:
     """Whether the check is ``run`` with inputs of the whole model alone, and makes up what a candidate is fed."""
-    from biopsy.reduction.feeding import inputs_file
+    from biopsy.reduction.inputs_file import inputs_file
 
     if own_run is None or not own_run.load_inputs or own_run.load_outputs or args.iter_inputs or args.no_reduce_inputs:
         return False
