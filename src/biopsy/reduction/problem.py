@@ -16,6 +16,7 @@ from biopsy.model.wire import fields, string_field
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.recording import Recording
+from biopsy.reduction.rings import Rings, uncuttable_sources
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.tensors.results import Array
 
@@ -136,14 +137,21 @@ class Problem:
         return self._normalised(kept, candidate) if kept else None
 
     def _completed(self, candidate: Candidate) -> Candidate:
-        """The candidate with the nodes that it cannot do without taken in."""
+        """The candidate with the nodes that it cannot do without taken in.
+
+        Readers of untold ends are taken in ring after ring. Only the first ring is normalised by itself: it may leave
+        bypasses and forms that nobody uses any more.
+        """
+        is_first_ring = True
         while True:
             subset = self.subset(candidate)
             kept = set(candidate.nodes)
-            self._take_in_uncuttable(kept, subset)
+            kept |= uncuttable_sources(self.index, candidate.nodes, kept, subset.reads_of, self._can_cut)
             kept |= self._bypassed_for_bodies(kept, candidate)
             if len(kept) == candidate.size and not self._keep_outputs:
-                kept |= self._readers_of_untold_ends(subset)
+                rings = Rings(self.index, subset, candidate.bypassed, self._can_cut, self._types.is_told)
+                kept |= rings.first if is_first_ring else rings.all()
+                is_first_ring = False
             if len(kept) == candidate.size:
                 return candidate
             candidate = self._normalised(kept, candidate)
@@ -156,11 +164,6 @@ class Problem:
             for node, _ in (candidate.bypassed if captors else ())
             if any(not kept.isdisjoint(captors.get(tensor, ())) for tensor in writes[node])
         }
-
-    def _readers_of_untold_ends(self, subset: Subset) -> set[int]:
-        """For each end of a type that nobody can tell, one node that reads it, so that it is no end."""
-        consumers = self.index.consumers
-        return {consumers[end][0] for end in subset.sinks if end in consumers and not self._types.is_told(end)}
 
     def subset(self, candidate: Candidate) -> Subset:
         """The nodes of a candidate, the readers of bypassed nodes rewired.
@@ -325,15 +328,6 @@ class Problem:
             values = self.recording.values(tensor)
             value = values[sample] if values is not None else None
         return None if value is None or value.nbytes > _LARGEST_FROZEN else stored(self.index.names[tensor], value)
-
-    def _take_in_uncuttable(self, kept: set[int], subset: Subset) -> None:
-        waiting = list(kept)
-        while waiting:
-            for tensor in subset.reads_of(waiting.pop()):
-                source = self.index.producer.get(tensor)
-                if source is not None and source not in kept and not self._can_cut(tensor):
-                    kept.add(source)
-                    waiting.append(source)
 
     def _can_cut(self, tensor: int) -> bool:
         """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along."""
