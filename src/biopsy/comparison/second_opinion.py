@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.comparison.metrics import errors_between, is_text
+from biopsy.comparison.metrics import errors_between
 from biopsy.comparison.noise import NoiseComparison, judge_noise
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 
 ROUNDINGS = 1000.0

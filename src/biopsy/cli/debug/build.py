@@ -153,7 +153,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             close()
             if not args.no_remove_intermediate:
                 remove(plan.artifact)
-    _say_result(console, args, plan, tally, time.monotonic() - started)
+    _say_result(console, plan, tally, time.monotonic() - started)
     if interrupted:
         raise errors.Interrupted("the build that was going on is not counted")
     return 0
@@ -338,7 +338,7 @@ def _outcomes(tally: Tally) -> str:
     return " · ".join([f"{good} good", f"{bad} bad", *others])
 
 
-def _say_result(console: Console, args: argparse.Namespace, plan: Plan, tally: Tally, seconds: float) -> None:
+def _say_result(console: Console, plan: Plan, tally: Tally, seconds: float) -> None:
     from biopsy.cli.inspect.diff_tactics import verdict_lines
     from biopsy.tactics.difference import difference
 
