@@ -54,7 +54,7 @@ class NoiseComparison:
     is taken as no less than rounding the exact values to the output's type. It is that of the whole output, or of the
     ``part`` that is the worst (a slice, a class of magnitude). It is 0 where there is no error, inf where something is
     broken. ``reason`` says in a few words why it is a bug, or why nobody can tell; None where it is rounding.
-    ``aside`` counts elements that are not judged, since they turn over with a rounding of the inputs.
+    ``aside`` counts elements that are not judged, since they flip with a rounding of the inputs.
     """
 
     name: str

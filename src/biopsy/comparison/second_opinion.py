@@ -32,9 +32,9 @@ def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
 
 
 def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
-    """Judge an output again (suspect, plain, exact), elements aside that turn over in a plain run on ``moved`` inputs.
+    """Judge an output again (suspect, plain, exact), elements aside that flip in a plain run on ``moved`` inputs.
 
-    What is discrete (an index, a quantized value, a comparison) turns over as a whole when a rounding does, and plain
+    What is discrete (an index, a quantized value, a comparison) flips as a whole when a rounding does, and plain
     float32 may happen to fall on the right side: then it says nothing about what rounding can do. An element is
     excused only if it errs by no more than it moves itself.
     """

@@ -50,6 +50,16 @@ class Question:
     timeout: float | None = None
 
 
+def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list[Node]:
+    """The nodes that can be measured, all but constants, of which the name, the operator or an output matches."""
+
+    def words(node: Node) -> list[str]:
+        return [node.label, node.name, node.op_type, *(index.names[tensor] for tensor in node.writes)]
+
+    layers = [node for node in index.nodes if not is_constant(index, node.number)]
+    return [node for node in layers if pattern is None or any(map(pattern.search, words(node)))]
+
+
 class Examination:
     """Answers a question, step by step. ``findings`` are what is known so far. ``scratch`` is a folder for files."""
 
@@ -152,14 +162,7 @@ class Examination:
     @property
     def _chosen(self) -> list[Node]:
         """The nodes to measure."""
-        layers = [node for node in self._index.nodes if not is_constant(self._index, node.number)]
-        pattern = self._question.nodes
-        if pattern is None:
-            return layers
-        return [node for node in layers if any(map(pattern.search, self._words(node)))]
-
-    def _words(self, node: Node) -> list[str]:
-        return [node.label, node.name, node.op_type, *(self._index.names[tensor] for tensor in node.writes)]
+        return layers_of(self._index, self._question.nodes)
 
     # What is known
 

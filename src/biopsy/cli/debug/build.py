@@ -67,15 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=V1,V2,...",
-        help="a setting of the engine, or with env.NAME a variable of the environment, and its values; as often as "
-        "wanted: all combinations are built, equally often",
+        help="a setting of the engine, or with env.NAME a variable of the environment, and its values; "
+        "repeatable: all combinations are built, equally often",
     )
     group.add_argument(
         "--seed",
         type=option_groups.count,
         metavar="N",
-        help="the order is drawn by lot from this seed, in blocks that have all combinations equally often, so that no "
-        "setting is blamed for what comes and goes with a period (default: another one each time, which is shown)",
+        help="seed of the random build order; each block contains every combination equally often, so a periodic "
+        "disturbance is not blamed on a setting (default: random, shown)",
     )
     group = parser.add_argument_group("files of each build")
     group.add_argument(

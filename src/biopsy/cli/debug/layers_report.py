@@ -200,10 +200,8 @@ def _say_group(console: Console, group: Group) -> None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
     if group.times_rounding is not None:
         narrower = explained_by(group.times_rounding)
-        times = f"{_number(group.times_rounding)} times what plain float32 errs by here"
-        console.say(
-            f"{'':<{COLUMN}} it is no rounding: {times}" + (f", as rounding to {narrower} may" if narrower else "")
-        )
+        times = f"{_number(group.times_rounding)} times the error of plain float32"
+        console.say(f"{'':<{COLUMN}} not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
         console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
     if group.hides:
