@@ -553,10 +553,7 @@ def test_an_artifact_that_is_a_folder_already_is_not_moved_away(here: Path, caps
 def test_a_time_limit_is_a_time(here: Path, capsys, seconds: str) -> None:
     save(chain(4), here / "m.onnx")
     assert reduce("m.onnx", "--check-timeout", seconds, "--check", "false", "{}") == 2
-    wrong = (
-        "argument --check-timeout: expected one argument" if seconds == "-1" else f"--check-timeout {seconds}: not a"
-    )
-    assert wrong in told(capsys)
+    assert f"--check-timeout {seconds}: not a valid time" in told(capsys)
 
 
 def test_a_replay_does_not_overwrite_the_model(here: Path, capsys) -> None:

@@ -147,7 +147,7 @@ def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
     if layer.times_rounding is not None and layer.times_rounding <= DEFAULT_RATIO:
-        more += f" · no more than rounding: {_number(layer.times_rounding)} times what plain float32 errs by"
+        more += f" · no more than rounding: {_number(layer.times_rounding)} times the error of plain float32"
     if one.failure is not None:
         return printable(layer.label), "fails", "-", whole, f"{printable(one.failure.text)}{more}"
     assert one.error is not None
