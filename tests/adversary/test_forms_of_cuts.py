@@ -236,6 +236,7 @@ def test_a_form_that_the_user_forces_is_never_turned(tmp_path: Path, cut: str) -
         return {"cast", "div"} <= set(names(candidate))
 
     reduced(dividing(), fails, tmp_path, inputs=[SAMPLE], cut=cut, values="keep")
+    assert len(seen) > 1
     for candidate in seen:
         constant = {entry.name for entry in candidate.graph.initializer} - {"hundred"}
         fed = {entry.name for entry in candidate.graph.input} - {"x", "i"}

@@ -45,6 +45,7 @@ def test_an_option_for_an_output_that_is_none_is_told_with_the_nearest(option: s
     told = capsys.readouterr().err
     assert f"{option}: there is no output 'logit'" in told
     assert "did you mean 'logits'?" in told
+    assert told.endswith("the names here: 'logits'\n")
     assert run("--reference", option, "logits:1") in (0, 1)
 
 
@@ -74,7 +75,9 @@ CHECK = ("--check", "biopsy", "run", "{}", "--onnxrt", "--reference")
 @pytest.mark.parametrize("words", [("--atol", "logit:1"), ("--input-shapes", "imgae:[2,2]"), ("--ulp", "smu:3")])
 def test_the_check_of_a_reduction_may_only_name_tensors_of_the_original(words: tuple[str, str], capsys: Captured):
     assert main(["debug", "reduce", "model.onnx", *CHECK, *words]) == 2
-    assert f"{words[0]}: there is no output" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"{words[0]}: there is no output" in told
+    assert words[0] == "--input-shapes" or told.endswith("the names here: 'logits', 'sum'\n")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_inputs_of_another_model_are_refused_with_both_sets(names: tuple[str, ..
     assert run("--load-inputs", "other.npz", "--reference") == 4
     told = capsys.readouterr()
     assert "PASSED" not in told.out
-    assert f"they are {', '.join(map(repr, names)) or 'nothing'}, and the model takes 'image', 'mask'" in told.err
+    assert f"given {', '.join(map(repr, names)) or 'nothing'}; required 'image', 'mask'; missing " in told.err
 
 
 def test_inputs_that_lack_one_and_hold_nothing_else_are_completed(capsys: Captured):
@@ -146,7 +149,7 @@ def test_inputs_that_lack_one_and_hold_nothing_else_are_completed(capsys: Captur
 def test_every_iteration_must_be_of_this_model():
     write_feeds("two.npz", [{"image": ONES, "mask": ONES}, {"x": ONES}])
     assert run("--load-inputs", "two.npz") == 4
-    with pytest.raises(errors.CannotCompare, match="of another model"):
+    with pytest.raises(errors.CannotCompare, match="do not fit this model"):
         biopsy.run("model.onnx", inputs={"x": ONES})
 
 
@@ -161,7 +164,7 @@ def test_a_reduction_does_not_begin_with_inputs_of_another_model(place: str, cap
     assert main(["debug", "reduce", "log.onnx", *fails]) == 0
     Path("log_reduced.onnx").unlink()
     assert main(["debug", "reduce", "log.onnx", *own, *fails, *check]) == 4
-    assert "the inputs given are of another model" in capsys.readouterr().err
+    assert "the inputs do not fit this model" in capsys.readouterr().err
     assert not Path("log_reduced.onnx").exists()
 
 

@@ -148,7 +148,7 @@ def test_an_exact_layer_is_judged_by_what_the_reference_makes_of_the_values_that
     found = examined(sensitive(), suspect, tmp_path, FLOAT64)
     assert accused(found) == set()
     assert not found.passed, "the whole model is out of tolerance: that is rounding, and told"
-    assert any("rounding that adds up or is amplified" in remark for remark in found.remarks)
+    assert any("accumulated or amplified rounding" in remark for remark in found.remarks)
 
 
 def test_a_fault_among_layers_that_amplify_rounding_is_found_by_the_most_precise_reference(tmp_path: Path) -> None:

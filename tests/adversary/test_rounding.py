@@ -135,7 +135,7 @@ def test_where_float64_cannot_run_that_is_said_and_sizes_decide(tmp_path: Path) 
     check = ["biopsy", "run", "{}", "--onnxrt", "--engine", "fake:scale.activation6=1.5", *STRICT]
     biopsy.reduce(model, check, tmp_path / "r.onnx", mode="bisect", listener=heard.append)
     assert names(tmp_path / "r.onnx") == ["activation6"]
-    assert "not told by float64, so the size of errors decides" in remarks(heard)
+    assert "float64 could not judge; error sizes decide" in remarks(heard)
 
 
 def test_a_failure_that_is_rounding_for_nobody_costs_no_further_check(model: Path, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_a_tensor_that_a_body_captures_that_is_there_is_not_bypassed(tmp_path: P
         return connected("first", "last")(candidate) and has("if")(candidate)
 
     reduced(captured(read_as_input=read_as_input), fails, tmp_path, values="free", skip_passes=["hoist", "bodies"])
+    assert len(seen) > 1
     for candidate in seen:
         if "if" in names(candidate) and "middle" not in names(candidate):
             assert "m" in [entry.name for entry in candidate.graph.input]

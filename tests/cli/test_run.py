@@ -518,8 +518,8 @@ def test_batches_that_do_not_agree_are_told(capsys: Captured):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--memory-limit", "plenty"), "'plenty' is no size: write 500MB"),
-        (("--memory-limit", "0"), "'0' is no size"),
+        (("--memory-limit", "plenty"), "--memory-limit plenty: not a valid size: write 500MB"),
+        (("--memory-limit", "0"), "--memory-limit 0: not a valid size"),
         (("--memory-limit", "1GB", "--save-outputs", "o.json"), "which only .safetensors can: not o.json"),
     ],
 )

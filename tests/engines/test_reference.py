@@ -12,6 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from benchmarks.models import control_flow, transformer
+from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
@@ -293,3 +294,12 @@ def test_it_is_the_arbiter_between_two_engines(words: list[str], tmp_path: Path,
     path = save(transformer(48), tmp_path / "m.onnx")
     assert main(["run", str(path), *words, "--onnxrt"]) == 0
     assert "PASSED" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outputs", [["y"], []])
+def test_a_loop_without_a_body_is_a_failure_of_the_engine_to_load(outputs: list[str]) -> None:
+    nodes = [helper.make_node("Loop", ["", "", "x"], outputs), helper.make_node("Neg", ["x"], ["z"])]
+    made = model(nodes, [info("x")], [info(name) for name in (*outputs, "z")])
+    with pytest.raises(errors.EngineFailure) as raised:
+        create("reference").build(ModelInput(made.SerializeToString(), Path())).run({"x": values(2, 2)})
+    assert raised.value.engine == "reference"

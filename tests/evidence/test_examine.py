@@ -19,8 +19,9 @@ from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import Capabilities, ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
 from biopsy.evidence.examine import Examination, Question
+from biopsy.evidence.groups import Wrong
 from biopsy.evidence.judge import Judge
-from biopsy.evidence.layers import Findings
+from biopsy.evidence.layers import Failure, Findings
 from biopsy.model.demonstration import CULPRITS, demonstration_model
 from biopsy.model.index import index_file
 from support import control_flow
@@ -362,3 +363,29 @@ def test_only_chosen_layers_are_measured(examine) -> None:
     found = examine(growing(40), "fake:scale.n7=2,scale.n30=2", nodes=re.compile("^n3[0-9]$"))
     assert [layer.name for layer in found.layers] == [f"n{number}" for number in range(30, 40)]
     assert labels(found) == ["Relu 'n30'"]
+
+
+def failing(message: str, kind: str = "Error") -> Wrong:
+    return Wrong(failure=Failure("load", kind, message))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        ("no kernel for 'a'", "no kernel for 'b'", True),
+        ("refused:\n- Add: f16\n- Mul: f16", "refused:\n- Mul: f16", True),
+        ("refused:\n- Add: f16", "refused:\n- Mul: f16", False),
+        ("refused operations: Add, Mul", "refused operations: Mul", True),
+        ("out of memory", "no kernel", False),
+    ],
+)
+def test_pieces_fail_alike_as_a_reduction_has_it_if_their_messages_have_an_item_in_common(
+    one: str, other: str, alike: bool
+) -> None:
+    assert failing(one).is_like(failing(other)) is alike
+
+
+def test_what_a_dying_process_printed_does_not_matter() -> None:
+    assert failing("core dumped", "SIGSEGV").is_like(failing("Aborted", "SIGSEGV"))
+    assert not failing("", "SIGSEGV").is_like(failing("", "SIGABRT"))
+    assert not failing("", "SIGSEGV").is_like(Wrong())

@@ -127,7 +127,7 @@ def test_what_is_shown_may_go_to_a_disk_that_is_full(place) -> None:
     script = 'status=0; run "$@" > /dev/full || status=$?\nexit $status'
     ran = within(place, script, "m.onnx", "-o", "r.onnx", "--check", *place.check(NEEDS_TWO))
     assert ran.status == 0, ran.told
-    assert ran.told.count("cannot be written any more: No space left") == 1
+    assert ran.told.count("cannot write to stdout any more: No space left") == 1
     assert {"n3", "n9"} <= set(place.nodes())
     both = 'status=0; run "$@" > /dev/full 2>&1 || status=$?\nexit $status'
     assert within(place, both, "m.onnx", "-o", "r.onnx", "--check", *place.check(NEEDS_TWO)).status == 0

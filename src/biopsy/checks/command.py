@@ -143,7 +143,7 @@ class CommandCheck:
             try:
                 running = process.Process([*program(words[0]), *words[1:]], pipe.writing, told)
             except (OSError, ValueError) as error:
-                raise _cannot_start(words, error) from error
+                raise _cannot_start(words, error, self.words) from error
             pipe.handed_on()
             try:
                 return process.attend(running, pipe.reading, lambda: self._limits, stop)
@@ -222,11 +222,13 @@ def _alias_installed() -> bool:
     return True
 
 
-def _cannot_start(words: Sequence[str], error: Exception) -> errors.CheckError:
+def _cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
     steps = []
     if isinstance(error, FileNotFoundError):
         reason = f"there is no program '{words[0]}'"
-        if Path(words[0]).exists() and "/" not in words[0]:
+        if len(words[0].split()) > 1:
+            steps = [f"remove the quotes: --check {' '.join((given[0], *map(shlex.quote, given[1:])))}"]
+        elif Path(words[0]).exists() and "/" not in words[0]:
             steps = [f"--check ./{shlex.join(words)}"]
     elif isinstance(error, PermissionError):
         reason = f"'{words[0]}' may not be executed"

@@ -47,9 +47,9 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("debug", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
-        "tell which choices of an engine go with bad builds",
+        "show which engine choices correlate with bad builds",
     ),
-    Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the setting of an engine that switches a failure off"),
+    Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
@@ -60,7 +60,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("inspect", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
-        "tell which choices of an engine go with bad builds",
+        "show which engine choices correlate with bad builds",
     ),
     Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
     Command(("surgeon", "extract"), "biopsy.cli.surgeon.extract", "cut a subgraph out of a model"),
@@ -82,6 +82,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise UsageError, which ``main`` turns into a message and status 2."""
         raise errors.UsageError(message, next_steps=[f"{self.prog} --help"])
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """The value of a word; what is wrong with it is said after the name of its option."""
+        try:
+            return super()._get_value(action, arg_string)
+        except (argparse.ArgumentError, errors.UsageError) as error:
+            raise errors.UsageError(
+                f"{purposes.name_of(action)} {arg_string}: {error.message}", next_steps=[f"{self.prog} --help"]
+            ) from error
 
     def format_help(self) -> str:
         """The help text, coloured on a terminal."""

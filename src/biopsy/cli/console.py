@@ -78,7 +78,7 @@ class Console:
         except OSError as error:
             _discard_from_now_on(stream)
             if stream is not self._err:
-                self.warn(f"what is shown cannot be written any more: {error.strerror or error}")
+                self.warn(f"cannot write to stdout any more: {error.strerror or error}")
 
 
 def _encodable(text: str, stream: TextIO) -> str:

@@ -29,7 +29,7 @@ _ORT_LEVELS = {
 _LEVELS = tuple(_ORT_LEVELS.values())
 
 
-_SEVERAL = "engines, each as often as wanted; the first is what the others are compared with"
+_SEVERAL = "engines (repeatable); the first is what the others are compared with"
 
 
 def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
@@ -281,19 +281,19 @@ def add_tolerances(group: argparse._ArgumentGroup) -> None:
 def count(text: str) -> int:
     """A whole number from 0 on."""
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 on")
+        raise argparse.ArgumentTypeError("must be a whole number, 0 or more")
     return int(text)
 
 
 def positive(text: str) -> int:
     """A whole number from 1 on."""
-    if count(text) == 0:
-        raise argparse.ArgumentTypeError("0 is too few")
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
     return int(text)
 
 
 def _optimization_level(text: str) -> str:
     level = _ORT_LEVELS.get(text.upper(), text)
     if level not in _LEVELS:
-        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(_LEVELS)}")
+        raise argparse.ArgumentTypeError(f"must be one of {', '.join(_LEVELS)}")
     return level

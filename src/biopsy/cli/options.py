@@ -1,7 +1,8 @@
 """Values of options that several commands share: from the words on the command line to what the core takes.
 
 Every function takes the words of one option (None where it was not given) and raises UsageError that names the option
-and shows an example. A name comes before the last colon that can be one, so names may hold ':' and '/' themselves.
+and shows an example. Those that take one text are types for argparse: its parser puts the option before what they say.
+A name comes before the last colon that can be one, so names may hold ':' and '/' themselves.
 """
 
 from __future__ import annotations
@@ -66,6 +67,14 @@ def _dim(option: str, word: str, text: str) -> Dim:
     return text
 
 
+def regex(option: str, text: str) -> re.Pattern[str]:
+    """A regular expression that was given to ``option``."""
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise errors.UsageError(f"{option} {text}: not a valid regular expression: {error}") from error
+
+
 _LARGEST_COUNT = 1_000_000
 _LONGEST_TIME = 1e8  # seconds: three years
 
@@ -74,7 +83,7 @@ def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text)
     if found is None or float(found[1]) == 0:
-        raise errors.UsageError(f"{text!r} is no size: write 500MB, 2GB or 1.5GiB")
+        raise errors.UsageError("not a valid size: write 500MB, 2GB or 1.5GiB")
     return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
 
 
@@ -83,14 +92,14 @@ def duration(text: str) -> float:
     found = re.fullmatch(r"(\d*\.?\d+)\s*([smh]?)", text)
     seconds = 0.0 if found is None else float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
     if not 0 < seconds <= _LONGEST_TIME:
-        raise errors.UsageError(f"{text!r} is no time: write 90s, 10m or 1.5h")
+        raise errors.UsageError("not a valid time: write 90s, 10m or 1.5h")
     return seconds
 
 
 def positive(text: str) -> int:
     """A whole number, 1 or more."""
     if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_COUNT:
-        raise errors.UsageError(f"{text!r} is no whole number from 1 to {_LARGEST_COUNT}")
+        raise errors.UsageError(f"must be a whole number from 1 to {_LARGEST_COUNT}")
     return int(text)
 
 
@@ -101,7 +110,7 @@ def probability(text: str) -> float:
     except ValueError:
         found = math.nan
     if not 0 < found < 1:
-        raise errors.UsageError(f"{text!r} is no number between 0 and 1, such as 0.99")
+        raise errors.UsageError("must be a number between 0 and 1, such as 0.99")
     return found
 
 

@@ -82,10 +82,10 @@ def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> It
             value = getattr(args, action.dest, None)
             for one in value if isinstance(value, list) else [value]:
                 if one is not None:
-                    yield Purpose(action.type.path_of(str(one)), _name(action), action.dest, action.type)
+                    yield Purpose(action.type.path_of(str(one)), name_of(action), action.dest, action.type)
 
 
-def _name(action: argparse.Action) -> str:
+def name_of(action: argparse.Action) -> str:
     """What a person calls an option: its longest common spelling, or what it stands for."""
     spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]
     if spellings or action.option_strings:

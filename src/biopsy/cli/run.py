@@ -214,14 +214,12 @@ def _recorder(
     """What keeps outputs out of memory, if that is asked for."""
     if args.memory_limit is None:
         return None
-    from biopsy.cli.options import byte_size
     from biopsy.cli.run_recording import Recorder
     from biopsy.cli.run_settings import own_outputs, tolerances_of
 
     if args.warm_up:
         console.warn("--warm-up is ignored: with --memory-limit nothing is timed")
-    limit = byte_size(args.memory_limit)
-    return Recorder(model, own_outputs(args), engines, limit, save_to, tolerances_of(args)[0], console)
+    return Recorder(model, own_outputs(args), engines, args.memory_limit, save_to, tolerances_of(args)[0], console)
 
 
 class Feeder:

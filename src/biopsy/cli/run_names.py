@@ -32,9 +32,13 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
         index = index_bytes(model.data, model.folder)
     except errors.ModelError:
         return  # the engine says what is wrong with it
-    tensors = [*index.outputs, *(index.inputs if args.load_outputs else ())]
-    known = [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
-    require_known_outputs(spoken, dict.fromkeys(known))
+    outputs = _parts(index, index.outputs)
+    inputs = _parts(index, index.inputs) if args.load_outputs else ()
+    require_known_outputs(spoken, dict.fromkeys((*outputs, *inputs)), outputs)
+
+
+def _parts(index: ModelIndex, tensors: Iterable[int]) -> list[str]:
+    return [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
 
 
 def require_names_of_check(
@@ -49,7 +53,8 @@ def require_names_of_check(
     if own_run is not None:
         spoken = _spoken_of(own_run)
         items = {name for names in spoken.values() for name in names if name and item_of(name, index.ids) is not None}
-        require_known_outputs(spoken, {**index.ids, **dict.fromkeys(items)})
+        computed = [index.names[tensor] for tensor in (*index.outputs, *index.producer)]
+        require_known_outputs(spoken, {**index.ids, **dict.fromkeys(items)}, dict.fromkeys(computed))
         files = (*files, *(path for path in own_run.load_inputs or () if path != made_anew))
     _require_samples_of(index, files)
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from biopsy import errors
 from biopsy.cli import purposes
+from biopsy.cli.options import byte_size
 from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Limits, Metric, TopK
 
 Value = TypeVar("Value")
@@ -57,6 +58,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON too")
     group.add_argument(
         "--memory-limit",
+        type=byte_size,
         metavar="SIZE",
         help="keep at most so much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
         "batches (--save-outputs must be .safetensors); the same command goes on where it was stopped",
@@ -66,7 +68,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """The limits of other figures than the tolerances'."""
     group = parser.add_argument_group(
-        "limits of other figures, for all outputs or one of them; they are asked for instead of the default tolerances"
+        "limits of other figures, for all outputs or one of them; these replace the default tolerances"
     )
     least = "[OUTPUT:]LEAST"
     most = "[OUTPUT:]MOST"

@@ -24,6 +24,7 @@ from biopsy.comparison.tolerance import (
     Tolerances,
     asked_of,
 )
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, Feed, RunnerResult, release
 
 Detail: TypeAlias = Literal["brief", "usual", "full"]
@@ -118,9 +119,9 @@ def compare_output(
     tolerance = asked.tolerance_of(expected)
     if actual.shape != expected.shape:
         reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
-    elif metrics.is_text(actual) != metrics.is_text(expected):
+    elif is_text(actual) != is_text(expected):
         reason = f"types differ: {_dtype(actual)}, expected {_dtype(expected)}"
-    elif metrics.is_text(actual):
+    elif is_text(actual):
         measured = _measured_text(actual, expected)
         reason = f"{measured.mismatching} of {measured.elements} strings differ" if measured.mismatching else None
     else:
@@ -140,7 +141,7 @@ def compare_output(
 
 
 def _dtype(array: Array) -> str:
-    return "string" if metrics.is_text(array) else array.dtype.name
+    return "string" if is_text(array) else array.dtype.name
 
 
 def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> Measured:
@@ -426,7 +427,7 @@ def not_finite(result: RunnerResult) -> list[NotFinite]:
 def _not_finite(result: RunnerResult) -> Iterator[NotFinite]:
     for number, iteration in enumerate(result.iterations):
         for name, array in iteration.outputs.items():
-            values = array if metrics.is_text(array) else metrics.numeric(array)
+            values = array if is_text(array) else metrics.numeric(array)
             if values.dtype.kind not in "fc":
                 continue
             odd = ~np.isfinite(values)

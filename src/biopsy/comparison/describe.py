@@ -51,7 +51,7 @@ def noise_lines(output: NoiseComparison) -> list[str]:
         return [f"{what}  BUG: {output.reason}"]
     if output.passed:
         text = "no error" if output.ratio == 0 else f"{output.ratio:.3g} times the error of plain float32"
-        aside = f"; {output.aside} of its elements turn over with a rounding of the inputs" if output.aside else ""
+        aside = f"; {output.aside} of its elements flip with a rounding of the inputs" if output.aside else ""
         return [f"{what}  rounding: {text}{aside}"]
     lines = [f"{what}  BUG: {output.reason} (at most {output.limit:g} is rounding)"]
     lines += [f"  {_deviation_text(title, side)}" for title, side in _sides(output.suspect, output.plain)]

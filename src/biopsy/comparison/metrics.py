@@ -13,8 +13,6 @@ import numpy.typing as npt
 from biopsy.tensors.dtypes import is_extended, is_text, text_bytes, widened
 from biopsy.tensors.results import Array
 
-__all__ = ["is_text"]
-
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Index: TypeAlias = tuple[int, ...]

@@ -11,6 +11,7 @@ from biopsy.comparison import metrics, similarity
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.metrics import Bools, Errors, Floats
 from biopsy.comparison.mismatch import Kind, Mismatch
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array
 
 _FEW_VALUES = 256
@@ -60,7 +61,7 @@ def quantum_of(values: Array) -> float | None:
     """
     if values.dtype.kind in "biu":
         return 1.0
-    if metrics.is_text(values):
+    if is_text(values):
         return 0.0
     numbers = metrics.numeric(values).reshape(-1)
     if numbers.dtype.kind != "f" or numbers.size == 0:
@@ -100,7 +101,7 @@ def _named(output: OutputComparison, kind: Kind) -> Mismatch:
 def _measured(output: OutputComparison, actual: Array, expected: Array) -> Mismatch:
     measured = output.measured
     assert measured is not None
-    if metrics.is_text(actual):
+    if is_text(actual):
         return Mismatch(output=output.name, elements=measured.elements, wrong=measured.mismatching, quantum=0.0)
     errors = metrics.errors_between(actual, expected)
     finite = np.where(np.isfinite(errors.absolute), errors.absolute, 0)

@@ -18,6 +18,7 @@ from biopsy import errors
 from biopsy.comparison import metrics, similarity
 from biopsy.comparison.metrics import Element, Floats
 from biopsy.comparison.noise_parts import Part, PartErrors, Rounding, wrong_part
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, RunnerResult, release
 
 Verdict: TypeAlias = Literal["rounding", "bug", "unknown"]
@@ -53,7 +54,7 @@ class NoiseComparison:
     is taken as no less than rounding the exact values to the output's type. It is that of the whole output, or of the
     ``part`` that is the worst (a slice, a class of magnitude). It is 0 where there is no error, inf where something is
     broken. ``reason`` says in a few words why it is a bug, or why nobody can tell; None where it is rounding.
-    ``aside`` counts elements that are not judged, since they turn over with a rounding of the inputs.
+    ``aside`` counts elements that are not judged, since they flip with a rounding of the inputs.
     """
 
     name: str
@@ -138,14 +139,14 @@ def judge_noise(
     name: str, iteration: int, suspect: Array, plain: Array, exact: Array, limit: float = DEFAULT_RATIO
 ) -> NoiseComparison:
     """Judge one output. Numbers of any type; strings and whole numbers err by 1 and by their difference."""
-    about = suspect.shape, "string" if metrics.is_text(suspect) else suspect.dtype.name
+    about = suspect.shape, "string" if is_text(suspect) else suspect.dtype.name
     if plain.shape != exact.shape:
         why = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
         return NoiseComparison(name, iteration, "unknown", why, 0.0, limit, None, None, *about)
     if suspect.shape != exact.shape:
         differ = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
         return NoiseComparison(name, iteration, "bug", differ, math.inf, limit, None, None, *about)
-    if any(metrics.is_text(side) for side in (suspect, plain, exact)):
+    if any(is_text(side) for side in (suspect, plain, exact)):
         suspect, plain, exact = _as_numbers(suspect, plain, exact)
     trusted = _trusted(plain, exact)
     if not trusted.any():

@@ -17,6 +17,7 @@ from biopsy.comparison import metrics
 from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.mismatch_size import common_quantum, quantum_of
 from biopsy.comparison.noise import NoiseComparison, compare_noise
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 WRONG_ALIKE = "both sides are wrong by more than that, in the same way: --compare-with noise shows it"
@@ -81,7 +82,7 @@ def _moved(actual: Feed, expected: Feed, exact: Feed) -> dict[str, Array]:
     for name in actual:
         sides = [one[name] for one in (actual, expected, exact) if name in one]
         comparable = len(sides) == 3 and len({side.shape for side in sides}) == 1
-        if not comparable or any(metrics.is_text(side) for side in sides):
+        if not comparable or any(is_text(side) for side in sides):
             found[name] = actual[name]
             continue
         left, right, true = (metrics.numeric(side) for side in sides)
@@ -118,7 +119,7 @@ class _Turning:
 
     def __init__(self, actual: Array, expected: Array, exact: Array) -> None:
         shapes = {actual.shape, expected.shape, exact.shape}
-        self.comparable = len(shapes) == 1 and not any(map(metrics.is_text, (actual, expected, exact)))
+        self.comparable = len(shapes) == 1 and not any(map(is_text, (actual, expected, exact)))
         if not self.comparable:
             return
         self._exact = exact

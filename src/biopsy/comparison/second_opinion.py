@@ -11,8 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.comparison.metrics import errors_between, is_text
+from biopsy.comparison.metrics import errors_between
 from biopsy.comparison.noise import NoiseComparison, judge_noise
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 
 ROUNDINGS = 1000.0
@@ -31,9 +32,9 @@ def is_doubtful(plain: RunnerResult, exact: RunnerResult) -> bool:
 
 
 def excused(output: NoiseComparison, sides: tuple[Array, Array, Array], moved: Sequence[Array]) -> NoiseComparison:
-    """Judge an output again (suspect, plain, exact), elements aside that turn over in a plain run on ``moved`` inputs.
+    """Judge an output again (suspect, plain, exact), elements aside that flip in a plain run on ``moved`` inputs.
 
-    What is discrete (an index, a quantized value, a comparison) turns over as a whole when a rounding does, and plain
+    What is discrete (an index, a quantized value, a comparison) flips as a whole when a rounding does, and plain
     float32 may happen to fall on the right side: then it says nothing about what rounding can do. An element is
     excused only if it errs by no more than it moves itself.
     """

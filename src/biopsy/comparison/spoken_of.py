@@ -23,10 +23,12 @@ def spoken_of(tolerances: Tolerances, stats: Stats, limits: Limits | None = None
     return found | {options[metric]: values for metric, values in limits.values.items()}
 
 
-def require_known_outputs(given: Mapping[str, Iterable[str]], known: Collection[str]) -> None:
-    """Raise DoesNotFit for the first name, by option, that is not known (see ``require_known``)."""
+def require_known_outputs(
+    given: Mapping[str, Iterable[str]], known: Collection[str], outputs: Collection[str] | None = None
+) -> None:
+    """Raise DoesNotFit for the first name, by option, that is not known, listing ``outputs``; see ``require_known``."""
     for option, names in given.items():
-        require_known(option, "output", names, known)
+        require_known(option, "output", names, known, outputs)
 
 
 def names_of(result: RunnerResult) -> set[str]:

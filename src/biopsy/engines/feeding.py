@@ -85,8 +85,8 @@ def require_inputs_of(wanted: Collection[str], feed: Feed, known: Collection[str
     strange = [name for name in feed if name not in known and item_of(name, wanted) is None]
     if missing and (strange or not feed):
         raise errors.CannotCompare(
-            f"the inputs given are of another model: they are {listed(list(feed))}, and the model takes "
-            f"{listed(wanted)}, of which {listed(missing)} is missing",
+            f"the inputs do not fit this model: given {listed(list(feed))}; required {listed(wanted)}; "
+            f"missing {listed(missing)}",
             next_steps=["biopsy inspect data FILE    and    biopsy inspect model MODEL    show both"],
         )
 

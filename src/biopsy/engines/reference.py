@@ -49,10 +49,10 @@ class Reference(Engine):
         proto = load.parse(model.data, model.path)
         index = index_bytes(model.data, model.folder)
         external.load_into(proto, model.folder)
-        _give_loops_a_condition(proto)
-        stack_outputs(proto)
         wide = self.options["float64"]
         try:
+            _give_loops_a_condition(proto)
+            stack_outputs(proto)
             evaluator = _evaluator_class(wide)(proto)
         except Exception as error:
             raise _failure(error, "load") from error
@@ -79,7 +79,7 @@ def _give_loops_a_condition(proto: onnx.ModelProto) -> None:
         while number < len(place.node):
             node = place.node[number]
             if node.op_type == "Loop" and not any(node.input[1:2]):
-                name = f"biopsy/always/{node.output[0]}"
+                name = f"biopsy/always/{next(filter(None, node.output), number)}"
                 place.node.insert(number, _true(name))
                 node = place.node[number := number + 1]
                 node.input.extend([""] * (2 - len(node.input)))

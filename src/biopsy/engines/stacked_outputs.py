@@ -49,8 +49,11 @@ def _stack_in(place: Place, version: int) -> None:
 
 
 def _stacked(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
-    """Change the body of one Loop, and give the nodes that must follow it."""
-    (body,) = walk.bodies(node)
+    """Change the body of one Loop, and give the nodes that must follow it; one without a body is left alone."""
+    bodies = list(walk.bodies(node))
+    if len(bodies) != 1:
+        return []
+    (body,) = bodies
     carried = max(len(node.input) - 2, 0)
     following = []
     for place in range(carried, len(body.output) - 1):

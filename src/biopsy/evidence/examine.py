@@ -23,13 +23,10 @@ from biopsy.evidence.rounding import Rounding
 from biopsy.evidence.truth import Truth
 from biopsy.evidence.whole import Whole
 from biopsy.model.index import ModelIndex, Node
+from biopsy.model.random_operators import RANDOM
 from biopsy.model.tensor_type import TensorType
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.tensors.results import Feed
-
-_RANDOM = frozenset(
-    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
-)
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,16 @@ class Question:
     nodes: re.Pattern[str] | None = None
     suspect_can: Capabilities = field(default_factory=Capabilities)
     timeout: float | None = None
+
+
+def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list[Node]:
+    """The nodes that can be measured, all but constants, of which the name, the operator or an output matches."""
+
+    def words(node: Node) -> list[str]:
+        return [node.label, node.name, node.op_type, *(index.names[tensor] for tensor in node.writes)]
+
+    layers = [node for node in index.nodes if not is_constant(index, node.number)]
+    return [node for node in layers if pattern is None or any(map(pattern.search, words(node)))]
 
 
 class Examination:
@@ -100,7 +107,7 @@ class Examination:
         self._whole.run_unmarked()
         self._remarks += [f"{question.suspect}: {remark}" for remark in suspect.remarks]
         self._alones = Alones(pieces, suspect, truth, self._listener)
-        measured = [node.number for node in self._chosen if node.op_type not in _RANDOM]
+        measured = [node.number for node in self._chosen if node.op_type not in RANDOM]
         self._alones.run(measured, question.limit, flaky=self._is_flaky)
         self._alones.weigh(rounding)
         self._run_marked(self._whole, recorded)
@@ -110,7 +117,7 @@ class Examination:
     @property
     def _is_flaky(self) -> bool:
         """Whether the suspect wavers, and not only because the model is random."""
-        is_random = any(node.op_type in _RANDOM for node in self._index.nodes)
+        is_random = any(node.op_type in RANDOM for node in self._index.nodes)
         wavers = self._whole is not None and self._whole.wavers and not is_random
         return wavers or (self._alones is not None and self._alones.wavers)
 
@@ -118,7 +125,7 @@ class Examination:
         """Look for groups; everywhere, if all layers are measured."""
         assert self._alones is not None
         alone = frozenset(node.number for node in self._chosen if self._layer(node).is_suspect)
-        random = frozenset(node.number for node in self._index.nodes if node.op_type in _RANDOM)
+        random = frozenset(node.number for node in self._index.nodes if node.op_type in RANDOM)
         self._explanation = Explanation(self._index, groups, whole, alone, random)
         if self._question.nodes is None:
             self._explanation.run(self._question.limit)
@@ -155,14 +162,7 @@ class Examination:
     @property
     def _chosen(self) -> list[Node]:
         """The nodes to measure."""
-        layers = [node for node in self._index.nodes if not is_constant(self._index, node.number)]
-        pattern = self._question.nodes
-        if pattern is None:
-            return layers
-        return [node for node in layers if any(map(pattern.search, self._words(node)))]
-
-    def _words(self, node: Node) -> list[str]:
-        return [node.label, node.name, node.op_type, *(self._index.names[tensor] for tensor in node.writes)]
+        return layers_of(self._index, self._question.nodes)
 
     # What is known
 
@@ -201,7 +201,7 @@ class Examination:
         )
 
     def _note(self, node: Node) -> str:
-        if node.op_type in _RANDOM:
+        if node.op_type in RANDOM:
             return "it is random: not judged"
         return self._alones.impossible.get(node.number, "") if self._alones is not None else ""
 

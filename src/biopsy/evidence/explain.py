@@ -68,9 +68,9 @@ class Explanation:
         noise = rounded[most]
         return [
             *self._told,
-            f"{len(most)} layers together are out of tolerance by rounding that adds up or is amplified, which is no "
-            f"layer's fault and none of fusion: their error is {noise.ratio:.2g} times that of plain float32 on "
-            f"the same values, and up to {noise.limit:g} times is rounding",
+            f"{len(most)} layers together are out of tolerance by accumulated or amplified rounding; neither a layer "
+            f"nor fusion is at fault: their error is {noise.ratio:.2g} times that of plain float32 on the same values, "
+            f"and up to {noise.limit:g} times is rounding",
         ]
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from biopsy import errors, events
-from biopsy.checks.message import normalised
+from biopsy.checks.message import message_of
 from biopsy.comparison.noise import NoiseComparison
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
@@ -40,13 +40,14 @@ class Wrong:
         """Whether two pieces are wrong in the same way: both give wrong values, or fail with the same words."""
         if self.failure is None or other.failure is None:
             return self.failure is other.failure
-        return _identity(self.failure) == _identity(other.failure)
+        return _same_failure(self.failure, other.failure)
 
 
-def _identity(failure: Failure) -> tuple[str, str, str]:
-    """What makes two failures the same one; of a signal, what the dying process printed does not matter."""
-    words = "" if failure.kind.startswith("SIG") else normalised(failure.message)
-    return failure.stage, failure.kind, words
+def _same_failure(one: Failure, other: Failure) -> bool:
+    """Whether two failures are the same one; of a signal, what the dying process printed does not matter."""
+    if (one.stage, one.kind) != (other.stage, other.kind):
+        return False
+    return one.kind.startswith("SIG") or message_of(one.message).means(message_of(other.message))
 
 
 class Groups:

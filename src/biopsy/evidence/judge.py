@@ -13,6 +13,7 @@ from biopsy.comparison.compare import OutputComparison, compare_output
 from biopsy.comparison.metrics import Element
 from biopsy.comparison.tolerance import Limits, Stats, Tolerance, Tolerances, asked_of
 from biopsy.evidence.layers import TensorError
+from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, release
 
 
@@ -84,7 +85,7 @@ def odd(values: Sequence[Array]) -> Odd | None:
     """The NaN and infinities of a tensor, one value per sample; None if there are none."""
     nan = inf = 0
     for value in values:
-        if metrics.is_text(value):
+        if is_text(value):
             continue
         numbers = metrics.numeric(value)
         if numbers.dtype.kind not in "fc" or np.isfinite(numbers).all():

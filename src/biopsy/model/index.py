@@ -133,11 +133,6 @@ class ModelIndex:
         return found
 
     @cached_property
-    def captured(self) -> frozenset[int]:
-        """Tensors that a body of some node reads from outside."""
-        return frozenset(self.captors)
-
-    @cached_property
     def sparse_weights(self) -> frozenset[int]:
         """Initializers that are sparse tensors."""
         return frozenset(tensor for tensor, weight in self.weights.items() if weight.sparse)

@@ -36,18 +36,19 @@ def may_lack_names() -> bool:
     return _inside.get() or bool(os.environ.get(_IN_A_CHECK))
 
 
-def require_known(option: str, what: str, given: Iterable[str], known: Collection[str]) -> None:
+def require_known(
+    option: str, what: str, given: Iterable[str], known: Collection[str], shown: Collection[str] | None = None
+) -> None:
     """Raise DoesNotFit if ``option`` speaks of ``what`` ("output", "input") by a name that is not ``known``.
 
     "" stands for all. An item of a sequence, such as ``boxes[0]``, is known by the length of it, ``boxes[#]``. Does
-    nothing where names may be lacking.
+    nothing where names may be lacking. ``shown``: the names that the error lists, if not all that are known.
     """
     unknown = [name for name in given if name and name not in known and f"{name.rpartition('[')[0]}[#]" not in known]
     if not unknown or may_lack_names():
         return
-    raise errors.DoesNotFit(
-        f"{option}: there is no {what} {unknown[0]!r}", next_steps=[*nearest(unknown[0], known), _all_of(what, known)]
-    )
+    steps = [*nearest(unknown[0], known), _all_of(what, known if shown is None else shown)]
+    raise errors.DoesNotFit(f"{option}: there is no {what} {unknown[0]!r}", next_steps=steps)
 
 
 def nearest(name: str, known: Collection[str]) -> list[str]:

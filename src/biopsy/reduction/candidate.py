@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -30,6 +30,11 @@ class Candidate:
     def size(self) -> int:
         """Nodes left: what a reduction makes small."""
         return len(self.nodes)
+
+    def without(self, gone: Iterable[int]) -> Candidate:
+        """The candidate without some nodes: what they computed is cut."""
+        left_out = frozenset(gone)
+        return replace(self, nodes=tuple(node for node in self.nodes if node not in left_out))
 
 
 @dataclass(frozen=True)

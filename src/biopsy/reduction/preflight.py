@@ -157,8 +157,8 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
         next_steps=[
             *([telling_apart(driver.reference, found)] if ends else []),
             "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
-            "does it die before it compares, or of names of inputs that only the original has? Let it ask the model for"
-            " them (session.get_inputs()); --fail-regex or --fail-code name the failure that you are after",
+            "does the script fail before it compares, for instance because it hard-codes input names? Read them from"
+            " session.get_inputs(); --fail-regex or --fail-code name the failure that you are after",
             "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
             "--allow-vacuous-check    goes on all the same",
         ],

@@ -14,9 +14,9 @@ from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM
 from biopsy.model.weight import raw_tensor
 from biopsy.model.wire import fields, string_field
 from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.closure import Closure
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.reduction.recording import Recording
+from biopsy.reduction.rings import Rings, uncuttable_sources
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.tensors.results import Array
 
@@ -137,22 +137,24 @@ class Problem:
         return self._normalised(kept, candidate) if kept else None
 
     def _completed(self, candidate: Candidate) -> Candidate:
-        """The candidate with the nodes that it cannot do without taken in."""
+        """The candidate with the nodes that it cannot do without taken in.
+
+        Readers of untold ends are taken in ring after ring. Only the first ring is normalised by itself: it may leave
+        bypasses and forms that nobody uses any more.
+        """
+        is_first_ring = True
         while True:
-            kept = self._grown(candidate)
+            subset = self.subset(candidate)
+            kept = set(candidate.nodes)
+            kept |= uncuttable_sources(self.index, candidate.nodes, kept, subset.reads_of, self._can_cut)
+            kept |= self._bypassed_for_bodies(kept, candidate)
+            if len(kept) == candidate.size and not self._keep_outputs:
+                rings = Rings(self.index, subset, candidate.bypassed, self._can_cut, self._types.is_told)
+                kept |= rings.first if is_first_ring else rings.all()
+                is_first_ring = False
             if len(kept) == candidate.size:
                 return candidate
             candidate = self._normalised(kept, candidate)
-
-    def _grown(self, candidate: Candidate) -> set[int]:
-        """The nodes with those that they need, while the readers of bypassed nodes stay rewired as they are."""
-        closure = Closure(self.index, self.subset(candidate).rewired, self._can_cut, self._types.is_told)
-        closure.take_in(candidate.nodes)
-        closure.take_in(self._bypassed_for_bodies(closure.kept, candidate) - closure.kept)
-        is_settled = len(closure.kept) == candidate.size or not candidate.bypassed
-        if is_settled and not self._keep_outputs:
-            closure.take_in_readers()
-        return closure.kept
 
     def _bypassed_for_bodies(self, kept: set[int], candidate: Candidate) -> set[int]:
         """Nodes that cannot stay bypassed, since a node that was taken in again reads them from within a body."""

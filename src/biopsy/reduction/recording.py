@@ -14,6 +14,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.model import value_info
 from biopsy.model.calls import unbounded
+from biopsy.model.domains import PUBLIC_DOMAINS
 from biopsy.model.index import ModelIndex
 from biopsy.model.node import FunctionKey
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
@@ -25,7 +26,6 @@ from biopsy.tensors.results import Array, Feed, same_values
 ENGINES = ("onnxrt:optimization=none", "reference")
 """Who records, in order: an engine whose optimizer is off, since that may be what is broken; then onnx's evaluator."""
 
-_KNOWN_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"})
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
 
@@ -162,7 +162,7 @@ class Recording:
         return {
             node.number
             for node in self._index.nodes
-            if node.domain not in own | _KNOWN_DOMAINS or not endless.isdisjoint(node.calls)
+            if node.domain not in own | PUBLIC_DOMAINS or not endless.isdisjoint(node.calls)
         }
 
     def _endless_functions(self) -> set[FunctionKey]:

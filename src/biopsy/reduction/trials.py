@@ -356,7 +356,7 @@ class Trials:
         if said.rounding is not None and said.rounding.verdict == "unknown" and not self._told_unjudged:
             self._told_unjudged = True
             self.listener(
-                events.Remark(f"rounding   not told by float64, so the size of errors decides: {said.rounding.reason}")
+                events.Remark(f"rounding   float64 could not judge; error sizes decide: {said.rounding.reason}")
             )
         if reason is None:
             return judged

@@ -14,7 +14,7 @@ from biopsy.tensors.results import Array, Feed
 def roundings_off(feeds: Sequence[Feed], roundings: int = 1, seed: int = 0) -> list[Feed]:
     """The same feeds, every number of a floating type multiplied by 1 plus or minus so many steps of its type.
 
-    What such a change turns over, as the index of the greatest of two nearly equal numbers, a rounding may turn over.
+    What such a change flips, as the index of the greatest of two nearly equal numbers, a rounding may flip.
     Another ``seed`` gives other signs.
 
     Whole numbers move away from 0, or stay: they may be indices, and a Cast cuts off what they are too great by.

@@ -213,8 +213,10 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, capsys) -
     [
         (["--suspect", "nobody"], 4, "there is no engine 'nobody'"),
         (["--suspect", "onnxrt:nonsense=1"], 2, "nonsense"),
-        (["--suspect", "onnxrt", "--nodes", "["], 2, "no regular expression"),
-        (["--suspect", "onnxrt", "--memory-limit", "much"], 2, "no size"),
+        (["--suspect", "onnxrt", "--nodes", "["], 2, "--nodes [: not a valid regular expression"),
+        (["--suspect", "onnxrt", "--nodes", "nothing"], 2, "--nodes nothing: no layer has a name"),
+        (["--suspect", "onnxrt", "--top", "0"], 2, "--top 0: must be a whole number from 1 to 1000000"),
+        (["--suspect", "onnxrt", "--memory-limit", "much"], 2, "--memory-limit much: not a valid size"),
         (["--suspect", "onnxrt", "--atol", "x"], 2, "--atol"),
         (["--suspect", "onnxrt", "--report", "m.onnx"], 2, "given twice"),
         (["--suspect", "onnxrt", "--report", "no/l.json"], 2, "no folder no"),

@@ -67,15 +67,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=V1,V2,...",
-        help="a setting of the engine, or with env.NAME a variable of the environment, and its values; as often as "
-        "wanted: all combinations are built, equally often",
+        help="a setting of the engine, or with env.NAME a variable of the environment, and its values; "
+        "repeatable: all combinations are built, equally often",
     )
     group.add_argument(
         "--seed",
         type=option_groups.count,
         metavar="N",
-        help="the order is drawn by lot from this seed, in blocks that have all combinations equally often, so that no "
-        "setting is blamed for what comes and goes with a period (default: another one each time, which is shown)",
+        help="seed of the random build order; each block contains every combination equally often, so a periodic "
+        "disturbance is not blamed on a setting (default: random, shown)",
     )
     group = parser.add_argument_group("files of each build")
     group.add_argument(
@@ -157,7 +157,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             close()
             if not args.no_remove_intermediate:
                 remove(plan.artifact)
-    _say_result(console, args, plan, tally, time.monotonic() - started)
+    _say_result(console, plan, tally, time.monotonic() - started)
     if interrupted:
         raise errors.Interrupted("the build that was going on is not counted")
     return 0
@@ -342,7 +342,7 @@ def _outcomes(tally: Tally) -> str:
     return " · ".join([f"{good} good", f"{bad} bad", *others])
 
 
-def _say_result(console: Console, args: argparse.Namespace, plan: Plan, tally: Tally, seconds: float) -> None:
+def _say_result(console: Console, plan: Plan, tally: Tally, seconds: float) -> None:
     from biopsy.cli.inspect.diff_tactics import verdict_lines
     from biopsy.tactics.difference import difference
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import re
 import signal
 import sys
 import time
@@ -70,8 +69,8 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
         "--match",
         choices=("any", "status", "auto", "message", "exact"),
         default="auto",
-        help=f"{match} (default: auto, what the check reports of itself, else the Python exception that it dies of, "
-        "else its status)",
+        help=f"{match} (default: auto: the check's own report, else the uncaught Python exception, else the exit "
+        "status)",
     )
 
 
@@ -186,13 +185,8 @@ def rules_of(args: argparse.Namespace) -> Rules:
     """The rules that the options of ``add_rules`` say. Raises UsageError for what is no regular expression."""
     from biopsy.checks.judge import Rules
 
-    patterns = []
-    for text in args.fail_regex or ():
-        try:
-            patterns.append(re.compile(text))
-        except re.error as error:
-            raise errors.UsageError(f"--fail-regex {text}: no regular expression: {error}") from error
-    return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), tuple(patterns), args.match)
+    patterns = tuple(options.regex("--fail-regex", text) for text in args.fail_regex or ())
+    return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), patterns, args.match)
 
 
 def jobs_of(args: argparse.Namespace, console: Console) -> int:

@@ -180,7 +180,7 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
         verified = "" if switch.verified else "   (not confirmed by fresh processes)"
         console.say(f"It {'also ' if number else ''}goes away {switch.text}.{verified}")
     if not found.complete:
-        console.say("There may be more of the same length: the search for others was ended.")
+        console.say("More sets of this size may exist; the search stopped at its limit.")
     best = found.switches[0]
     environment = "".join(f"{name}={shlex.quote(value)} " for name, value in best.change.environment.items())
     console.note(count(found.checks, "check") + (f"; report: {args.output}" if args.output else ""))

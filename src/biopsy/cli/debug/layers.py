@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from biopsy.evidence.examine import Question
     from biopsy.evidence.layers import Findings
     from biopsy.evidence.report import Engines
+    from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
 
@@ -54,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"the engine that is believed; best one that does not optimize (default: {DEFAULT_REFERENCE})",
     )
     group.add_argument(
-        "--run-timeout", type=options.duration, metavar="TIME", help="end a run that takes longer, as 90s"
+        "--run-timeout", type=options.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
     group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
@@ -152,26 +153,34 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
         )
     index = index_file(args.model, args.external_data_dir)
     asked = *tolerances_of(args), limits_of(args)
-    require_known_outputs(spoken_of(*asked), index.ids)
+    require_known_outputs(spoken_of(*asked), index.ids, [index.names[tensor] for tensor in index.producer])
     return Question(
         index,
         ModelInput(b"", index.folder, args.model),
         args.reference_engine,
         args.suspect,
         lambda wanted: _feeds(wanted, args, console),
-        args.memory_limit if isinstance(args.memory_limit, int) else options.byte_size(args.memory_limit),
+        args.memory_limit,
         Judge(*asked),
-        _pattern(args.nodes),
+        _pattern(args.nodes, index),
         suspect.capabilities,
         args.run_timeout,
     )
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text)
-    except re.error as error:
-        raise errors.UsageError(f"--nodes {text}: no regular expression: {error}") from error
+def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
+    """What --nodes asks for. Raises UsageError if that is no layer."""
+    from biopsy.evidence.examine import layers_of
+
+    if text is None:
+        return None
+    pattern = options.regex("--nodes", text)
+    if not layers_of(index, pattern):
+        raise errors.UsageError(
+            f"--nodes {text}: no layer has a name, operator or output that matches",
+            next_steps=["biopsy inspect model MODEL --show layers    shows them"],
+        )
+    return pattern
 
 
 def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:

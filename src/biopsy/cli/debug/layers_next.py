@@ -27,7 +27,7 @@ _MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
 
 
 def next_lines(found: Findings, args: argparse.Namespace) -> list[list[str]]:
-    """The words of each line, in the order in which to type them. None if there is no suspect."""
+    """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not found.suspects:
         return []
     making = list(_given(args, _MAKING))

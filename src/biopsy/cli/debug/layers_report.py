@@ -147,7 +147,7 @@ def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
     if layer.times_rounding is not None and layer.times_rounding <= DEFAULT_RATIO:
-        more += f" · no more than rounding: {_number(layer.times_rounding)} times what plain float32 errs by"
+        more += f" · no more than rounding: {_number(layer.times_rounding)} times the error of plain float32"
     if one.failure is not None:
         return printable(layer.label), "fails", "-", whole, f"{printable(one.failure.text)}{more}"
     assert one.error is not None
@@ -200,10 +200,8 @@ def _say_group(console: Console, group: Group) -> None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
     if group.times_rounding is not None:
         narrower = explained_by(group.times_rounding)
-        times = f"{_number(group.times_rounding)} times what plain float32 errs by here"
-        console.say(
-            f"{'':<{COLUMN}} it is no rounding: {times}" + (f", as rounding to {narrower} may" if narrower else "")
-        )
+        times = f"{_number(group.times_rounding)} times the error of plain float32"
+        console.say(f"{'':<{COLUMN}} not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
         console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
     if group.hides:

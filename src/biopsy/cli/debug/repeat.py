@@ -77,12 +77,12 @@ def _until(text: str) -> int | str:
         return text
     with contextlib.suppress(argparse.ArgumentTypeError):
         return _above_0(text)
-    raise argparse.ArgumentTypeError(f"'{text}' is neither a number above 0 nor good or bad")
+    raise argparse.ArgumentTypeError("must be a whole number, 1 or more, or good or bad")
 
 
 def _above_0(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is no number above 0")
+        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
     return int(text)
 
 

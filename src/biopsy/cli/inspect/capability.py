@@ -40,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--timeout",
+        type=options.duration,
         default="10m",
         metavar="TIME",
         help="a build that takes longer counts as refused: 90s, 10m, 1h (default: 10m)",
@@ -64,7 +65,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     parts = Parts(index)
     with (
         tempfile.TemporaryDirectory(prefix="biopsy-capability-") as scratch,
-        Worker(spec.text, Path(scratch), options.duration(args.timeout)) as worker,
+        Worker(spec.text, Path(scratch), args.timeout) as worker,
     ):
         version = worker.version()
         found = survey(index, worker, parts)

@@ -89,7 +89,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Iterator[str]:
     from biopsy.comparison.describe import statistics_text
-    from biopsy.comparison.metrics import is_text, statistics
+    from biopsy.comparison.metrics import statistics
+    from biopsy.tensors.dtypes import is_text
     from biopsy.tensors.results import release
 
     for name, array in tensors.items():

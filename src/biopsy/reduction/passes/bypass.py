@@ -41,6 +41,5 @@ def bypass(problem: Problem, target: Candidate) -> Search:
 
 
 def _bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:
-    gone = {node for node, _ in ways}
-    nodes = tuple(node for node in target.nodes if node not in gone)
-    return replace(target, nodes=nodes, bypassed=tuple(sorted((*target.bypassed, *ways))))
+    rest = target.without(node for node, _ in ways)
+    return replace(rest, bypassed=tuple(sorted((*target.bypassed, *ways))))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.problem import Problem
@@ -34,7 +35,7 @@ def forms(problem: Problem, target: Candidate) -> Search:
         kept = set(target.nodes)
         waiting = [node for node in waiting[: -len(gone)] if node in kept]
     if target == start:
-        for proposal in _all_fed(problem, target)[: max(0, target.size - tried)]:
+        for proposal in islice(_all_fed(problem, target), max(0, target.size - tried)):
             if (yield [proposal]) is not None:
                 return
 
@@ -42,7 +43,7 @@ def forms(problem: Problem, target: Candidate) -> Search:
 def _without(problem: Problem, target: Candidate, gone: Sequence[int]) -> list[Proposal]:
     """A candidate without some nodes, once with what they computed fed and once with it frozen."""
     index = problem.index
-    rest = _rest(target, gone)
+    rest = target.without(gone)
     written = [tensor for node in gone for tensor in index.node_writes[node]]
     name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
     return [
@@ -58,19 +59,13 @@ def _news(problem: Problem, target: Candidate, proposals: Sequence[Proposal]) ->
     return len(closed - usual)
 
 
-def _all_fed(problem: Problem, target: Candidate) -> list[Proposal]:
+def _all_fed(problem: Problem, target: Candidate) -> Iterator[Proposal]:
     """A candidate without each single node, every cut fed, where one that the target has is frozen."""
     cuts = problem.subset(target).cuts
     if all(problem.frozen(tensor, turned=tensor in target.turned) is None for tensor in cuts):
-        return []
-    found = []
+        return
     for node in reversed(problem.order(target)):
-        rest = _rest(target, [node])
+        rest = target.without([node])
         fed = problem.as_fed(rest, [*cuts, *problem.index.node_writes[node]])
         if problem.closed(fed) not in (None, problem.closed(rest)):
-            found.append(Proposal(fed, f"without {problem.index.nodes[node].label}, every cut fed"))
-    return found
-
-
-def _rest(target: Candidate, gone: Sequence[int]) -> Candidate:
-    return replace(target, nodes=tuple(node for node in target.nodes if node not in gone))
+            yield Proposal(fed, f"without {problem.index.nodes[node].label}, every cut fed")

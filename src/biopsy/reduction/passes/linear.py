@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from biopsy.reduction.candidate import Candidate, Proposal, Search
 from biopsy.reduction.problem import Problem
 
@@ -13,11 +11,12 @@ def linear(problem: Problem, target: Candidate) -> Search:
 
     One that comes back, since nobody can tell the type of what would stand at the border, goes with the next ones.
     """
-    waiting: list[int] = []
+    waiting: set[int] = set()
+    left = set(target.nodes)
     for node in reversed(problem.order(target)):
-        if node in target.nodes:
-            waiting.append(node)
-            kept = replace(target, nodes=tuple(other for other in target.nodes if other not in waiting))
-            answer = yield [Proposal(kept, f"without {problem.index.nodes[node].label}")]
+        if node in left:
+            waiting.add(node)
+            answer = yield [Proposal(target.without(waiting), f"without {problem.index.nodes[node].label}")]
             if answer != target:
-                target, waiting = answer or target, []
+                target, waiting = answer or target, set()
+                left = set(target.nodes)

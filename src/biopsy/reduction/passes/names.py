@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import walk
+from biopsy.model.domains import PUBLIC_DOMAINS
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
 from biopsy.reduction.passes.fewest import fewest
 from biopsy.reduction.passes.traces import KINDS, traces
-from biopsy.reduction.passes.vocabulary import PUBLIC_DOMAINS
 from biopsy.reduction.passes.weights import tables, values_left, weights_left
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model import walk
+from biopsy.model.domains import PUBLIC_DOMAINS
 from biopsy.model.tensor_type import FLOATS, STRING
 from biopsy.reduction.passes.fillings import SCALARS, are_filled, are_neutral, is_filled
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
-from biopsy.reduction.passes.vocabulary import CHOICES, PUBLIC_DOMAINS, QUANTIZATION_KEYS
+from biopsy.reduction.passes.vocabulary import CHOICES, QUANTIZATION_KEYS
 from biopsy.reduction.passes.weights import UNNAMED
 
 if TYPE_CHECKING:

@@ -47,8 +47,3 @@ NOT_VALUES = frozenset({*CHOICES, "equation", "locale", "xs", "y", "zs"})
 
 QUANTIZATION_KEYS = frozenset({"SCALE_TENSOR", "ZERO_POINT_TENSOR"})
 """What quantization annotations tell of a tensor, as onnx.proto3 lists them."""
-
-PUBLIC_DOMAINS = frozenset(
-    {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"}
-)
-"""Domains of operator sets that are in nobody's possession."""
