@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
+from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.tensors.files import read_feeds
 from support.models import BOOL, INT64, info, model, save, weight
@@ -92,3 +93,58 @@ def test_an_infinity_that_one_engine_makes_finite_ends_at_one_node(here: Path) -
     check = [*RUN, "--openvino", "--load-inputs", "in.npz"]
     assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--check", *check]) == 0
     assert len(onnx.load("r.onnx").graph.node) == 1
+
+
+def _begun(here: Path, *options: str) -> list[str]:
+    """Begin a reduction whose cuts are fed with recorded values, and stop it soon; the words that go on with it."""
+    save(counting(), here / "m.onnx")
+    words = ["debug", "reduce", "m.onnx", "-o", "r.onnx"]
+    check = ["--check", *RUN, "--load-inputs", "in.npz"]
+    assert main([*words, *options, *check]) == 5
+    assert (here / "r.onnx.journal").exists()
+    return [*words, *check]
+
+
+def _refused(*_: object) -> bool:
+    raise errors.DataError("no room for values")
+
+
+@pytest.mark.parametrize("recorded_first", [True, False])
+def test_answers_about_other_inputs_are_not_gone_on_with(
+    recorded_first: bool, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether values could be recorded decides what candidates were fed: recorded values, or random ones."""
+    with monkeypatch.context() as patch:
+        if not recorded_first:
+            patch.setattr("biopsy.reduction.feeding.write_all", _refused)
+        words = _begun(here, "--max-checks", "4")
+    if recorded_first:
+        monkeypatch.setattr("biopsy.reduction.feeding.write_all", _refused)
+    capsys.readouterr()
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    then, now = ("recorded", "random") if recorded_first else ("random", "recorded")
+    assert f"fed with {then} values, and now they would be fed with {now} ones" in told
+    assert "--fresh" in told
+    assert (here / "r.onnx.journal").exists()
+
+
+@pytest.mark.parametrize("inputs_fail", [False, True])
+def test_an_interrupted_reduction_tells_of_the_inputs_of_its_result(
+    inputs_fail: bool, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / ".r.onnx.inputs.safetensors.4194300.part").touch()  # of a process that was killed
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("biopsy.reduction.reduce._refine", interrupted)
+    if inputs_fail:
+        monkeypatch.setattr("biopsy.reduction.feeding.write_inputs", _refused)
+    _begun(here)
+    told = capsys.readouterr().err
+    assert "kept  r.onnx, which fails in the same way with " in told
+    assert ("could not be written: no room for values" in told) is inputs_fail
+    assert ("with the inputs r.onnx.inputs.safetensors" in told) is not inputs_fail
+    assert (here / "r.onnx.inputs.safetensors").exists() is not inputs_fail
+    assert not list(here.glob(".r.onnx.inputs.*.part"))

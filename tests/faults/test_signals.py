@@ -60,7 +60,7 @@ def test_asked_to_end_again_and_again_the_best_so_far_is_written_once_and_whole(
         time.sleep(0.03)
     told = end(process)
     assert "r.onnx, which fails in the same way" in told
-    assert "goes on from there" in told
+    assert "\n  resume  biopsy debug reduce m.onnx " in told
     assert {"n0", "n2"} <= set(place.nodes()) < {f"n{number}" for number in range(12)}
     goes_on(place)
 

@@ -138,7 +138,7 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
     finished = interrupted = False
     try:
         found = _reduce(driver, schedule, job)
-        finished = found.stopped is None
+        finished, interrupted = found.stopped is None, found.stopped is not None
         return found
     except errors.Interrupted as stop:
         interrupted = True
