@@ -125,7 +125,7 @@ def _info(name: str, kind: onnx.TypeProto | None, value: object) -> onnx.ValueIn
         return onnx.ValueInfoProto(name=name, type=kind)
     assert isinstance(value, np.ndarray)
     elem = helper.np_dtype_to_tensor_dtype(value.dtype)
-    return helper.make_tensor_value_info(name, elem, [f"{name}_{axis}" for axis in range(value.ndim)])
+    return helper.make_tensor_value_info(name, elem, list(value.shape))
 
 
 def _without(
@@ -201,8 +201,8 @@ def breaches(
         found.append(Breach("valid", f"the checker refuses the result (full_check={full})"))
         return found
     values = values_of(original, feeds)
-    found += _lost_declarations(original, result)
-    if values_kept:
+    if values_kept:  # else a body may have been hoisted, and shapes behind it may be others
+        found += _lost_declarations(original, result)
         found += _other_values(result, values)
     for smaller in smaller_by_one(result, values, bypass=not values_kept):
         if is_valid(smaller, full=full) and fails(smaller):

@@ -48,12 +48,26 @@ def element_count(kind: onnx.TypeProto) -> int | None:
 
 
 def unrefuted(current: onnx.ModelProto, changes: Iterable[Change]) -> Iterator[Change]:
-    """The changes that shape inference does not refute; all of them if it refutes the model as it is."""
-    strict = None
+    """The changes that shape inference does not refute, and whose ends have ranks; all, where the model is so itself.
+
+    The checker of onnx wants a rank of every input and output.
+    """
+    strict = ranked = None
     for change in changes:
         strict = is_consistent(current) if strict is None else strict
-        if not strict or is_consistent(change.model):
+        ranked = has_ranks(current) if ranked is None else ranked
+        if (not strict or is_consistent(change.model)) and (not ranked or has_ranks(change.model)):
             yield change
+
+
+def has_ranks(model: onnx.ModelProto) -> bool:
+    """Whether every input and output that is a tensor has a type and a rank."""
+    kinds = [info.type for info in (*model.graph.input, *model.graph.output)]
+    return all(kind.WhichOneof("value") not in {None, "tensor_type"} or _is_ranked(kind.tensor_type) for kind in kinds)
+
+
+def _is_ranked(kind: onnx.TypeProto.Tensor) -> bool:
+    return kind.elem_type != 0 and kind.HasField("shape")
 
 
 def tell_types_anew(model: onnx.ModelProto) -> None:
