@@ -29,10 +29,10 @@ SUSPECTS = ("onnxrt", "openvino")
 MEASURED_WITH = {"onnx": "1.23.2", "onnxruntime": "1.31.1", "openvino": "2026.4.1"}
 
 EXPECTED: Mapping[str, Mapping[str, int]] = {
-    "onnxrt:optimization=none": {"passed": 1427, "wrong": 22, "refused": 409},
-    "onnxrt": {"passed": 1427, "wrong": 22, "refused": 409},
-    "openvino": {"passed": 1421, "wrong": 117, "refused": 320},
-    "reference": {"passed": 1837, "wrong": 6, "refused": 12, "cannot say": 3},
+    "onnxrt:optimization=none": {"passed": 1416, "wrong": 22, "refused": 409, "cannot say": 11},
+    "onnxrt": {"passed": 1416, "wrong": 22, "refused": 409, "cannot say": 11},
+    "openvino": {"passed": 1412, "wrong": 117, "refused": 320, "cannot say": 9},
+    "reference": {"passed": 1826, "wrong": 6, "refused": 12, "cannot say": 14},
     "noise onnxrt": {"passed": 1429, "wrong": 9, "refused": 409, "cannot say": 11},
 }
 """How the models end that have only tensors as inputs and outputs: by engine against the shipped outputs, and by
@@ -94,6 +94,8 @@ def agree(actual: Array, expected: Array, rtol: float, atol: float) -> bool:
         return False
     if expected.dtype.kind in "USO" or actual.dtype.kind in "USO":
         return actual.astype(np.str_).tolist() == expected.astype(np.str_).tolist()
+    if expected.dtype.kind in "iub":  # indices and identifiers: compared exactly, whatever the tolerances
+        atol = rtol = 0
     return bool(np.all(np.isclose(wide(actual), wide(expected), rtol=rtol, atol=atol, equal_nan=True)))
 
 
@@ -130,6 +132,8 @@ def test_an_engine_passes_if_and_only_if_it_gives_what_onnx_ships(
             given, how = outputs(folder, name, engine), kind(ran[name, engine])
             if given is None:
                 expected = how in {"refused", "cannot say"}
+            elif all(value.size == 0 for value in given.values()):
+                expected = how == "cannot say"
             else:
                 same = all(
                     agree(value, test.expected[output], test.rtol, test.atol)
