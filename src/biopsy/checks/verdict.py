@@ -29,9 +29,10 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
+from biopsy.model.known_names import VERDICT_VARIABLE
 from biopsy.model.plain_file import read_plain
 
-VARIABLE = "BIOPSY_VERDICT"
+VARIABLE = VERDICT_VARIABLE
 """Name of the environment variable that holds the path of the verdict file."""
 
 OUTCOMES = frozenset({"fails", "passes", "invalid", "infrastructure"})

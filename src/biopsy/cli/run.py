@@ -6,28 +6,25 @@ Every check of a reduction may be one such process: what is not needed is not im
 from __future__ import annotations
 
 import argparse
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli import option_groups, run_options, trt_options
+from biopsy.cli.run_findings import Findings, Ran, unique, what_passed
+from biopsy.cli.run_inputs import Feeder, require_same
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.run_recording import Recorder
     from biopsy.comparison.compare import Detail, NotFinite, RunComparison
-    from biopsy.comparison.mismatch import Mismatch, Rounding
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
-    from biopsy.engines.feeding import Feeds, Inputs
-    from biopsy.model.tensor_type import ValueType
-    from biopsy.tensors.results import Feed, RunnerResult
+    from biopsy.tensors.results import RunnerResult
 
 EXAMPLES = """\
 examples:
@@ -55,64 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     trt_options.add(parser)
 
 
-@dataclass(frozen=True)
-class Ran:
-    """What became of one engine: its outputs and remarks on them, or how it failed; neither if it was only built."""
-
-    engine: Engine
-    result: RunnerResult | None = None
-    failure: errors.EngineFailure | None = None
-    remarks: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Findings:
-    """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label.
-
-    ``mismatches`` and ``rounding`` are for whoever wants a verdict: of the first comparison that fails.
-    """
-
-    ran: Sequence[Ran]
-    compared: Sequence[RunComparison] = ()
-    noise: Sequence[NoiseReport] = ()
-    odd: Sequence[tuple[str, NotFinite]] = ()
-    mismatches: Sequence[Mismatch] = ()
-    rounding: Rounding | None = None
-    hint: str = ""
-
-    @property
-    def verdict(self) -> str:
-        """``fails``, ``passes``, or ``unknown`` where nobody can say."""
-        if self.reasons:
-            return "fails"
-        return "passes" if self.undecided is None else "unknown"
-
-    @property
-    def undecided(self) -> str | None:
-        """Why nobody can say whether an engine is wrong; None if all could be judged."""
-        if not self.noise:
-            return None
-        from biopsy.cli.run_noise import undecided
-
-        return undecided(self.noise)
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why the model fails, in a few words each; empty if it passes."""
-        found = [f"{one.engine.label} failed to {_stage(one)} the model" for one in self.ran if one.failure is not None]
-        if self.odd:
-            found.append(f"NaN or infinity in {_listed(odd.name for _, odd in self.odd)}")
-        for one in self.compared:
-            if not one.passed:
-                names = _listed([*one.missing, *(output.name for _, output in one.failures)])
-                found.append(f"{names} of {one.actual} differs from {one.expected}")
-        for judged in self.noise:
-            if judged.failures:
-                names = _listed(output.name for output in judged.failures)
-                found.append(f"{names} of {judged.suspect} is wrong by more than rounding")
-        return found
-
-
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
     from biopsy.checks import verdict
@@ -132,7 +71,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     golden = golden_values(args.load_outputs or ())
     model = model_of(args)
     inputs = inputs_of(args)
-    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: _require_same(feeds, golden, tolerances, stats))
+    feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}
     require_known_names(args, model, spoken)
@@ -220,67 +159,6 @@ def _recorder(
     if args.warm_up:
         console.warn("--warm-up is ignored: with --memory-limit nothing is timed")
     return Recorder(model, own_outputs(args), engines, args.memory_limit, save_to, tolerances_of(args)[0], console)
-
-
-class Feeder:
-    """The inputs of a run: settled once, by the first engine that builds, then the same for all.
-
-    ``vet`` raises if the golden values cannot be those of these inputs.
-    """
-
-    def __init__(
-        self, inputs: Inputs, save_to: Path | None, console: Console, vet: Callable[[Sequence[Feed]], None]
-    ) -> None:
-        self.inputs = inputs
-        self._save_to = save_to
-        self._console = console
-        self._vet = vet
-        self._settled: Sequence[Feed] | None = None
-
-    def feeds(self, wanted: Mapping[str, ValueType | None]) -> Sequence[Feed]:
-        """The feeds, checked and saved when they are first asked for."""
-        from biopsy.engines.feeding import feeds_for
-        from biopsy.engines.runner import checked_feed
-
-        if self._settled is None:
-            found = feeds_for(wanted, self.inputs)
-            self._tell(found)
-            self._settled = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
-            self._vet(self._settled)
-            if self._save_to is not None:
-                from biopsy.tensors.files import write_feeds
-
-                write_feeds(self._save_to, self._settled)
-        return self._settled
-
-    def roundings_off(self, count: int, seed: int = 0) -> Feeder:
-        """A feeder of the settled values, all of them some roundings off. Raises CannotCompare if none would differ."""
-        from biopsy.tensors.perturbed import differ, roundings_off
-
-        other = copy(self)
-        other._settled = roundings_off(self._settled or (), count, seed)
-        if not differ(self._settled or (), other._settled):
-            raise errors.CannotCompare("no input has a number that could be one rounding off")
-        return other
-
-    def _tell(self, found: Feeds) -> None:
-        if found.made_up:
-            names = ", ".join(map(repr, found.made_up))
-            self._console.warn(f"the inputs loaded have no {names}: random values are used for it")
-        for name, shape in found.guessed.items():
-            self._console.warn(
-                f"the model leaves the shape of input {name!r} open: {list(shape)} is used "
-                f"(--input-shapes {name}:[...] to choose)"
-            )
-
-
-def _require_same(feeds: Sequence[Feed], golden: Sequence[RunnerResult], tolerances: Tolerances, stats: Stats) -> None:
-    """Raise CannotCompare if golden values were made from other inputs than these."""
-    if golden:
-        from biopsy.comparison.compare import require_same_inputs
-
-        for expected in golden:
-            require_same_inputs(feeds, expected, tolerances, stats)
 
 
 def _told(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:
@@ -425,55 +303,19 @@ def _conclude(found: Findings, console: Console) -> int:
         verdict.report_error(failure, found.hint)
     elif found.odd:
         engine = found.odd[0][0]
-        names = _names(odd.name for label, odd in found.odd if label == engine)
+        names = unique(odd.name for label, odd in found.odd if label == engine)
         verdict.report_mismatch(engine, names, "not-finite", hint=found.hint)
     elif wrong is not None:
-        names = _names([*wrong.missing, *(output.name for _, output in wrong.failures)])
+        names = unique([*wrong.missing, *(output.name for _, output in wrong.failures)])
         sizes, rounding = found.mismatches, found.rounding
         verdict.report_mismatch(wrong.actual, names, mismatches=sizes, rounding=rounding, hint=found.hint)
     elif noisy is not None:
-        verdict.report_mismatch(noisy.suspect, _names(output.name for output in noisy.failures), "beyond-rounding")
+        verdict.report_mismatch(noisy.suspect, unique(output.name for output in noisy.failures), "beyond-rounding")
     elif found.undecided is not None:
         raise errors.CannotCompare(found.undecided)
     else:
         verdict.report_pass()
-        console.say(f"PASSED | {_what_passed(found)}")
+        console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
     return 1
-
-
-def _stage(one: Ran) -> str:
-    return one.failure.stage if one.failure is not None else ""
-
-
-def _what_passed(found: Findings) -> str:
-    parts = []
-    outputs = sum(len(iteration.outputs) for one in found.compared for iteration in one.iterations)
-    if outputs:
-        empty = sum(
-            math.prod(o.actual_shape) == 0 for one in found.compared for it in one.iterations for o in it.outputs
-        )
-        parts.append(f"{_outputs(outputs)} compared{f' ({empty} empty)' if empty else ''}, all within the tolerances")
-    if found.noise:
-        from biopsy.cli.run_noise import summary
-
-        parts.append(summary(found.noise))
-    ran = ", ".join(one.engine.label for one in found.ran)
-    if all(one.result is None for one in found.ran):
-        return f"{ran} built the model; nothing was run"
-    return "; ".join(parts) or f"{ran} ran; there was nothing to compare with"
-
-
-def _outputs(count: int) -> str:
-    return f"{count} output{'' if count == 1 else 's'}"
-
-
-def _names(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
-def _listed(names: Iterable[str], most: int = 5) -> str:
-    each = _names(names)
-    more = f" and {len(each) - most} more" if len(each) > most else ""
-    return ", ".join(repr(name) for name in each[:most]) + more

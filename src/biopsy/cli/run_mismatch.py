@@ -17,7 +17,8 @@ from biopsy.engines.registry import create
 from biopsy.tensors.results import RunnerResult, release
 
 if TYPE_CHECKING:
-    from biopsy.cli.run import Feeder, Findings
+    from biopsy.cli.run_findings import Findings
+    from biopsy.cli.run_inputs import Feeder
 
 Pair = tuple[RunnerResult, RunnerResult]
 """What an engine gave, and what was expected of it."""

@@ -13,6 +13,7 @@ from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, compare_noise
 from biopsy.comparison.second_opinion import closest, excused, is_doubtful
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
+from biopsy.model.weight_text import count
 from biopsy.tensors.results import RunnerResult
 
 PLAIN = ("onnxrt:optimization=none", "reference")
@@ -110,12 +111,8 @@ def summary(reports: Sequence[NoiseReport]) -> str:
     """How many outputs were judged, where none is wrong."""
     unjudged = sum(len(one.unjudged) for one in reports)
     judged = sum(len(one.outputs) for one in reports) - unjudged
-    told = f"{_counted(judged)} judged, no error is more than rounding"
-    return f"{told}; of {_counted(unjudged)} nobody can say" if unjudged else told
-
-
-def _counted(count: int) -> str:
-    return f"{count} output{'' if count == 1 else 's'}"
+    told = f"{count(judged, 'output')} judged, no error is more than rounding"
+    return f"{told}; of {count(unjudged, 'output')} nobody can say" if unjudged else told
 
 
 def _yardstick(run: Run, run_changed: RunChanged | None, warn: Callable[[str], None]) -> Yardstick:

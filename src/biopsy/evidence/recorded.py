@@ -14,6 +14,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
 from biopsy.evidence.judge import Judge, Odd, odd
 from biopsy.model.index import ModelIndex
+from biopsy.model.known_names import listed
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.model.tensor_type import STRING, TensorType
@@ -152,7 +153,9 @@ class Recorder:
             record(file, request, lambda batch: self._run(batch, inputs), told.finished, told.differs)
             file.finish({0: results_of(file, [*given, *names], 0, self._worker.engine, len(feeds))})
         if self._lost:
-            self._listener(events.Remark(f"{self._worker.engine} cannot give {_listed(self._lost)}: not recorded"))
+            self._listener(
+                events.Remark(f"{self._worker.engine} cannot give {listed(self._lost, most=4)}: not recorded")
+            )
         samples = read_feeds(path)
         fed = _in_types_of_the_model(self._index, samples, folder / "fed.safetensors")
         found = Recorded(fed or path, inputs, samples, read_feeds(fed) if fed else samples, outputs)
@@ -220,8 +223,3 @@ class _Told:
                 grave=True,
             )
         )
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more

@@ -13,12 +13,10 @@ from contextvars import ContextVar
 
 from biopsy import errors
 
-_IN_A_CHECK = "BIOPSY_VERDICT"
-"""Set for every command that a reduction runs as its check (checks.verdict.VARIABLE)."""
+VERDICT_VARIABLE = "BIOPSY_VERDICT"
+"""The variable of the environment that every command has which a reduction runs as its check: see checks.verdict."""
 
 _inside: ContextVar[bool] = ContextVar("inside_a_check", default=False)
-
-_MOST_NAMED = 5
 
 
 @contextmanager
@@ -33,7 +31,7 @@ def inside_a_check() -> Iterator[None]:
 
 def may_lack_names() -> bool:
     """Whether the model at hand may be a part of the one that was meant."""
-    return _inside.get() or bool(os.environ.get(_IN_A_CHECK))
+    return _inside.get() or bool(os.environ.get(VERDICT_VARIABLE))
 
 
 def require_known(
@@ -59,10 +57,10 @@ def nearest(name: str, known: Collection[str]) -> list[str]:
     return [f"did you mean {' or '.join(map(repr, close))}?"] if close else []
 
 
-def listed(names: Collection[str]) -> str:
-    """Names for a message, not too many of them."""
-    some = ", ".join(map(repr, list(names)[:_MOST_NAMED]))
-    return some + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "") or "nothing"
+def listed(names: Collection[str], most: int = 5) -> str:
+    """Names for a message, at most so many of them."""
+    some = ", ".join(map(repr, list(names)[:most]))
+    return some + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
 
 
 def _all_of(what: str, known: Collection[str]) -> str:
