@@ -72,9 +72,9 @@ def _five_nodes(tool: Tool, top: Path) -> float:
 
 
 def _write(path: Path, start: Path) -> float:
+    from biopsy.filesystem.write import write_whole
     from biopsy.model.index import index_file
     from biopsy.model.slice import Boundary, Subset, candidate_parts
-    from biopsy.model.write import write_whole
     from biopsy.reduction.workspace import workspace
 
     index = index_file(path)

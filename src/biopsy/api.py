@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from biopsy import errors, events
-from biopsy.checks.aftermath import temporary_folder
 from biopsy.checks.function import FunctionCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
@@ -28,6 +27,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
 from biopsy.engines.registry import create
 from biopsy.engines.runner import run_session
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from biopsy.checks import aftermath, verdict
+from biopsy.checks import verdict
+from biopsy.isolation import cleanup
 from faults.conftest import is_alive, wait_until
 
 SLEEPS = "time.sleep(0.01)\nsys.exit('n3' in names and 'n9' in names)"
@@ -123,7 +124,7 @@ def test_what_a_second_one_that_was_killed_has_left_is_removed_by_the_next(place
 
 
 def test_the_one_who_cleans_up_knows_checks_by_the_variable_that_they_are_told(place) -> None:
-    assert aftermath.VARIABLE == verdict.VARIABLE
+    assert cleanup.VARIABLE == verdict.VARIABLE
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.outcome import Outcome
-from biopsy.model.write import write_whole
+from biopsy.filesystem.write import write_whole
 
 _FOLDER_OF = {Outcome.REPRODUCES: "bad", Outcome.PASSES: "good"}
 

@@ -12,10 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks import aftermath, process, verdict
+from biopsy.checks import process, verdict
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
 from biopsy.checks.words import as_word, names_path
+from biopsy.isolation import cleanup
+from biopsy.isolation.interpreter import own_python
 
 PLACEHOLDER = "{}"
 ARBITER = "--tell-rounding"
@@ -25,15 +27,6 @@ LOAD_INPUTS = ("--load-inputs", "--load-input-data")
 
 _LEAST_TIMEOUT = 60.0  # seconds
 _TIMES_THE_ORIGINAL = 20
-
-_OWN_COMMAND = """\
-import sys
-sys.path.remove("")
-sys.argv[0] = "biopsy"
-from biopsy.cli.app import main
-sys.exit(main())
-"""
-"""``python -m biopsy`` would look for modules in the current folder first, where a user may keep an onnx.py."""
 
 
 class CommandCheck:
@@ -110,13 +103,13 @@ class CommandCheck:
         """
         words = self.words_for(candidate)
         try:
-            with aftermath.temporary_folder("biopsy-check-") as folder:
+            with cleanup.temporary_folder("biopsy-check-") as folder:
                 told = folder / "verdict.json"
                 started = time.monotonic()
                 ended = self._run(words, told, stop)
                 seconds = time.monotonic() - started
                 if ended.cause != "itself":
-                    aftermath.end_marked([str(folder)])
+                    cleanup.end_marked([str(folder)])
                 return _evidence(ended, _said(told, ended), seconds, str(candidate), self._scripts(candidate))
         except OSError as error:
             raise errors.CheckError(
@@ -171,7 +164,7 @@ def _evidence(
 def program(word: str) -> list[str]:
     """The words that start a program. ``biopsy`` is this very installation, also where it is not on the PATH."""
     if word == "biopsy":
-        return [sys.executable, "-c", _OWN_COMMAND]
+        return own_python("biopsy.cli.app")
     if word == "polygraphy" and shutil.which(word) is None:
         beside = Path(sys.executable).with_name(word)
         return [str(beside)] if beside.exists() else [word]

@@ -22,7 +22,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.model.write import cannot_write, require_writable
+from biopsy.filesystem.write import cannot_write, require_writable
 
 FRESH = "--fresh    starts over, and keeps the old journal aside"
 """The next step where a journal cannot be used."""

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from biopsy import errors
-from biopsy.checks import aftermath, verdict
+from biopsy.checks import verdict
+from biopsy.isolation import cleanup
 
 KEPT_OUTPUT = 8 << 20
 """Bytes of the beginning, and as many of the end, of what a check prints that are looked at."""
@@ -101,7 +102,7 @@ class Process:
             start_new_session=True,
         )
         self.pid = self._popen.pid
-        aftermath.register(f"group {self.pid}")
+        cleanup.register(f"group {self.pid}")
         self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         sacrifice(self.pid)
 
@@ -122,7 +123,7 @@ class Process:
     def _strike(self) -> None:
         if not self._struck:
             self._struck = True
-            aftermath.strike(f"group {self.pid}")
+            cleanup.strike(f"group {self.pid}")
 
     def close(self) -> None:
         """Free the descriptor."""
@@ -298,7 +299,7 @@ def end_group(leader: int) -> None:
 def memory_of_session(leader: int) -> int:
     """Resident bytes of all processes of a session; pages that they share count for each."""
     total = 0
-    for pid in aftermath.processes():
+    for pid in cleanup.processes():
         with suppress(OSError, ValueError, IndexError):
             # What stands after the name in brackets: state, parent, group, session, ...; the 22nd is the resident set.
             fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()

@@ -21,7 +21,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.journal import ENTRY_TYPES, Entry, Journal, entry_of, require_same_identity, storable
 from biopsy.checks.outcome import Outcome
-from biopsy.model.write import write_whole
+from biopsy.filesystem.write import write_whole
 
 _VERSION = 1
 _MOST_BYTES = 256 << 20

@@ -29,8 +29,8 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
+from biopsy.filesystem.plain_file import read_plain
 from biopsy.model.known_names import VERDICT_VARIABLE
-from biopsy.model.plain_file import read_plain
 
 VARIABLE = VERDICT_VARIABLE
 """Name of the environment variable that holds the path of the verdict file."""

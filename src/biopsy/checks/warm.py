@@ -12,7 +12,6 @@ import os
 import queue
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,9 +21,10 @@ from typing import Any
 from biopsy.checks import process, verdict
 from biopsy.checks.command import CommandCheck, own_words
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
+from biopsy.isolation.interpreter import own_python
 
-START = "import sys; sys.path.remove(''); from biopsy.cli.zygote import main; main()"
-"""What the zygote runs. It is named, not imported: the command line stands above this layer."""
+_ZYGOTE = "biopsy.cli.zygote"
+"""It is named, not imported: the command line stands above this layer."""
 
 _SECONDS_TO_WARM_UP = 120
 
@@ -126,7 +126,7 @@ class Zygote:
         pairs = [socket.socketpair() for _ in range(connections)]
         theirs = [their.fileno() for _, their in pairs]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", START, json.dumps(theirs), json.dumps(list(words))],
+            [*own_python(_ZYGOTE), json.dumps(theirs), json.dumps(list(words))],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.signature import status_text
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
-from biopsy.model.write import write_whole
+from biopsy.filesystem.write import write_whole
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _write_model(console: Console) -> None:
+    from biopsy.filesystem.write import write_whole
     from biopsy.model.demonstration import demonstration_model
-    from biopsy.model.write import write_whole
 
     model = demonstration_model()
     write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from biopsy import events
-from biopsy.model.write import cannot_write
+from biopsy.filesystem.write import cannot_write
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console

@@ -26,7 +26,7 @@ def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> Non
         if asked:
             raise errors.UsageError(f"--build-only runs nothing, and {asked[0]} needs outputs")
     if args.save_engine is not None:
-        from biopsy.model.write import require_writable
+        from biopsy.filesystem.write import require_writable
 
         _saver(args.save_engine, engines)
         require_writable(args.save_engine)

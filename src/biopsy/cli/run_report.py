@@ -84,7 +84,7 @@ def write_report(path: Path, model: Path, found: Findings) -> None:
     import json
 
     from biopsy.comparison import json_report
-    from biopsy.model.write import write_whole
+    from biopsy.filesystem.write import write_whole
 
     digest = hashlib.sha256()
     with model.open("rb") as stream:

@@ -13,7 +13,7 @@ from biopsy.cli.option_groups import marked_outputs
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs
-from biopsy.model import write
+from biopsy.filesystem import write
 from biopsy.model.load import read_bytes
 from biopsy.tensors.results import Feed, RunnerResult
 

@@ -19,12 +19,10 @@ from typing import Any, Literal
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create, parse_spec
+from biopsy.filesystem.write import write_whole
+from biopsy.isolation.interpreter import own_python
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
-from biopsy.model.write import write_whole
-
-_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from biopsy.engines.child import main; sys.exit(main())"
-"""What the child runs. The current folder is the user's: a file ``random.py`` there must not be imported."""
 
 _MOST_SHOWN = 2000  # bytes of what a dying engine printed
 
@@ -79,7 +77,7 @@ def _given(model: ModelInput | Path, scratch: Path) -> ModelInput:
 def _start_and_wait(request: dict[str, Any], printed: Any, timeout: float | None) -> int | None:
     """The child's exit status, negative for a signal; None if it had to be stopped at the timeout."""
     child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD],
+        own_python(__name__),
         stdin=subprocess.PIPE,
         stdout=printed,
         stderr=subprocess.STDOUT,

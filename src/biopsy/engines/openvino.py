@@ -16,9 +16,9 @@ from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.openvino_ignores import ignored_inputs
 from biopsy.engines.option import count, switch
+from biopsy.filesystem.write import write_whole
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
-from biopsy.model.write import write_whole
 from biopsy.tensors.results import Array, Feed
 
 PRECISIONS = ("f32", "f16", "bf16")

@@ -354,7 +354,7 @@ class TensorRtSession(Session):
 
     def save(self, path: Path) -> None:
         """Write the engine."""
-        from biopsy.model.write import write_whole
+        from biopsy.filesystem.write import write_whole
 
         require_ending(path)
         write_whole(path, [bytes(self._plan)])

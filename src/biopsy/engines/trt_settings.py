@@ -156,7 +156,7 @@ class Settings:
         """Write the timing cache after a build, if that was asked for."""
         path = self.options["save_timing_cache"]
         if path is not None:
-            from biopsy.model.write import write_whole
+            from biopsy.filesystem.write import write_whole
 
             write_whole(Path(path), [bytes(_quietly(lambda: config.get_timing_cache().serialize()))])
 

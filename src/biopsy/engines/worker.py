@@ -25,13 +25,11 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.child import rebuilt, signal_name, told
 from biopsy.engines.registry import create, parse_spec
+from biopsy.filesystem.write import write_whole
+from biopsy.isolation.interpreter import own_python
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
-from biopsy.model.write import write_whole
 from biopsy.tensors.results import Array
-
-_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from biopsy.engines.worker import main; sys.exit(main())"
-"""What the child runs. The current folder is the user's: a file ``random.py`` there must not be imported."""
 
 _MOST_SHOWN = 2000  # bytes of what a dying engine printed
 
@@ -131,7 +129,7 @@ class Worker:
 
             self._printed = tempfile.TemporaryFile(dir=self._scratch)  # noqa: SIM115 -- close() does
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _CHILD],
+                own_python(__name__),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._printed,

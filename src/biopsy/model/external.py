@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
 from biopsy.model.storage import BITS, raw_size
-from biopsy.model.write import write_whole
 
 if TYPE_CHECKING:
     import onnx

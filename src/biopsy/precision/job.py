@@ -16,8 +16,8 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.work import clear
+from biopsy.filesystem.write import cannot_write, require_writable
 from biopsy.model.index import ModelIndex
-from biopsy.model.write import cannot_write, require_writable
 from biopsy.precision.cost import Cost
 from biopsy.precision.mixtures import Mixtures
 from biopsy.precision.result import Found, Target, write_names, write_report

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from biopsy.model.write import write_whole
+from biopsy.filesystem.write import write_whole
 from biopsy.precision.constants import Damage
 from biopsy.precision.cost import Cost
 from biopsy.precision.formats import Form

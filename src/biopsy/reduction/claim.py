@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.model.write import cannot_write
-from biopsy.reduction.leftovers import remove_files
+from biopsy.filesystem.leftovers import remove_files
+from biopsy.filesystem.own_file import lock, open_own
+from biopsy.filesystem.write import cannot_write
 
 _LONGEST_LIST = 1 << 20
 _NEWEST = 2
@@ -132,9 +133,9 @@ def _listed(data: bytes) -> Mapping[str, Any]:
 def _locked(path: Path) -> int:
     """The descriptor of a file that is locked, and still stands where it stood when it was opened."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = open_own(path)
         try:
-            _lock(descriptor)
+            lock(descriptor)
             if _inode(path) == os.fstat(descriptor).st_ino:
                 return descriptor
         except BaseException:
@@ -149,14 +150,6 @@ def _inode(path: Path) -> int | None:
         return path.stat().st_ino
     except FileNotFoundError:
         return None
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        import fcntl
-    except ImportError:  # not on this platform: two reductions in one folder are not told apart
-        return
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _remove_what_was_left(path: Path, found: Mapping[str, Any]) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
-from biopsy.checks.aftermath import temporary_folder
 from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
+from biopsy.filesystem.write import require_writable
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex
 from biopsy.model.input_shapes import override_input_shapes
 from biopsy.model.tensor_type import Shape
-from biopsy.model.write import require_writable
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.iteration import IterationFiles, write_inputs

@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
 from biopsy.comparison.mismatch import error_size
-from biopsy.model.write import cannot_write
+from biopsy.filesystem.write import cannot_write
 from biopsy.reduction.candidate import Candidate, NamedPass
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver

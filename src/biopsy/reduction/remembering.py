@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.checks.words import names_path
+from biopsy.filesystem.leftovers import remove_files
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
 from biopsy.reduction.conditions import states, versions
 from biopsy.reduction.inputs_file import inputs_file
-from biopsy.reduction.leftovers import remove_files
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:

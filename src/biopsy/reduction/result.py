@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy.comparison.mismatch import ErrorSize
+from biopsy.filesystem.write import write_whole
 from biopsy.model.index import index_bytes
 from biopsy.model.inlined import inlined_parts
 from biopsy.model.load import parse
-from biopsy.model.write import write_whole
 
 
 @dataclass(frozen=True)

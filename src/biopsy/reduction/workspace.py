@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
+from biopsy.filesystem.write import cannot_write
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
-from biopsy.model.write import cannot_write
 from biopsy.reduction.claim import Claim
 
 

@@ -26,9 +26,7 @@ from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
 from biopsy.engines.child import rebuilt, signal_name, told
 from biopsy.engines.registry import create, find_class, parse_spec
-
-_CHILD = "import sys; sys.path[:] = filter(None, sys.path); from biopsy.tactics.builder import main; sys.exit(main())"
-"""What the child runs. The current folder is the user's: a file ``random.py`` there must not be imported."""
+from biopsy.isolation.interpreter import own_python
 
 _MOST_SHOWN = 2000  # bytes of what a dying engine printed
 _RUNS_OF_A_PROFILE = 3
@@ -112,7 +110,7 @@ class _Process:
         self._printed: IO[bytes] = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 -- close() does
         self._tail = ""
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD],
+            own_python(__name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.engines.registry import EngineSpec
+from biopsy.isolation.interpreter import own_python
 
 RULES = "_RuleBasedTransformer"
 """Ending of the name under which all rules of a level are one optimizer: ``Level1_RuleBasedTransformer``."""
@@ -34,13 +35,6 @@ _APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 
 _SECONDS = 600
 
-_CHILD = """\
-import json, sys
-sys.path[:] = filter(None, sys.path)
-from biopsy.tactics.optimizers import main
-main(json.load(sys.stdin))
-"""
-
 
 @dataclass(frozen=True)
 class Optimizers:
@@ -58,7 +52,7 @@ def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> 
     request = {"model": str(model), "spec": spec.text, "folder": str(folder or model.parent)}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _CHILD],
+            own_python(__name__),
             input=json.dumps(request).encode(),
             capture_output=True,
             timeout=_SECONDS,
@@ -92,13 +86,14 @@ def _rules_in_library() -> list[str]:
     return sorted(found)
 
 
-def main(request: Mapping[str, str]) -> None:
-    """The child's side: build the model with a log of everything."""
+def main() -> None:
+    """The child's side: build the model that stdin tells of with a log of everything."""
     import onnxruntime
 
     from biopsy.engines.onnxrt import OnnxRuntime
     from biopsy.engines.registry import create
 
+    request: Mapping[str, str] = json.load(sys.stdin)
     engine = create(request["spec"])
     if not isinstance(engine, OnnxRuntime):
         raise errors.UsageError(f"engine {engine.name!r} has no optimizers of ONNX Runtime")

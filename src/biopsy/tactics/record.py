@@ -13,7 +13,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord
-from biopsy.model.write import write_whole
+from biopsy.filesystem.write import write_whole
 
 KEY = "biopsy_tactics"
 VERSION = 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.model.write import write_whole
+from biopsy.filesystem.write import write_whole
 from biopsy.tensors.polygraphy_json import CLASS, OLD_CLASS
 
 _REPLAY = "TacticReplayData"

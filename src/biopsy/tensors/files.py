@@ -16,8 +16,8 @@ from typing import TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.model.write import cannot_write, write_whole
-from biopsy.model.write import require_writable as require_writable_file
+from biopsy.filesystem.write import cannot_write, write_whole
+from biopsy.filesystem.write import require_writable as require_writable_file
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 from biopsy.tensors.saved import Kind, Saved, placed, with_storable_arrays

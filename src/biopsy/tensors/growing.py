@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.model.write import cannot_write, write_whole
+from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.tensors import archive, dtypes, safetensors_file
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.saved import Saved

@@ -196,8 +196,8 @@ def _engine_of_check(words: list[str]) -> str | None:
 def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.engines.base import ModelInput
+    from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
-    from biopsy.model.write import require_writable
     from biopsy.tactics.building import Plan, artifact_name
     from biopsy.tactics.variations import combinations, parse_variation, require_possible
 

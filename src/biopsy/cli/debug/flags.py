@@ -67,8 +67,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the settings; returns 0, also if there are none: a report says so."""
+    from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
-    from biopsy.model.write import require_writable
     from biopsy.tactics.flags import find_switches
 
     if not args.check:
@@ -190,7 +190,7 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
 
 def _save_report(args: argparse.Namespace, wording: Wording, found: Flags) -> None:
     from biopsy.engines.registry import find_class
-    from biopsy.model.write import write_whole
+    from biopsy.filesystem.write import write_whole
 
     tree = {
         "biopsy_flags": 1,

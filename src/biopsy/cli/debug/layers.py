@@ -124,8 +124,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _require_sense(args: argparse.Namespace) -> None:
+    from biopsy.filesystem.write import require_writable
     from biopsy.model.load import require_file
-    from biopsy.model.write import require_writable
 
     require_file(args.model)
     for path in (args.report, args.csv, args.events, args.save_inputs):
@@ -207,7 +207,7 @@ def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, co
 
 def _write(args: argparse.Namespace, found: Findings, engines: Engines, samples: int) -> None:
     from biopsy.evidence.report import as_csv, as_json
-    from biopsy.model.write import write_whole
+    from biopsy.filesystem.write import write_whole
 
     if args.report is not None:
         write_whole(args.report, [as_json(found, args.model, engines, samples)])

@@ -112,7 +112,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _require_sense(args: argparse.Namespace) -> None:
     """Raise UsageError for what would go wrong later, or spoil what is measured."""
     from biopsy.checks.artifacts import require_distinct
-    from biopsy.model.write import require_writable
+    from biopsy.filesystem.write import require_writable
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
@@ -287,7 +287,7 @@ def _advice(tally: Tally, command: str) -> list[str]:
 
 def _save_report(args: argparse.Namespace, tally: Tally, seconds: float, *, interrupted: bool) -> None:
     from biopsy.checks.repetition import interval
-    from biopsy.model.write import write_whole
+    from biopsy.filesystem.write import write_whole
 
     found = {
         "command": args.check,

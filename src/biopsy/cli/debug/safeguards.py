@@ -10,7 +10,7 @@ from biopsy import errors
 
 def require_writable_candidate(path: Path) -> None:
     """Raise UsageError if candidates cannot be written."""
-    from biopsy.model.write import require_writable
+    from biopsy.filesystem.write import require_writable
 
     try:
         require_writable(path)

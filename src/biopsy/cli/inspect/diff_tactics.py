@@ -59,7 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare the builds; returns 0 whether or not a cause is found."""
-    from biopsy.model.write import require_writable
+    from biopsy.filesystem.write import require_writable
     from biopsy.tactics.difference import build_of, difference, remarks_on
 
     if args.report is not None:
@@ -218,7 +218,7 @@ def _head(head: str, text: str) -> str:
 
 
 def _save_report(path: Path, found: Difference) -> None:
-    from biopsy.model.write import write_whole
+    from biopsy.filesystem.write import write_whole
 
     tree = {
         "biopsy_tactics_difference": 1,

@@ -53,7 +53,8 @@ def derived_files(args: argparse.Namespace) -> purposes.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Extract, write, and tell what was kept."""
-    from biopsy.model import external, value_info, write
+    from biopsy.filesystem import write
+    from biopsy.model import external, value_info
     from biopsy.model.extract import extract
     from biopsy.model.index import index_file
     from biopsy.model.weight_text import printable

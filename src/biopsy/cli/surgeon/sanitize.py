@@ -66,7 +66,8 @@ def derived_files(args: argparse.Namespace) -> purposes.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
-    from biopsy.model import external, load, sanitize, write
+    from biopsy.filesystem import write
+    from biopsy.model import external, load, sanitize
     from biopsy.model.weight_text import printable
 
     data = load.read_bytes(args.model)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from biopsy import errors
-from biopsy.model import write
-from biopsy.model.write import require_writable, write_whole
+from biopsy.filesystem import write
+from biopsy.filesystem.write import require_writable, write_whole
 
 
 def test_what_stood_there_is_replaced_in_one_step_or_stays(tmp_path: Path) -> None:
