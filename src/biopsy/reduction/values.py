@@ -58,7 +58,7 @@ def _probe(driver: Driver) -> bool:
         judged = driver.judge_candidate(Proposal(candidate, doing), "values")
         if judged.outcome is Outcome.PASSES:
             status = judged.evidence.status
-            return _passes_over(driver, candidate, changed, status) and _passes_constants(driver, status)
+            return _passes_changed(driver, candidate, changed, status) and _passes_constants(driver, status)
     driver.listener(
         events.Remark("values     kept: no passing candidate had all outputs of the original, to change their values")
     )
@@ -82,24 +82,32 @@ def _passes_constants(driver: Driver, status: int) -> bool:
             return False
         doing = f"constants, {kind}, for what its nodes compute"
         trial = Trial([made.SerializeToString()], driver.best.size, "values", doing)
-        judged = driver.trials.judge(trial)
-        if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
-            told = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
-            driver.listener(events.Remark(f"values     kept: constants, {kind}, for what is computed: {told}"))
+        if not _passes(driver, trial, status, f"constants, {kind}, for what is computed"):
             return False
     return True
 
 
-def _passes_over(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes], status: int) -> bool:
-    """Whether the check passes a candidate, with the same status, however its outputs are changed."""
-    for kind, data in changed.items():
-        trial = Trial([data], candidate.size, "values", f"the same, its outputs {kind}")
-        judged = driver.trials.judge(trial)
-        if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
-            told = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
-            driver.listener(events.Remark(f"values     kept: a passing candidate, its outputs {kind}: {told}"))
-            return False
-    return True
+def _passes_changed(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes], status: int) -> bool:
+    """Whether the check passes a candidate, however its outputs are changed."""
+    return all(
+        _passes(
+            driver,
+            Trial([data], candidate.size, "values", f"the same, its outputs {kind}"),
+            status,
+            f"a passing candidate, its outputs {kind}",
+        )
+        for kind, data in changed.items()
+    )
+
+
+def _passes(driver: Driver, trial: Trial, status: int, description: str) -> bool:
+    """Whether the check passes a model with this exit status; if not, the remark says what came instead."""
+    judged = driver.trials.judge(trial)
+    if judged.outcome is Outcome.PASSES and judged.evidence.status == status:
+        return True
+    told = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
+    driver.listener(events.Remark(f"values     kept: {description}: {told}"))
+    return False
 
 
 def _candidates(driver: Driver) -> Iterator[Candidate]:
