@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from biopsy.cli.debug import check_options
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.model.index import ModelIndex
     from biopsy.reduction.iteration import IterationFiles
     from biopsy.reduction.job import Job
     from biopsy.tensors.results import Feed
@@ -286,17 +288,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks.command import CommandCheck
 
     jobs = check_options.jobs_of(args, console)
-    args.check = _with_sizes_of_symbols(args, console)
+    own_run = check_options.own_run(args)
+    index_of_model = cache(partial(_index, args))
+    args.check = _with_sizes_of_symbols(args.check, own_run, index_of_model, console)
     check = check_options.check_of(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.cli.run_names import require_names_of_check
-        from biopsy.model.index import index_file
         from biopsy.reduction.job import run_job
 
         job = _job(args, jobs)
-        index = index_file(args.model, args.external_data_dir)
-        require_names_of_check(check_options.own_run(args), index, args.load_inputs or (), args.iter_inputs)
+        index = index_of_model()
+        require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
         with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
@@ -311,19 +314,27 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return errors.Interrupted.status if result.stopped else 0
 
 
-def _with_sizes_of_symbols(args: argparse.Namespace, console: Console) -> Sequence[str] | None:
+def _index(args: argparse.Namespace) -> ModelIndex:
+    from biopsy.model.index import index_file
+
+    return index_file(args.model, args.external_data_dir)
+
+
+def _with_sizes_of_symbols(
+    words: Sequence[str] | None,
+    own_run: argparse.Namespace | None,
+    index_of_model: Callable[[], ModelIndex],
+    console: Console,
+) -> Sequence[str] | None:
     """The words of the check; our own ``run`` also gets the sizes that its --input-shapes give to open dimensions.
 
     A candidate that has lost the input of this shape would be run with other sizes than the original.
     """
-    words: Sequence[str] | None = args.check
-    own_run = check_options.own_run(args)
     if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
         return words
-    from biopsy.model.index import index_file
     from biopsy.tensors.generate import symbols_bound
 
-    index = index_file(args.model, args.external_data_dir)
+    index = index_of_model()
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     shapes = options.parse_shapes(own_run.input_shapes)
     sizes = symbols_bound({name: kind for name, kind in kinds.items() if kind is not None}, shapes)
@@ -356,8 +367,8 @@ def _files(args: argparse.Namespace) -> IterationFiles:
 
 def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.cli.debug import safeguards
+    from biopsy.engines.yardsticks import PLAIN
     from biopsy.reduction.job import Job
-    from biopsy.reduction.recording import ENGINES
     from biopsy.reduction.remembering import Remembering
     from biopsy.reduction.result import Target
     from biopsy.reduction.schedule import Selection
@@ -375,7 +386,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         args.iter_artifact,
         _files(args),
         _samples(args, own_run),
-        (args.record_with,) if args.record_with else ENGINES,
+        (args.record_with,) if args.record_with else PLAIN,
         dict(options.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
         args.cut,
         args.values,
