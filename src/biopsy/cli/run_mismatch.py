@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.run_noise import EXACT, yardsticks
+from biopsy.cli.run_noise import yardsticks
 from biopsy.comparison.compare import RunComparison
 from biopsy.comparison.mismatch import Mismatch, Rounding, most_telling
 from biopsy.comparison.mismatch_size import mismatches_of
 from biopsy.comparison.rounding import explained, only
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
+from biopsy.engines.yardsticks import EXACT
 from biopsy.tensors.results import RunnerResult, release
 
 if TYPE_CHECKING:

@@ -13,13 +13,9 @@ from biopsy.comparison.noise import DEFAULT_RATIO, NoiseReport, compare_noise
 from biopsy.comparison.second_opinion import closest, excused, is_doubtful
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
+from biopsy.engines.yardsticks import EXACT, PLAIN
 from biopsy.model.weight_text import count
 from biopsy.tensors.results import RunnerResult
-
-PLAIN = ("onnxrt:optimization=none", "reference")
-"""Engines that compute in the model's own types and fuse nothing; the second where the first cannot, or is in doubt."""
-
-EXACT = "reference:float64"
 
 WIDER = 10.0
 """How many times more is rounding where float64 cannot run: inputs that are one rounding off do not show all of it."""

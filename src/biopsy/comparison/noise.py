@@ -17,7 +17,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.comparison import metrics, similarity
 from biopsy.comparison.metrics import Element, Floats
-from biopsy.comparison.noise_parts import Part, PartErrors, Rounding, wrong_part
+from biopsy.comparison.noise_parts import NoiseFloor, PartErrors, WrongPart, wrong_part
 from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, RunnerResult, release
 
@@ -159,7 +159,7 @@ def judge_noise(
     roundoff = similarity.unit_roundoff(plain.dtype)
     ratio, part = _ratio(ours, theirs, exact, trusted, roundoff), None
     if roundoff and 0 < ratio <= limit:
-        part = _wrong_part(found, exact, trusted, Rounding(limit, roundoff, _smallest(plain.dtype)))
+        part = _wrong_part(found, exact, trusted, NoiseFloor(limit, roundoff, _smallest(plain.dtype)))
     ratio, where = (ratio, None) if part is None else (part.ratio, part.where)
     reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
@@ -215,10 +215,12 @@ def _magnitudes(exact: Array, trusted: metrics.Bools) -> Floats:
     return np.where(trusted & np.isfinite(values), values, 0)
 
 
-def _wrong_part(found: tuple[Floats, Floats], exact: Array, trusted: metrics.Bools, rounding: Rounding) -> Part | None:
+def _wrong_part(
+    found: tuple[Floats, Floats], exact: Array, trusted: metrics.Bools, floor: NoiseFloor
+) -> WrongPart | None:
     sides = (*(np.where(trusted, side, 0) for side in found), _magnitudes(exact, trusted))
     ours, theirs, sizes = (side.astype(np.float64, copy=False).reshape(exact.shape) for side in sides)
-    return wrong_part(PartErrors(ours, theirs, sizes), rounding)
+    return wrong_part(PartErrors(ours, theirs, sizes), floor)
 
 
 def _smallest(dtype: np.dtype[Any]) -> float:

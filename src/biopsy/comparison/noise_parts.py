@@ -33,7 +33,7 @@ _CLASS_BITS = 10
 
 
 @dataclass(frozen=True)
-class Part:
+class WrongPart:
     """A part of a tensor that is wrong: where it is, in words, and how many times its noise its error is."""
 
     where: str
@@ -53,7 +53,7 @@ class PartErrors:
 
 
 @dataclass(frozen=True)
-class Rounding:
+class NoiseFloor:
     """What is rounding: so many times (``limit``) the error of plain float32.
 
     That is taken as one rounding at least (``roundoff``, relative to a value), and as ``least``, below which an engine
@@ -65,54 +65,54 @@ class Rounding:
     least: float
 
 
-def wrong_part(errors: PartErrors, rounding: Rounding) -> Part | None:
+def wrong_part(errors: PartErrors, floor: NoiseFloor) -> WrongPart | None:
     """The slice that is wrong by the most, else the class of magnitude; None if there is none."""
     if not errors.ours.any():
         return None
     for parts in (_slices, _classes):
-        worst = max(parts(errors, rounding), key=lambda part: part.ratio, default=None)
+        worst = max(parts(errors, floor), key=lambda part: part.ratio, default=None)
         if worst is not None:
             return worst
     return None
 
 
-def _slices(errors: PartErrors, rounding: Rounding) -> Iterator[Part]:
+def _slices(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
     """The worst slice of each axis, and the worst row of each depth."""
     shape = errors.ours.shape
     for axis in range(len(shape)):
         others = tuple(other for other in range(len(shape)) if other != axis)
-        yield from _worst_of(errors, others, rounding)
+        yield from _worst_of(errors, others, floor)
     for depth in range(2, len(shape)):
-        yield from _worst_of(errors, tuple(range(depth, len(shape))), rounding)
+        yield from _worst_of(errors, tuple(range(depth, len(shape))), floor)
 
 
-def _worst_of(errors: PartErrors, within: tuple[int, ...], rounding: Rounding) -> Iterator[Part]:
+def _worst_of(errors: PartErrors, within: tuple[int, ...], floor: NoiseFloor) -> Iterator[WrongPart]:
     """The worst of the slices that hold what the axes ``within`` count."""
     shape = errors.ours.shape
     if math.prod(shape[axis] for axis in within) < LEAST:
         return
-    noise = _relative(errors, within).max(initial=rounding.roundoff)
-    ratios = _ratios(errors, within, float(noise), WIDER, rounding)
+    noise = _relative(errors, within).max(initial=floor.roundoff)
+    ratios = _ratios(errors, within, float(noise), WIDER, floor)
     place = np.unravel_index(int(ratios.argmax()), ratios.shape)
     if ratios[place] > 0:
         written = [":" if axis in within else str(int(place[axis])) for axis in range(len(shape))]
-        yield Part(f"in the slice [{', '.join(written)}]", float(ratios[place]))
+        yield WrongPart(f"in the slice [{', '.join(written)}]", float(ratios[place]))
 
 
-def _classes(errors: PartErrors, rounding: Rounding) -> Iterator[Part]:
+def _classes(errors: PartErrors, floor: NoiseFloor) -> Iterator[WrongPart]:
     """Elements by the magnitude of the exact value, greatest first; nothing is to be seen where there is one class."""
     sizes = errors.sizes.reshape(-1)
     exponents = np.frexp(sizes)[1] // _CLASS_BITS
     numbers = np.unique(exponents[sizes > 0])[::-1]
-    noise = rounding.roundoff
+    noise = floor.roundoff
     for number in numbers if len(numbers) > 1 else ():
         among = np.flatnonzero((exponents == number) & (sizes > 0))
         part = PartErrors(errors.ours.reshape(-1)[among], errors.theirs.reshape(-1)[among], sizes[among])
         noise = max(noise, float(_relative(part, (0,))[0]))
-        ratio = float(_ratios(part, (0,), noise, WIDER_BY_SIZE, rounding)[0])
+        ratio = float(_ratios(part, (0,), noise, WIDER_BY_SIZE, floor)[0])
         if ratio > 0:
             low, high = part.sizes.min(), part.sizes.max()
-            yield Part(f"among the {len(among)} values of {low:.2g} to {high:.2g}", ratio)
+            yield WrongPart(f"among the {len(among)} values of {low:.2g} to {high:.2g}", ratio)
 
 
 def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
@@ -123,15 +123,15 @@ def _relative(errors: PartErrors, within: tuple[int, ...]) -> Floats:
     return found
 
 
-def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: float, rounding: Rounding) -> Floats:
+def _ratios(errors: PartErrors, within: tuple[int, ...], noise: float, wider: float, floor: NoiseFloor) -> Floats:
     """How many times its noise each slice errs, where most of its elements are wrong; else 0."""
     with np.errstate(over="ignore"):
-        floor = np.maximum(np.maximum(noise * errors.sizes, errors.theirs), rounding.least)
-        wrong: Bools = errors.ours > wider * rounding.limit * floor
+        rounded = np.maximum(np.maximum(noise * errors.sizes, errors.theirs), floor.least)
+        wrong: Bools = errors.ours > wider * floor.limit * rounded
     counted = np.count_nonzero(errors.sizes, axis=within, keepdims=True)
     most = np.count_nonzero(wrong, axis=within, keepdims=True) >= np.maximum(MOST * counted, LEAST * MOST)
     with np.errstate(over="ignore"):
-        found = _rms(errors.ours, within) / _rms(floor, within)
+        found = _rms(errors.ours, within) / _rms(rounded, within)
     return np.where(most & (counted >= LEAST), found, 0)
 
 

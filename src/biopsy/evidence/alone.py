@@ -12,7 +12,7 @@ from biopsy.engines.worker import Worker
 from biopsy.evidence.judge import Odd, odd, worst
 from biopsy.evidence.layers import Failure, Rate, TensorError
 from biopsy.evidence.pieces import Part, Pieces, batches
-from biopsy.evidence.rounding import Rounding
+from biopsy.evidence.rounding import RoundingJudge
 from biopsy.evidence.truth import CANNOT_RUN, Runs, Truth
 
 RUNS_TO_BE_SURE = 3
@@ -122,7 +122,7 @@ class Alones:
             self._run_again(layers, said, limit, RUNS_IF_FLAKY)
         self.found = {node: _summed(runs) for node, runs in said.items()}
 
-    def weigh(self, rounding: Rounding) -> None:
+    def weigh(self, rounding: RoundingJudge) -> None:
         """Hold the errors of the worst layers against what plain float32 errs by on the same values."""
         wrong = [(one.rank, node) for node, one in self.found.items() if one.is_wrong and one.failure is None]
         for part in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):

@@ -19,7 +19,7 @@ from biopsy.evidence.origins import origins
 from biopsy.evidence.pieces import Pieces
 from biopsy.evidence.recorded import Recorded, Recorder, is_constant, wanted
 from biopsy.evidence.report import Engines
-from biopsy.evidence.rounding import Rounding
+from biopsy.evidence.rounding import RoundingJudge
 from biopsy.evidence.truth import Truth
 from biopsy.evidence.whole import Whole
 from biopsy.model.index import ModelIndex, Node
@@ -95,12 +95,12 @@ class Examination:
                 feeds, wanted(index, CutTypes(index, lambda tensor: None)), self._scratch, question.judge
             )
             reference.close()
-            with Rounding(self._recorded.path, self._scratch, question.timeout) as rounding:
+            with RoundingJudge(self._recorded.path, self._scratch, question.timeout) as rounding:
                 self._examine(suspect, self._recorded, Truth(self._recorded, reference, question.judge), rounding)
         self._complete = True
         return self.findings
 
-    def _examine(self, suspect: Worker, recorded: Recorded, truth: Truth, rounding: Rounding) -> None:
+    def _examine(self, suspect: Worker, recorded: Recorded, truth: Truth, rounding: RoundingJudge) -> None:
         question = self._question
         pieces = Pieces(self._index, recorded)
         self._whole = Whole(question.model, recorded, suspect, question.judge, self._listener)

@@ -20,7 +20,7 @@ from biopsy.evidence.few import few
 from biopsy.evidence.judge import worst
 from biopsy.evidence.layers import Failure, Group, Rate, TensorError
 from biopsy.evidence.pieces import Part, Pieces
-from biopsy.evidence.rounding import Rounding
+from biopsy.evidence.rounding import RoundingJudge
 from biopsy.evidence.truth import CANNOT_RUN, Runs, Truth
 from biopsy.reduction.order import neighbourhood_order
 
@@ -58,7 +58,7 @@ class Groups:
         pieces: Pieces,
         worker: Worker,
         truth: Truth,
-        rounding: Rounding,
+        rounding: RoundingJudge,
         listener: events.Listener,
         *,
         flaky: bool = False,

@@ -13,15 +13,11 @@ from pathlib import Path
 from biopsy.comparison.noise import NoiseComparison, judge_noise
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
+from biopsy.engines.yardsticks import EXACT, PLAIN
 from biopsy.evidence.truth import CANNOT_RUN, Runs
 
-PLAIN = ("onnxrt:optimization=none", "reference")
-"""Engines that compute in the model's own types and fuse nothing; the second where the first cannot."""
 
-EXACT = "reference:float64"
-
-
-class Rounding:
+class RoundingJudge:
     """Runs pieces exactly and plainly. Use it in a ``with``: its workers end there.
 
     ``path`` is the file of recorded values that pieces are fed with; ``scratch`` a folder for files that pass.
@@ -32,7 +28,7 @@ class Rounding:
         self._exact = Worker(EXACT, scratch, timeout)
         self._plain = [Worker(engine, scratch, timeout) for engine in PLAIN]
 
-    def __enter__(self) -> Rounding:
+    def __enter__(self) -> RoundingJudge:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -12,6 +12,7 @@ from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
+from biopsy.engines.yardsticks import PLAIN
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex
@@ -21,7 +22,7 @@ from biopsy.reduction.driver import Driver
 from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.iteration import IterationFiles, write_inputs
 from biopsy.reduction.problem import Cut, Problem
-from biopsy.reduction.recording import ENGINES, Recording
+from biopsy.reduction.recording import Recording
 from biopsy.reduction.reduce import reduce_problem
 from biopsy.reduction.remembering import Remembering, open_journal
 from biopsy.reduction.result import Reduction, Target, write_result
@@ -57,7 +58,7 @@ class Job:
     candidate: Path = Path("polygraphy_debug.onnx")
     files: IterationFiles = field(default_factory=IterationFiles)
     samples: Callable[[], Sequence[Feed]] | None = None
-    record_with: Sequence[str] = ENGINES
+    record_with: Sequence[str] = PLAIN
     input_shapes: Mapping[str, Shape] = field(default_factory=dict)
     cut: Cut = "auto"
     values: Values = "auto"
@@ -159,7 +160,7 @@ def _answers_in(journal: Journal) -> str:
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:
     steadiness = Steadiness(driver.trials, job.repeating)
-    return reduce_problem(driver, schedule, job.target, steadiness, allow_vacuous=job.allow_vacuous_check)
+    return reduce_problem(driver, schedule, job.target, steadiness)
 
 
 def _driver(
@@ -204,4 +205,5 @@ def _driver(
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
     trials.note_place = place.note
     driver = Driver(problem, trials, place, listener, Feeding(folder, wanted=job.feeds_recorded))
+    driver.allow_vacuous = job.allow_vacuous_check
     return driver

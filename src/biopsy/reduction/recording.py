@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.engines.yardsticks import PLAIN
 from biopsy.model import value_info
 from biopsy.model.calls import unbounded
 from biopsy.model.domains import PUBLIC_DOMAINS
@@ -22,9 +23,6 @@ from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorT
 from biopsy.reduction.dependence import dependence, dependent_on_inputs
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.tensors.results import Array, Feed, same_values
-
-ENGINES = ("onnxrt:optimization=none", "reference")
-"""Who records, in order: an engine whose optimizer is off, since that may be what is broken; then onnx's evaluator."""
 
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
@@ -47,7 +45,7 @@ class Recording:
         *,
         every_tensor: bool = False,
         made_up: bool = False,
-        engines: Sequence[str] = ENGINES,
+        engines: Sequence[str] = PLAIN,
     ) -> None:
         self._index = index
         self._given = samples

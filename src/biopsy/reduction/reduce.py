@@ -29,17 +29,14 @@ from biopsy.reduction.steadiness import Steadiness
 from biopsy.reduction.trials import BudgetSpentError, Trial
 
 
-def reduce_problem(
-    driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness, *, allow_vacuous: bool = False
-) -> Reduction:
+def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> Reduction:
     """Reduce the driver's problem and write the result.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
-    (unless ``allow_vacuous``), or the result written does not fail when it is checked again, Interrupted if it is
+    (unless the driver allows that), or the result written does not fail when it is checked again, Interrupted if it is
     stopped; what was found by then is written.
     """
     started = time.monotonic()
-    driver.allow_vacuous = allow_vacuous
     result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
         stopped = _until_spent(driver, lambda: _preflight(driver, steadiness))
@@ -301,22 +298,22 @@ def _reduction(driver: Driver, target: Target, seconds: float, stopped: str | No
     index, tally = driver.problem.index, driver.trials.tally
     passing = target.min_good if target.min_good is not None and driver.passing else None
     return Reduction(
-        target.output,
-        len(index.nodes),
-        driver.labels(),
-        driver.best.nodes,
-        str(driver.reference),
-        {outcome.value: count for outcome, count in tally.outcomes.items() if count},
-        {reason: found.times for reason, found in tally.other_failures.items()},
-        seconds,
-        passing,
-        {reason: found.model for reason, found in tally.other_failures.items() if found.model is not None},
-        tally.remembered,
-        stopped,
-        driver.last_words,
-        reads_of(driver.best_parts()),
-        driver.error_before,
-        driver.error_after,
-        driver.inputs,
-        dict(tally.cannot_say),
+        output=target.output,
+        nodes_before=len(index.nodes),
+        nodes=driver.labels(),
+        kept=driver.best.nodes,
+        signature=str(driver.reference),
+        outcomes={outcome.value: count for outcome, count in tally.outcomes.items() if count},
+        other_failures={reason: found.times for reason, found in tally.other_failures.items()},
+        seconds=seconds,
+        min_good=passing,
+        other_models={reason: found.model for reason, found in tally.other_failures.items() if found.model is not None},
+        remembered=tally.remembered,
+        stopped=stopped,
+        last_words=driver.last_words,
+        reads=reads_of(driver.best_parts()),
+        error_before=driver.error_before,
+        error_after=driver.error_after,
+        inputs=driver.inputs,
+        cannot_say=dict(tally.cannot_say),
     )
