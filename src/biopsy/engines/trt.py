@@ -15,18 +15,12 @@ from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.cuda import gpu_names, require_gpu
 from biopsy.engines.trt_package import Package
 from biopsy.engines.trt_settings import OPTIONS, Settings, span_of, unknown_names
+from biopsy.engines.trt_types import numpy_name
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
 
 ENDINGS = (".engine", ".plan", ".trt")
-
-_NUMPY_NAMES = {
-    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
-    "BOOL": "bool", "UINT8": "uint8", "FP8": "float8_e4m3fn", "E8M0": "float8_e8m0fnu", "INT4": "int4",
-    "FP4": "float4_e2m1fn",
-}  # fmt: skip
-"""TensorRT's name of a type -> the one that NumPy or ml_dtypes has."""
 
 _LARGEST_MESSAGE = (1 << 31) - 1
 
@@ -274,10 +268,6 @@ def _guesses(types: Mapping[str, TensorType]) -> dict[str, tuple[int, ...]]:
     return resolve_shapes(types, {})
 
 
-def _numpy_name(dtype: Any) -> str:
-    return _NUMPY_NAMES.get(dtype.name, "")
-
-
 def _type_remarks(package: Package, network: Any, index: ModelIndex) -> list[str]:
     """Inputs and outputs that TensorRT has in another type than the model."""
     inputs = [network.get_input(number) for number in range(network.num_inputs)]
@@ -285,7 +275,7 @@ def _type_remarks(package: Package, network: Any, index: ModelIndex) -> list[str
     replaced = {}
     for port in (*inputs, *outputs):
         declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
-        used = _numpy_name(port.dtype)
+        used = numpy_name(port.dtype)
         if declared is not None and declared.elem and used and declared.dtype != used:
             replaced[declared.dtype] = used
     return [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
@@ -311,7 +301,7 @@ def _is_input(package: Package, engine: Any, name: str) -> bool:
 
 
 def _type_of(engine: Any, name: str) -> TensorType | None:
-    elem = ELEM_OF_DTYPE.get(_numpy_name(engine.get_tensor_dtype(name)))
+    elem = ELEM_OF_DTYPE.get(numpy_name(engine.get_tensor_dtype(name)))
     if elem is None:
         return None
     return TensorType(elem, tuple(None if dim < 0 else dim for dim in engine.get_tensor_shape(name)))
@@ -371,17 +361,3 @@ class TensorRtSession(Session):
             engine = self._engine or deserialized(self._package, self._plan)
             self._running = Running(self._package, engine)
         return dict(self._running.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))
-
-
-def numpy_type(dtype: Any) -> np.dtype[Any] | None:
-    """NumPy's type for one of TensorRT's; None if there is none that holds it element by element."""
-    name = _numpy_name(dtype)
-    if not name or name in {"int4", "float4_e2m1fn"}:
-        return None
-    try:
-        return np.dtype(name)
-    except TypeError:
-        import ml_dtypes
-
-        extended: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return extended

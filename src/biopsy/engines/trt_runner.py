@@ -10,8 +10,8 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.cuda import Block, Memory
-from biopsy.engines.trt import numpy_type
 from biopsy.engines.trt_package import ENGINE, Package, build_failure
+from biopsy.engines.trt_types import numpy_type
 from biopsy.tensors.results import Array
 
 
