@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from biopsy.reduction.candidate import Candidate, Pass, Proposal
+from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.named_pass import Pass
 from biopsy.reduction.problem import Problem
 
 _FARTHEST = 64

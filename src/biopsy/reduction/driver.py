@@ -15,10 +15,11 @@ from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.model.index import label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
-from biopsy.reduction.candidate import Candidate, NamedPass, Proposal, Round
+from biopsy.reduction.candidate import Candidate, Proposal, Round
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
 from biopsy.reduction.feeding import Feeding
+from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.trials import Trial, Trials

@@ -6,6 +6,7 @@ computes the values that the failure needs would have to stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,11 @@ from biopsy.checks.command import CommandCheck
 from biopsy.model.index import index_bytes
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.iteration import write_all, write_inputs
+from biopsy.reduction.problem import Problem
+from biopsy.reduction.trials import Trials
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
-    from biopsy.reduction.driver import Driver
 
 _NOTE = "cuts are fed with"
 _RECORDED, _RANDOM = "recorded", "random"
@@ -26,55 +28,57 @@ _MOST_ELEMENTS = 1 << 28
 
 
 class Feeding:
-    """Hands recorded values to a check that loads inputs; ``folder`` is where they stand meanwhile.
+    """Hands recorded values of a problem to a check that loads inputs; ``folder`` is where they stand meanwhile.
 
     ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done.
     """
 
-    def __init__(self, folder: Path, *, wanted: bool) -> None:
+    def __init__(self, problem: Problem, trials: Trials, folder: Path, *, wanted: bool) -> None:
+        self._problem = problem
+        self._trials = trials
         self._folder = folder
         self._wanted = wanted
         self._plain: CommandCheck | None = None
 
-    def begin(self, driver: Driver) -> None:
+    def begin(self) -> None:
         """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too."""
-        check, problem = driver.check, driver.problem
+        check, problem = self._trials.check, self._problem
         path = self._folder / "recorded.safetensors"
         if self._plain is not None:
-            driver.trials.use(self._plain.cold().fed(path))
+            self._trials.use(self._plain.cold().fed(path))
             return
         if not self._wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
             return
         if problem.recording.holds_inner:
             return
-        trouble = self._record(driver, path)
-        _require_as_before(driver.trials.journal, trouble)
+        trouble = self._record(path)
+        _require_as_before(self._trials.journal, trouble)
         if trouble is None:
             self._plain = check
-            driver.trials.use(check.fed(path))
+            self._trials.use(check.fed(path))
 
-    def _record(self, driver: Driver, path: Path) -> str | None:
+    def _record(self, path: Path) -> str | None:
         """Write recorded values of every tensor to a file; why that cannot be done, None if it was."""
-        recording, index = driver.problem.recording, driver.problem.index
+        recording, index = self._problem.recording, self._problem.index
         recording.include(index.producer)
         try:
             return None if write_all(index, recording, path) else "no values could be recorded"
         except errors.BiopsyError as error:
             return error.message  # of a type that cannot be stored: what is cut is made up, as it was
 
-    def settle(self, driver: Driver, output: Path) -> Path | None:
+    def settle(self, result: Iterable[bytes], output: Path) -> Path | None:
         """Leave what the result is fed beside it, for the check from now on; None if the user's files are enough."""
         if self._plain is None:
             return None
-        index, recording, data = driver.problem.index, driver.problem.recording, b"".join(driver.best_parts())
+        index, recording, data = self._problem.index, self._problem.recording, b"".join(result)
         fed = index_bytes(data)
         tensors = [index.ids.get(fed.names[tensor], -1) for tensor in fed.fed_inputs()]
         if not any(tensor in index.producer and recording.values(tensor) is not None for tensor in tensors):
-            driver.trials.use(self._plain)
+            self._trials.use(self._plain)
             return None
         path = inputs_file(output)
         write_inputs(index, recording, data, path)
-        driver.trials.use(self._plain.fed(path))
+        self._trials.use(self._plain.fed(path))
         return path
 
 

@@ -17,10 +17,11 @@ from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
 from biopsy.comparison.mismatch import error_size
 from biopsy.filesystem.write import cannot_write
-from biopsy.reduction.candidate import Candidate, NamedPass
+from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import doubt, last_words
+from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, reads_of, write_result
 from biopsy.reduction.result_file import ResultFile, make_room
@@ -41,11 +42,11 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     try:
         stopped = _until_spent(driver, lambda: _preflight(driver, steadiness))
         if stopped is None:
-            driver.feeding.begin(driver)
+            driver.feeding.begin()
         stopped = stopped or _search(driver, schedule, target, steadiness)
         result.write()
         if _flaky_after_all(driver, target.output, result, steadiness):
-            driver.feeding.begin(driver)
+            driver.feeding.begin()
             stopped = _search(driver, schedule, target, steadiness)
             result.write()
             _flaky_after_all(driver, target.output, result, steadiness)
@@ -184,7 +185,7 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
     assert driver.best is not None
     if not driver.check.automatic:
         return False
-    driver.inputs = driver.feeding.settle(driver, output)
+    driver.inputs = driver.feeding.settle(driver.best_parts(), output)
     driver.trials.use(driver.check.cold())
     with _copies(driver, output, result) as fresh:
         judged, tries = steadiness.failure(fresh)
@@ -287,7 +288,7 @@ def _rescue(driver: Driver, target: Target) -> str | None:
 def _inputs_rescued(driver: Driver, target: Target) -> str:
     """Leave the recorded values that the result is fed beside it; returns what to tell of them."""
     try:
-        driver.inputs = driver.feeding.settle(driver, target.output)
+        driver.inputs = driver.feeding.settle(driver.best_parts(), target.output)
     except (errors.BiopsyError, OSError) as error:
         return f" with recorded values as inputs, which could not be written: {error}"
     return "" if driver.inputs is None else f" with the inputs {driver.inputs}"

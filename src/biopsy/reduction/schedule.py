@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from biopsy import errors
-from biopsy.reduction.candidate import NamedPass
 from biopsy.reduction.change import NamedModelPass
+from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.passes.attributes import attributes
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.bodies import bodies
