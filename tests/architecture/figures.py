@@ -1,0 +1,196 @@
+"""What the source looks like, in figures: ``python tests/architecture/figures.py`` prints them.
+
+Only the syntax is read; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src"
+
+MANY_POSITIONAL = 7
+MANY_ATTRIBUTES = 12
+MANY_LINES = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What is counted; ``places`` names each thing that is counted, by the name of its figure."""
+
+    functions: int
+    median: int
+    """Lines of a function without its docstring, as are the next two."""
+    percentile_90: int
+    longest: int
+    positional_calls: int
+    """Calls with seven positional arguments or more."""
+    class_names_twice: int
+    import_cycles: int
+    """Groups of modules that import each other; an import below ``TYPE_CHECKING`` or in a function counts too."""
+    wide_classes: int
+    """Classes of more than 12 attributes; fields of frozen records count, class constants do not."""
+    long_modules: int
+    """Modules of more than 400 lines."""
+    generator_loops: int
+    """Functions that drive a generator by hand."""
+    child_protocols: int
+    """Modules that start a process of their own."""
+    places: dict[str, list[str]]
+
+
+def figures(source: Path = SOURCE) -> Figures:
+    """The figures of all modules below a folder."""
+    trees = {
+        ".".join(path.relative_to(source).with_suffix("").parts): ast.parse(path.read_bytes())
+        for path in sorted(source.rglob("*.py"))
+    }
+    lengths = {f"{module}.{name}": length for module, tree in trees.items() for name, length in _lengths(tree)}
+    places = {
+        "positional_calls": [f"{module}:{line}" for module, tree in trees.items() for line in _positional_calls(tree)],
+        "class_names_twice": _class_names_twice(trees),
+        "import_cycles": [" <-> ".join(cycle) for cycle in _cycles(_imports(trees))],
+        "wide_classes": [f"{module}.{name}" for module, tree in trees.items() for name in _wide_classes(tree)],
+        "long_modules": [module for module in trees if _lines(source / f"{module.replace('.', '/')}.py") > MANY_LINES],
+        "generator_loops": [f"{module}.{name}" for module, tree in trees.items() for name in _generator_loops(tree)],
+        "child_protocols": [module for module, tree in trees.items() if _starts_a_process(tree)],
+    }
+    ordered = sorted(lengths.values())
+    return Figures(
+        functions=len(ordered),
+        median=int(statistics.median(ordered)),
+        percentile_90=ordered[int(len(ordered) * 0.9)],
+        longest=ordered[-1],
+        places={**places, "longest": [name for name, length in lengths.items() if length == ordered[-1]]},
+        **{name: len(found) for name, found in places.items()},
+    )
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _lengths(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, _Function):
+            described = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
+            first = node.body[1 if described and len(node.body) > 1 else 0]
+            yield node.name, (node.end_lineno or node.lineno) - first.lineno + 1
+
+
+def _generator_loops(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, _Function):
+            calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
+            if any(isinstance(call, ast.Attribute) and call.attr == "send" for call in calls):
+                yield node.name
+
+
+def _starts_a_process(tree: ast.Module) -> bool:
+    named = (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(name in {"subprocess.Popen", "subprocess.run", "os.fork"} for name in named)
+
+
+def _positional_calls(tree: ast.Module) -> Iterator[int]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and len(node.args) >= MANY_POSITIONAL:
+            yield node.lineno
+
+
+def _class_names_twice(trees: dict[str, ast.Module]) -> list[str]:
+    homes = defaultdict(list)
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].append(module)
+    return [f"{name}: {', '.join(modules)}" for name, modules in sorted(homes.items()) if len(modules) > 1]
+
+
+def _wide_classes(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            fields = {
+                each.target.id
+                for each in node.body
+                if isinstance(each, ast.AnnAssign)
+                and isinstance(each.target, ast.Name)
+                and "ClassVar" not in ast.unparse(each.annotation)
+            }
+            own = {
+                each.attr
+                for each in ast.walk(node)
+                if isinstance(each, ast.Attribute)
+                and isinstance(each.ctx, ast.Store)
+                and isinstance(each.value, ast.Name)
+                and each.value.id == "self"
+            }
+            if len(fields | own) > MANY_ATTRIBUTES:
+                yield node.name
+
+
+def _imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Which of our modules each of them imports, wherever in it."""
+    return {module: {each for each in _imported(tree, trees) if each != module} for module, tree in trees.items()}
+
+
+def _imported(tree: ast.Module, trees: dict[str, ast.Module]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in trees)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            modules = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (module for module in modules if module in trees)
+            if node.module in trees and not all(module in trees for module in modules):
+                yield node.module
+
+
+def _cycles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected components of two modules or more (Tarjan 1972)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for other in sorted(edges[module]):
+            if other not in number:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], number[other])
+        if low[module] == number[module]:
+            component = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(component) > 1:
+                found.append(sorted(component))
+
+    for module in edges:
+        if module not in number:
+            visit(module)
+    return found
+
+
+def main() -> None:
+    """Print the figures, and with ``-v`` what they count."""
+    found = figures()
+    for name, value in vars(found).items():
+        if name != "places":
+            print(f"{name:20} {value}")
+            if "-v" in sys.argv[1:]:
+                for place in found.places.get(name, ()):
+                    print(f"    {place}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""What the source looks like does not get worse: see ``figures.py``, which prints what stands where with ``-v``."""
+
+import pytest
+
+from architecture.figures import figures
+
+LIMITS = {
+    "median": 5,
+    "percentile_90": 15,
+    "longest": 47,
+    "positional_calls": 50,
+    "class_names_twice": 27,
+    "import_cycles": 1,
+    "wide_classes": 14,
+    "long_modules": 9,
+    "generator_loops": 9,
+    "child_protocols": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, object]:
+    return vars(figures())
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_no_figure_is_above_its_limit(name: str, found: dict[str, object]) -> None:
+    assert found[name] <= LIMITS[name], found["places"].get(name)
+
+
+@pytest.mark.parametrize("name", sorted(LIMITS.keys() - {"median", "percentile_90", "longest"}))
+def test_a_limit_follows_what_has_become_better(name: str, found: dict[str, object]) -> None:
+    assert found[name] >= LIMITS[name], "lower the limit"
