@@ -12,6 +12,7 @@ from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
+from biopsy.filesystem.privacy import as_private_as
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex
@@ -32,7 +33,7 @@ from biopsy.reduction.suspicion import suspected
 from biopsy.reduction.trials import Budget, Crew, Trial, Trials
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.reduction.values import Values, may_change_values
-from biopsy.reduction.workspace import Workspace, workspace
+from biopsy.reduction.workspace import Workspace, sources, workspace
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     if place.remark is not None:
         listener(events.Remark(place.remark))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(as_private_as(sources(index)))
         stack.callback(_leave, place, listener)
         folder = stack.enter_context(temporary_folder("biopsy-"))
         driver = _driver(index, check, job, listener, place, folder)
@@ -202,6 +204,5 @@ def _driver(
 
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
-    trials.note_place = place.note
     driver = Driver(problem, trials, place, listener, Feeding(folder, wanted=job.feeds_recorded))
     return driver
