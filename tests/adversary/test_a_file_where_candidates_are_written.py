@@ -1,6 +1,5 @@
 """What stands where candidates are written, and is not ours, is still there at the end, whatever happens between."""
 
-import hashlib
 import os
 import signal
 import subprocess
@@ -43,6 +42,11 @@ def killed(place: Place, code: str) -> None:
     (place.folder / "begun.txt").unlink()
 
 
+def without_journal(place: Place) -> set[str]:
+    """The files that stand there but for the journals, which are for whoever goes on."""
+    return {name for name in place.files() if "r.onnx.journal" not in name}
+
+
 def test_a_strangers_file_is_told_of_and_put_back(here: Place) -> None:
     (here.folder / CANDIDATE).write_bytes(MINE)
     ran = here.reduce(*words(here))
@@ -66,41 +70,71 @@ def test_a_strangers_file_is_put_back_when_the_reduction_fails_or_there_is_nothi
     assert (here.folder / CANDIDATE).read_bytes() == MINE
 
 
-def test_a_strangers_file_outlives_kill_9_and_comes_back_with_the_next_reduction(here: Place) -> None:
+def test_a_strangers_file_outlives_kill_9_and_is_put_back(here: Place) -> None:
     (here.folder / CANDIDATE).write_bytes(MINE)
     killed(here, WAITS + NEEDS_TWO)
-    assert MINE in {path.read_bytes() for path in here.folder.iterdir()}
+    assert (here.folder / CANDIDATE).read_bytes() == MINE
+    assert without_journal(here) == {"m.onnx", CANDIDATE}
     ran = here.reduce(*words(here))
     assert ran.status == 0, ran.told
     assert (here.folder / CANDIDATE).read_bytes() == MINE
     assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
 
 
-def test_what_a_killed_reduction_has_left_is_known_as_ours(here: Place) -> None:
+def test_a_killed_reduction_leaves_no_candidate(here: Place) -> None:
     killed(here, WAITS + NEEDS_TWO)
-    assert (here.folder / CANDIDATE).exists()
+    assert without_journal(here) == {"m.onnx"}
     ran = here.reduce(*words(here))
     assert ran.status == 0, ran.told
     assert "already exists: moved to" not in ran.told
     assert here.files() == {"m.onnx", "r.onnx"}
 
 
-def test_what_a_person_puts_there_after_kill_9_is_not_taken_for_ours(here: Place) -> None:
-    killed(here, WAITS + NEEDS_TWO)
-    (here.folder / CANDIDATE).write_bytes(MINE)
-    ran = here.reduce(*words(here))
-    assert "already exists: moved to" in ran.told
+def test_a_reduction_that_begins_at_once_waits_for_who_cleans_up(here: Place) -> None:
+    process = here.start(*words(here, WAITS + NEEDS_TWO))
+    assert wait_until((here.folder / "begun.txt").exists)
+    here.check(NEEDS_TWO)
+    process.kill()
+    ran = here.reduce("--fresh", *words(here))
+    process.communicate()
+    assert ran.status == 0, ran.told
+    assert "already exists: moved to" not in ran.told
+    assert without_journal(here) == {"m.onnx", "r.onnx"}
+
+
+def test_what_a_person_puts_there_while_a_candidate_is_checked_outlives_kill_9(here: Place) -> None:
+    process = here.start(*words(here, WAITS + NEEDS_TWO))
+    assert wait_until((here.folder / "begun.txt").exists)
+    (here.folder / "mine.txt").write_bytes(MINE)
+    (here.folder / "mine.txt").replace(here.folder / CANDIDATE)
+    process.kill()
+    process.communicate()
+    assert wait_until(lambda: not here.processes())
     assert (here.folder / CANDIDATE).read_bytes() == MINE
 
 
-def test_a_candidate_that_was_to_stay_is_replaced_by_the_next_reduction(here: Place) -> None:
-    for _ in range(2):
-        ran = here.reduce("--no-remove-intermediate", *words(here))
-        assert ran.status == 0, ran.told
-        assert "already exists: moved to" not in ran.told
-    assert {name for name in here.files() if not name.startswith(".")} == {"m.onnx", "r.onnx", CANDIDATE}
-    assert here.reduce(*words(here)).status == 0
-    assert here.files() == {"m.onnx", "r.onnx"}
+def test_where_nobody_could_clean_up_a_candidate_is_somebodys_file(here: Place) -> None:
+    """The shell that does so was killed as well."""
+    process = here.start(*words(here, WAITS + NEEDS_TWO))
+    assert wait_until((here.folder / "begun.txt").exists)
+    for pid in here.processes():
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    left = (here.folder / CANDIDATE).read_bytes()
+    ran = here.reduce("--fresh", *words(here))
+    assert ran.status == 0, ran.told
+    assert "already exists: moved to" in ran.told
+    assert (here.folder / CANDIDATE).read_bytes() == left
+    assert without_journal(here) == {"m.onnx", "r.onnx", CANDIDATE}
+
+
+def test_a_candidate_that_was_to_stay_is_a_file_like_any_other_for_the_next_reduction(here: Place) -> None:
+    assert here.reduce("--no-remove-intermediate", *words(here)).status == 0
+    kept = (here.folder / CANDIDATE).read_bytes()
+    ran = here.reduce(*words(here))
+    assert "already exists: moved to" in ran.told
+    assert (here.folder / CANDIDATE).read_bytes() == kept
+    assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
 
 
 def test_where_the_last_candidate_is_to_stay_a_strangers_file_stays_aside(here: Place) -> None:
@@ -146,62 +180,12 @@ def test_so_do_those_who_have_engines_built_there(here: Place, words: tuple[str,
     assert here.files() == {"m.onnx", name}
 
 
-def abandoned(path: Path, *written: bytes) -> None:
-    """Leave what a process leaves that claims a path, writes these models there one after the other, and is killed."""
-    claim = Claim(path)
-    for model in written:
-        claim.note(path, hashlib.blake2b(model, digest_size=16).digest())
-        path.write_bytes(model)
-    os.close(claim._descriptor)
-
-
-def test_of_a_reduction_killed_before_it_wrote_anything_nothing_there_is_ours(tmp_path: Path) -> None:
-    path = tmp_path / CANDIDATE
-    abandoned(path)
-    path.write_bytes(MINE)
-    claim = Claim(path)
-    assert claim.remark() == f"{path} already exists: moved to {claim.aside} until the reduction ends"
-    claim.release()
-    assert path.read_bytes() == MINE
-
-
-def test_a_folder_at_a_place_of_ours_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / CANDIDATE
-    abandoned(path, b"ours")
-    path.unlink()
-    path.mkdir()
-    (path / "thesis.txt").write_bytes(MINE)
-    Claim(path).release()
-    assert (path / "thesis.txt").read_bytes() == MINE
-
-
-@pytest.mark.parametrize("content", [MINE, b"ours"], ids=["to another file", "to a copy of a candidate"])
-def test_a_link_at_a_place_of_ours_is_left_as_it_is(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / CANDIDATE
-    abandoned(path, b"ours")
-    path.unlink()
-    (tmp_path / "mine.onnx").write_bytes(content)
-    path.symlink_to("mine.onnx")
-    Claim(path).release()
-    assert path.readlink() == Path("mine.onnx")
-    assert (tmp_path / "mine.onnx").read_bytes() == content
-
-
-def test_only_the_models_that_were_written_last_are_removed(tmp_path: Path) -> None:
-    path = tmp_path / CANDIDATE
-    abandoned(path, b"one", b"two", b"three")
-    Claim(path).release()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_stays_aside_is_told_at_the_end_and_put_back_by_the_next_reduction(here: Place) -> None:
+def test_what_stays_aside_is_told_at_the_end(here: Place) -> None:
     (here.folder / CANDIDATE).write_bytes(MINE)
     ran = here.reduce("--no-remove-intermediate", *words(here))
     assert f"{CANDIDATE} holds the last candidate: what stood there before is still polygraphy_debug.aside" in ran.told
-    ran = here.reduce(*words(here))
-    assert ran.status == 0, ran.told
-    assert (here.folder / CANDIDATE).read_bytes() == MINE
-    assert here.files() == {"m.onnx", "r.onnx", CANDIDATE}
+    assert (here.folder / "polygraphy_debug.aside.onnx").read_bytes() == MINE
+    assert here.files() == {"m.onnx", "r.onnx", CANDIDATE, "polygraphy_debug.aside.onnx"}
 
 
 @pytest.mark.parametrize("look", [1, 2])
@@ -210,16 +194,16 @@ def test_a_lock_that_is_removed_while_it_is_looked_at_is_made_anew(
 ) -> None:
     """Whoever had the lock removes its file when it is let go: at the worst just when the next one looks at it."""
     lock = tmp_path / f".{CANDIDATE}.lock"
-    stat = Path.stat
+    lstat = Path.lstat
     looks = []
 
-    def vanishes(path: Path, **options: bool) -> os.stat_result:
+    def vanishes(path: Path) -> os.stat_result:
         if path == lock:
             looks.append(path)
             if len(looks) == look:
                 lock.unlink()
-        return stat(path, **options)
+        return lstat(path)
 
-    monkeypatch.setattr(Path, "stat", vanishes)
+    monkeypatch.setattr(Path, "lstat", vanishes)
     Claim(tmp_path / CANDIDATE).release()
     assert looks

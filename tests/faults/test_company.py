@@ -5,6 +5,7 @@ import re
 from faults.conftest import wait_until
 
 SLOW = "time.sleep(0.1)\nsys.exit('n5' in names)"
+WAITS = "while not os.path.exists('go.txt'): time.sleep(0.01)\nsys.exit('n5' in names)"
 
 
 def end(*processes) -> list[tuple[int, str]]:
@@ -24,7 +25,7 @@ def test_two_that_are_told_where_their_candidates_stand_both_end_right(place) ->
 
 def test_a_second_one_whose_check_knows_the_place_by_itself_is_refused(place) -> None:
     place.model(12)
-    check = place.check(SLOW)[:-1]
+    check = place.check(WAITS)[:-1]
     code = (place.folder / "check.py").read_text().replace("sys.argv[1]", "'polygraphy_debug.onnx'")
     (place.folder / "check.py").write_text(code)
     first = place.start("m.onnx", "-o", "a.onnx", "--check", *check)
@@ -32,6 +33,7 @@ def test_a_second_one_whose_check_knows_the_place_by_itself_is_refused(place) ->
     second = place.reduce("m.onnx", "-o", "b.onnx", "--check", *check)
     assert second.status == 2
     assert "another reduction in this folder" in second.told
+    (place.folder / "go.txt").touch()
     ((status, told),) = end(first)
     assert (status, place.nodes("a.onnx")) == (0, ["n5"]), told
     assert place.files() == {"m.onnx", "a.onnx"}
@@ -39,12 +41,13 @@ def test_a_second_one_whose_check_knows_the_place_by_itself_is_refused(place) ->
 
 def test_a_second_one_with_the_same_result_is_refused_and_told_who_has_it(place) -> None:
     place.model(12)
-    line = ["m.onnx", "-o", "a.onnx", "--check", *place.check(SLOW)]
+    line = ["m.onnx", "-o", "a.onnx", "--check", *place.check(WAITS)]
     first = place.start(*line)
     assert wait_until((place.folder / "polygraphy_debug.onnx").exists)
     second = place.reduce(*line)
     assert second.status == 2
     assert re.search(rf"in use by another biopsy \(process {first.pid}\)", second.told), second.told
+    (place.folder / "go.txt").touch()
     ((status, told),) = end(first)
     assert (status, place.nodes("a.onnx")) == (0, ["n5"]), told
     assert place.files() == {"m.onnx", "a.onnx"}

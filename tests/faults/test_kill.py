@@ -11,10 +11,8 @@ from biopsy.isolation import cleanup
 from faults.conftest import is_alive, wait_until
 
 SLEEPS = "time.sleep(0.01)\nsys.exit('n3' in names and 'n9' in names)"
-EXPECTED = re.compile(
-    r"m\.onnx|r\.onnx|r\.onnx\.journal(-wal)?|\.r\.onnx(\.journal)?\.\d+\.part(-wal|-journal)?|\.r\.\d+\.onnx"
-    r"|\.?polygraphy_debug(\.\d+)?\.onnx(\.lock|\.\d+\.part)?"
-)
+EXPECTED = re.compile(r"m\.onnx|r\.onnx|r\.onnx\.journal.*|\.r\.onnx\.journal\..*\.part.*")
+"""The result and its journal: nothing else may be left, not even for a moment after the last process has ended."""
 
 
 def moments(count: int, seed: int) -> list[float]:
@@ -104,7 +102,7 @@ def test_a_file_of_the_user_that_is_named_like_a_candidate_stays(place) -> None:
     mine.unlink()
 
 
-def test_what_a_second_one_that_was_killed_has_left_is_removed_by_the_next(place) -> None:
+def test_what_a_second_one_that_was_killed_has_left_is_removed(place) -> None:
     """The second one writes its candidates under another name, for the first has the usual one."""
     place.model(12)
     slow = place.check("time.sleep(0.2)\nsys.exit('n3' in names and 'n9' in names)")
@@ -114,6 +112,7 @@ def test_what_a_second_one_that_was_killed_has_left_is_removed_by_the_next(place
     assert wait_until(lambda: list(place.folder.glob(f"polygraphy_debug.{second.pid}*.onnx")))
     second.kill()
     second.communicate()
+    assert wait_until(lambda: not list(place.folder.glob(f"*polygraphy_debug.{second.pid}*")))
     third = place.start("m.onnx", "-o", "c.onnx", "--check", *slow)  # while the first still runs
     assert first.wait(60) == third.wait(60) == 0
     for process in (first, third):

@@ -43,7 +43,7 @@ def test_a_read_only_file_system_is_told_as_such(tmp_path: Path, monkeypatch: py
     def refused(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(write.Path, "open", refused)
+    monkeypatch.setattr(write.os, "open", refused)
     monkeypatch.setattr(write.Path, "unlink", refused)
     with pytest.raises(errors.UsageError, match="Read-only file system"):
         write_whole(tmp_path / "f", [b"a"])

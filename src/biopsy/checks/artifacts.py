@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from biopsy import errors
 from biopsy.checks.outcome import Outcome
 from biopsy.filesystem.write import write_whole
 
+DEFAULT_FOLDER = Path("polygraphy_artifacts")
 _FOLDER_OF = {Outcome.REPRODUCES: "bad", Outcome.PASSES: "good"}
 
 
@@ -22,12 +24,13 @@ class Artifacts:
     """Which files to sort after each check, and where to."""
 
     files: tuple[Path, ...] = ()
-    folder: Path = Path("polygraphy_artifacts")
+    folder: Path = DEFAULT_FOLDER
 
     def sort(self, outcome: Outcome, iteration: int, phase: str) -> list[Path]:
         """Move every file that exists to the folder of its outcome, named by time, iteration and phase.
 
-        Returns the files that were not there. Raises UsageError if the folder cannot be written.
+        Returns the files that were not there. Raises UsageError if the folder cannot be written, or is a link: not
+        where a person has named it, but where the name is ours.
         """
         missing = []
         for file in self.files:
@@ -40,10 +43,13 @@ class Artifacts:
     def _move(self, file: Path, folder: Path, iteration: int, phase: str) -> None:
         when = f"_{time.strftime('%m-%d-%y_%H-%M-%S')}_N{iteration}{f'_{phase}' if phase else ''}"
         try:
+            for ours in {self.folder, folder} if self.folder == DEFAULT_FOLDER else {folder}:
+                if ours.is_symlink():
+                    raise OSError(errno.ELOOP, f"{ours} is a symbolic link")
             folder.mkdir(parents=True, exist_ok=True)
             target = folder / _short(file.stem, f"{when}{file.suffix}")
             again = 1
-            while target.exists():
+            while os.path.lexists(target):
                 target = folder / _short(file.stem, f"{when}_{again}{file.suffix}")
                 again += 1
             shutil.move(file, target)

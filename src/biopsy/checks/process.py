@@ -102,7 +102,7 @@ class Process:
             start_new_session=True,
         )
         self.pid = self._popen.pid
-        cleanup.register(f"group {self.pid}")
+        cleanup.register("group", str(self.pid))
         self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         sacrifice(self.pid)
 
@@ -123,7 +123,7 @@ class Process:
     def _strike(self) -> None:
         if not self._struck:
             self._struck = True
-            cleanup.strike(f"group {self.pid}")
+            cleanup.strike("group", str(self.pid))
 
     def close(self) -> None:
         """Free the descriptor."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from biopsy import errors
 from biopsy.cli import purposes
 from biopsy.cli.console import Console
+from biopsy.filesystem.privacy import as_private_as
 
 STATUSES = """\
 exit status:
@@ -156,7 +157,8 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
     purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
-    return int(module.execute(args, console))
+    with as_private_as(purposes.sources(parser, args)):
+        return int(module.execute(args, console))
 
 
 @cache

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from biopsy import events
-from biopsy.filesystem.write import cannot_write
+from biopsy.filesystem.write import cannot_write, open_anew
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -77,10 +77,7 @@ class EventLog:
     def __enter__(self) -> EventLog:
         """Raises UsageError if the file cannot be written."""
         if self._path is not None:
-            try:
-                self._stream = self._path.open("w", encoding="utf-8")
-            except OSError as error:
-                raise cannot_write(self._path, error) from error
+            self._stream = io.TextIOWrapper(open_anew(self._path), encoding="utf-8")
         return self
 
     def __exit__(
@@ -92,7 +89,7 @@ class EventLog:
 
     def write(self, event: events.Event) -> None:
         """Write one event, at once, so that who follows the file sees it."""
-        if self._stream is None:
+        if self._stream is None or self._path is None:
             return
         plain = {
             key: _cut(value).decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
@@ -102,7 +99,7 @@ class EventLog:
             self._stream.write(json.dumps({"event": type(event).__name__, **plain}) + "\n")
             self._stream.flush()
         except OSError as error:
-            raise cannot_write(Path(self._stream.name), error) from error
+            raise cannot_write(self._path, error) from error
 
 
 def _cut(output: bytes) -> bytes:

@@ -85,6 +85,13 @@ def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> It
                     yield Purpose(action.type.path_of(str(one)), name_of(action), action.dest, action.type)
 
 
+def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Path]:
+    """The files of data that a command reads: what it writes holds something of them. Scripts are none."""
+    for purpose in purposes_of(parser, args):
+        if purpose.kind.task == "read" and not purpose.kind.textual:
+            yield purpose.path
+
+
 def name_of(action: argparse.Action) -> str:
     """What a person calls an option: its longest common spelling, or what it stands for."""
     spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]

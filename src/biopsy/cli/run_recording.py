@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from biopsy.comparison.describe import number as shown_number
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import Engine, ModelInput
 from biopsy.engines.runner import checked_feed, runner_name
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.model.tensor_type import TensorType, ValueType
@@ -49,8 +50,8 @@ class Recorder:
         outputs = {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.outputs}
         for name in (name for name, kind in outputs.items() if not isinstance(kind, TensorType | None)):
             console.warn(f"output {name!r}, {outputs[name]}, is not recorded: with --memory-limit only tensors are")
-        self._scratch = None if save_to else tempfile.TemporaryDirectory(prefix="biopsy-")
-        self._path = save_to or Path(self._scratch.name if self._scratch else "") / "outputs.safetensors"
+        self._scratch = contextlib.ExitStack()
+        self._path = save_to or self._scratch.enter_context(temporary_folder("biopsy-")) / "outputs.safetensors"
         self._saved = save_to is not None
         self._file: GrowingFile | None = None
         self._results: dict[int, RunnerResult] = {}
@@ -107,9 +108,9 @@ class Recorder:
             self._file.finish(self._results)
             return True
         self._file.close()
-        if self._scratch is not None:
+        if not self._saved:
             self._file.discard()
-            self._scratch.cleanup()
+            self._scratch.close()
         elif self._file.committed:
             self._console.warn(
                 f"{self._path} is not written; {size_text(self._file.size)} are kept beside it, and the same command "

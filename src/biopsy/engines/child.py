@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +18,8 @@ from typing import Any, Literal
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create, parse_spec
-from biopsy.filesystem.write import write_whole
+from biopsy.filesystem.write import create_new, write_whole
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.interpreter import own_python
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
@@ -45,9 +45,9 @@ def run_in_child(
     EngineFailure also if it died by a signal, whose name is then the ``kind``, or was stopped at the timeout
     (``kind`` "Timeout"). Nothing but the results is left behind.
     """
-    with tempfile.TemporaryDirectory(prefix=".biopsy-child-", dir=output.parent) as scratch:
-        given = _given(model, Path(scratch))
-        report = Path(scratch) / "report.json"
+    with temporary_folder(".biopsy-child-", output.parent) as scratch:
+        given = _given(model, scratch)
+        report = scratch / "report.json"
         request = {
             "model": str(given.path),
             "folder": str(given.folder),
@@ -57,7 +57,7 @@ def run_in_child(
             "outputs": outputs if outputs is None or outputs == "all" else list(outputs),
             "report": str(report),
         }
-        with (Path(scratch) / "printed").open("w+b") as printed:
+        with create_new(scratch / "printed") as printed:
             status = _start_and_wait(request, printed, timeout)
             _raise_what_happened(engine, status, _read_report(report), _tail(printed))
     return output

@@ -225,14 +225,13 @@ class OnnxRuntimeSession(Session):
 
         They come from a second build with the same options, since only a file can be had of the graph.
         """
-        import tempfile
-
         from biopsy.engines.onnxrt_facts import layer_records
+        from biopsy.isolation.cleanup import temporary_folder
         from biopsy.model.index import index_bytes
 
         self._require_model("told in layers")
-        with tempfile.TemporaryDirectory(prefix="biopsy-layers-") as scratch:
-            path = Path(scratch) / "optimized.onnx"
+        with temporary_folder("biopsy-layers-") as scratch:
+            path = scratch / "optimized.onnx"
             self._engine.write_optimized(self._model, path)
             optimized = load.parse(path.read_bytes(), path)
         index = index_bytes(self._model.data, self._model.folder)
@@ -397,12 +396,13 @@ def _needs_a_file_for_weights(model: ModelInput) -> bool:
 def _folder_for_profiles() -> Path:
     """A folder that lasts as long as this process: a session may write its profile when it ends."""
     import atexit
-    import shutil
-    import tempfile
+    from contextlib import ExitStack
 
-    folder = tempfile.mkdtemp(prefix="biopsy-profile-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    from biopsy.isolation.cleanup import temporary_folder
+
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    return until_the_end.enter_context(temporary_folder("biopsy-profile-"))
 
 
 def _value_type(text: str, shape: Sequence[Any] | None = None) -> ValueType | None:

@@ -18,14 +18,16 @@ _NEVER_FOLLOWS = (
 )
 
 
-def open_own(path: Path, *, mode: int = PRIVATE) -> int:
+def open_own(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int:
     """The descriptor of a file that is read and written, made if there is none; nothing in it is changed.
+
+    ``flags`` are further ones for ``os.open``, such as O_APPEND.
 
     Raises OSError, with words for a person as its ``strerror``, if something else stands there: a link, a pipe, a
     device, a folder, a file of another user, or one that has a second name elsewhere.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NEVER_FOLLOWS, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NEVER_FOLLOWS | flags, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error

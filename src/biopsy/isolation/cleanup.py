@@ -1,29 +1,36 @@
-"""What must not outlive this process, however it ends: checks that run, and temporary folders.
+"""What must not outlive this process, however it ends: checks that run, temporary folders, and files that pass.
 
 Checks stand in sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
-itself. A shell, started with the first of them, holds a list of what there is now, and waits for the end of this
+itself. A shell, started with the first entry, holds a list of what there is now, and waits for the end of this
 process. If the list is not empty then, the shell becomes a Python that runs this file, which cleans up. Where there is
 no shell, nothing of this happens.
+
+The list stands in no file: who could write there could have anything removed. What it names in folders of the user is
+known by its inode too, and whatever else has come to stand there since is left as it is.
 
 This file imports nothing of biopsy.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import secrets
 import shutil
 import signal
-import subprocess
+import stat
 import sys
-import tempfile
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeAlias
 
 VARIABLE = "BIOPSY_VERDICT"
 """A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
+
+Entry: TypeAlias = tuple[str, ...]
+"""A line of the list, see ``clean_up``: a word for what it is, then what it names."""
 
 _SHELL = """\
 trap '' HUP INT QUIT TERM
@@ -34,36 +41,84 @@ while IFS= read -r line; do
     +*) list="$list${line#+}
 " ;;
     -*) gone="${line#-}
-"; list="${list%%"$gone"*}${list#*"$gone"}" ;;
+"; case $list in *"$gone"*) list="${list%%"$gone"*}${list#*"$gone"}" ;; esac ;;
   esac
 done
 [ -z "$list" ] || exec "$0" -I -S "$1" "$list"
 """
+_LONGEST_LINE = 4096
+"""What a pipe takes as a whole or not at all."""
 _ROUNDS = 50
 """Looks for processes that are to end: whoever is born between two of them is found by the next."""
+_PATIENCE = 1.0
+"""Seconds to wait for a lock: who begins anew looks at it for a moment."""
 
 
-def register(what: str) -> None:
-    """Put a line on the list: ``folder PATH`` or ``group PID``."""
-    _watch.tell(f"+{what}")
+def register(*entry: str) -> None:
+    """Put an entry on the list."""
+    _watch.tell("+", entry)
 
 
-def strike(what: str) -> None:
+def strike(*entry: str) -> None:
     """Take it off the list."""
-    _watch.tell(f"-{what}")
+    _watch.tell("-", entry)
+
+
+def watches() -> bool:
+    """Whether there is a shell already that cleans up: a further entry then costs next to nothing."""
+    return _watch.runs
+
+
+def identity(status: os.stat_result) -> str:
+    """What tells a file or folder from any other that may come to stand at its path."""
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 @contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """A temporary folder that is gone afterwards, also when this process is killed in it."""
-    folder = Path(tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(8)}"
-    register(f"folder {folder}")  # before there is one: who is killed in between leaves nothing
-    folder.mkdir(mode=0o700)
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """A temporary folder of our own that is gone afterwards, also when this process is killed in it.
+
+    It stands in ``parent``, or where this system has such folders. Raises OSError if it cannot be made.
+    """
+    folder = (_folder_of_the_system() if parent is None else parent.absolute()) / f"{prefix}{os.urandom(8).hex()}"
+    entry = ("folder", "", str(folder))  # nobody could have known the name
+    register(*entry)  # before there is one: who is killed in between leaves nothing
+    _folders.add(str(folder))
     try:
-        yield folder
+        folder.mkdir(mode=0o700)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        strike(f"folder {folder}")
+        _folders.discard(str(folder))
+        strike(*entry)
+
+
+_folders: set[str] = set()
+"""The temporary folders that there are: what stands in them goes with them."""
+
+
+def _folder_of_the_system() -> Path:
+    import tempfile
+
+    return Path(tempfile.gettempdir())
+
+
+class PassingFolder:
+    """A folder of a given name that was made now, and that is removed also when this process is killed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises FileExistsError if something stands there, OSError if it cannot be made."""
+        self.path = path.absolute()
+        self.path.mkdir(mode=0o700)
+        self._entry = ("folder", identity(self.path.lstat()), str(self.path))
+        register(*self._entry)
+
+    def remove(self) -> None:
+        """Remove it, and what was put there since, unless another one stands there now."""
+        _remove_folder(*self._entry[1:])
+        strike(*self._entry)
 
 
 class _Watch:
@@ -74,11 +129,16 @@ class _Watch:
         self._tried = False
         self._lock = threading.Lock()
 
-    def tell(self, line: str) -> None:
+    @property
+    def runs(self) -> bool:
+        return self._pipe is not None
+
+    def tell(self, sign: str, entry: Entry) -> None:
         self.start()
-        if self._pipe is not None and "\n" not in line:
+        line = f"{sign}{json.dumps(entry)}\n".encode("ascii")
+        if self._pipe is not None and len(line) <= _LONGEST_LINE:
             with suppress(OSError):  # it was killed, or stopped: then nobody cleans up after us
-                os.write(self._pipe, os.fsencode(line) + b"\n")
+                os.write(self._pipe, line)
 
     def start(self) -> None:
         with self._lock:
@@ -87,6 +147,8 @@ class _Watch:
                 self._start()
 
     def _start(self) -> None:
+        import subprocess
+
         if not Path("/bin/sh").exists():
             return
         reading, writing = os.pipe()
@@ -111,6 +173,60 @@ class _Watch:
 
 
 _watch = _Watch()
+
+
+class _Passing:
+    """The files in the user's folders that are to go with this process, by their paths, the newest last."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, list[Entry]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, status: os.stat_result, temporary: Path, path: Path) -> None:
+        entry = ("file", identity(status), str(temporary.absolute()), str(path.absolute()))
+        if os.path.dirname(entry[-1]) in _folders:  # noqa: PTH120 -- a word
+            return
+        register(*entry)
+        with self._lock:
+            self._entries.setdefault(entry[-1], []).append(entry)
+
+    def let(self, path: Path, *, but_newest: bool = False) -> None:
+        key = str(path.absolute())
+        with self._lock:
+            entries = self._entries.pop(key, [])
+            if but_newest:
+                self._entries[key] = entries[-1:]
+        for entry in entries[:-1] if but_newest else entries:
+            strike(*entry)
+
+
+_passing = _Passing()
+
+
+def take_along(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
+    """Have the file of this ``status`` removed when this process is killed, if it stands at ``path`` then.
+
+    Or at ``temporary``, where it stands until it is whole. The same holds for those that stood at ``path`` before,
+    until ``replaced`` says that they have gone.
+    """
+    _passing.take(status, path if temporary is None else temporary, path)
+
+
+def take_what_stands_at(path: Path) -> None:
+    """As ``take_along``, for a file that a process of ours has just written; nothing if there is none."""
+    with suppress(OSError):
+        _passing.take(path.lstat(), path, path)
+        replaced(path)
+
+
+def replaced(path: Path) -> None:
+    """What was taken along last stands at ``path`` now, and nothing before it any more."""
+    _passing.let(path, but_newest=True)
+
+
+def let_stay(path: Path) -> None:
+    """Whatever stands at ``path`` is not removed any more when this process is killed."""
+    _passing.let(path)
 
 
 def end_marked(folders: Iterable[str]) -> None:
@@ -142,17 +258,83 @@ def processes() -> Iterator[int]:
         yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 -- numbers, not paths
 
 
-def clean_up(lines: Iterable[str]) -> None:
-    """End and remove what stands on a list."""
-    listed = [line.partition(" ") for line in lines]
-    folders = [path for what, _, path in listed if what == "folder"]
-    for group in (int(number) for what, _, number in listed if what == "group"):
+def clean_up(entries: Iterable[Entry]) -> None:
+    """End and remove what stands on a list.
+
+    ``group PID`` is a group of processes, ``folder IDENTITY PATH`` a folder (no identity: its name is known to nobody
+    else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``back IDENTITY FROM TO`` a file of
+    somebody else that was set aside, and ``lock PATH`` what must be had before anything with a name that others may
+    use is touched: if somebody else has it, that is left as it is.
+    """
+    listed: dict[str, list[Entry]] = {}
+    for what, *rest in entries:
+        listed.setdefault(what, []).append(tuple(rest))
+    for (number,) in listed.get("group", ()):
         with suppress(OSError):
-            os.killpg(group, signal.SIGKILL)
-    end_marked(folders)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+            os.killpg(int(number), signal.SIGKILL)
+    folders = listed.get("folder", [])
+    end_marked(path for known, path in folders if not known)
+    locks = [path for (path,) in listed.get("lock", ())]
+    held = [_taken(path) for path in locks]
+    for known, temporary, path in listed.get("file", ()):
+        for place in {temporary, path} if all(held) else {temporary} - {path}:
+            _remove_file(known, place)
+    for known, path in folders:
+        if not known or all(held):
+            _remove_folder(known, path)
+    if all(held):
+        _put_back(listed.get("back", ()))
+    for path in (path for path, had in zip(locks, held, strict=True) if had):
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 -- words, not paths
+
+
+def _put_back(entries: Iterable[Entry]) -> None:
+    for known, aside, path in entries:
+        if _is(known, aside) and not os.path.lexists(path):
+            with suppress(OSError):
+                os.rename(aside, path)  # noqa: PTH104 -- words, not paths
+
+
+def _is(known: str, path: str) -> bool:
+    with suppress(OSError):
+        return identity(os.lstat(path)) == known
+    return False
+
+
+def _remove_file(known: str, path: str) -> None:
+    if _is(known, path):
+        with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 -- words, not paths
+
+
+def _remove_folder(known: str, path: str) -> None:
+    """Without following a link, neither at the path nor below it: ``rmtree`` goes by descriptors."""
+    if not known or _is(known, path):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _taken(path: str) -> bool:
+    """Take a lock, and keep it until this process ends; False if another has it, or if something else stands there."""
+    import fcntl
+
+    end = time.monotonic() + _PATIENCE
+    while time.monotonic() < end:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError:
+            return False
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+            return False
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(identity(status), path):
+                return True
+        os.close(descriptor)
+        time.sleep(0.01)
+    return False
 
 
 if __name__ == "__main__":
-    clean_up(sys.argv[1].splitlines())
+    clean_up([tuple(json.loads(line)) for line in sys.argv[1].splitlines()])

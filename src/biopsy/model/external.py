@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.filesystem.privacy import as_private_as
 from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
@@ -274,10 +275,13 @@ def save_with_weights(
     if external is not None:
         _save_beside(model, path, source_folder, external, threshold)
         return
+    sources: set[Path] = set()
     if path.parent.resolve() != source_folder.resolve():
         _require_small(model, path)
+        sources = {span_of(tensor, source_folder).path for tensor in external_tensors(model)}
         load_into(model, source_folder)
-    write_whole(path, [serialized(model, path)])
+    with as_private_as(sources):
+        write_whole(path, [serialized(model, path)])
 
 
 def serialized(model: onnx.ModelProto, path: Path) -> bytes:
@@ -316,8 +320,9 @@ def _save_beside(model: onnx.ModelProto, path: Path, folder: Path, external: str
         _refer(weight, external, offset, length)
         offset += length
     data = serialized(model, path)
-    write_whole(target, _laid_out(sources, offsets))
-    write_whole(path, [data])
+    with as_private_as(source.path for _, source in sources if isinstance(source, Span)):
+        write_whole(target, _laid_out(sources, offsets))
+        write_whole(path, [data])
 
 
 def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external: str) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
+from biopsy.isolation.cleanup import take_what_stands_at
 
 
 class EngineFileCheck:
@@ -67,6 +68,7 @@ class EngineFileCheck:
         started, self._made = time.monotonic(), True
         self.built.unlink(missing_ok=True)
         building = self._builder.run(candidate, stop)
+        take_what_stands_at(self.built)
         if building.status != 0 or not self.built.exists():
             if building.verdict.outcome == "infrastructure":
                 return building

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,9 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.work import clear
-from biopsy.filesystem.write import cannot_write, require_writable
+from biopsy.filesystem.privacy import as_private_as
+from biopsy.filesystem.write import cannot_write, copy_passing, require_writable
+from biopsy.isolation import cleanup
 from biopsy.model.index import ModelIndex
 from biopsy.precision.cost import Cost
 from biopsy.precision.mixtures import Mixtures
@@ -27,7 +28,7 @@ from biopsy.reduction.iteration import IterationFiles
 from biopsy.reduction.result import write_result
 from biopsy.reduction.steadiness import Repeating, Steadiness
 from biopsy.reduction.trials import Budget, BudgetSpentError, Crew, Trial, Trials
-from biopsy.reduction.workspace import Workspace, workspace
+from biopsy.reduction.workspace import Workspace, sources, workspace
 
 _FINAL_RUNS = 3
 """Fresh processes in which the result must pass, unless --repeat says otherwise."""
@@ -85,10 +86,10 @@ def run_job(
     if place.remark is not None:
         listener(events.Remark(place.remark))
     try:
-        made = mixtures(place)
-        trials = Trials(check, job.rules, place.candidate, _silent, job.files, job.crew, job.budget)
-        trials.note_place = place.note
-        return _Run(index, made, trials, place, job, listener).found()
+        with as_private_as(sources(index)):
+            made = mixtures(place)
+            trials = Trials(check, job.rules, place.candidate, _silent, job.files, job.crew, job.budget)
+            return _Run(index, made, trials, place, job, listener).found()
     finally:
         told = place.leave()
         if told is not None:
@@ -303,14 +304,14 @@ class _Run:
         if output is None or not self._trials.check.names_candidate or not output.is_file():
             yield lambda: plain
             return
-        copy = output.with_name(f".{output.stem}.{os.getpid()}{output.suffix}")
+        copy = output.with_name(f".{output.stem}.{os.urandom(4).hex()}{output.suffix}")
 
         def fresh() -> Trial:
             try:
                 clear(copy)
-                shutil.copyfile(output, copy)
             except OSError as error:
                 raise cannot_write(copy, error) from error
+            copy_passing(output, copy)
             return replace(plain, place=copy)
 
         try:
@@ -318,6 +319,7 @@ class _Run:
         finally:
             with contextlib.suppress(OSError):
                 clear(copy, whole=True)
+            cleanup.let_stay(copy)
 
     def _write(self, high: tuple[int, ...]) -> None:
         target = self._job.target

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.external import load_into
 from biopsy.model.topology import sort_nodes
 from biopsy.precision.assembly import unchanged
@@ -116,14 +116,14 @@ class QuantizedMixtures:
                 "there are no inputs to calibrate int8 with", next_steps=["--load-inputs FILE    typical inputs"]
             )
         kinds = sorted({layer.op_type for layer in self.layers} | _FOLLOWING)
-        with tempfile.TemporaryDirectory(prefix="biopsy-") as folder, _quietly():
-            path = Path(folder) / "model.onnx"
+        with temporary_folder("biopsy-") as folder, _quietly():
+            path = folder / "model.onnx"
             copy = onnx.ModelProto()
             copy.CopyFrom(self._model)
             onnx.save(copy, path, save_as_external_data=True, location="weights")
             try:
                 calibrator = create_calibrator(
-                    path, kinds, str(Path(folder) / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
+                    path, kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
                 )
                 calibrator.collect_data(Feeds(feeds))
                 return calibrator.compute_data()

@@ -13,6 +13,7 @@ from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
 from biopsy.engines.yardsticks import PLAIN
+from biopsy.filesystem.privacy import as_private_as
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex
@@ -33,7 +34,7 @@ from biopsy.reduction.suspicion import suspected
 from biopsy.reduction.trials import Budget, Crew, Trial, Trials
 from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.reduction.values import Values, may_change_values
-from biopsy.reduction.workspace import Workspace, workspace
+from biopsy.reduction.workspace import Workspace, sources, workspace
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
     if place.remark is not None:
         listener(events.Remark(place.remark))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(as_private_as(sources(index)))
         stack.callback(_leave, place, listener)
         folder = stack.enter_context(temporary_folder("biopsy-"))
         driver = _driver(index, check, job, listener, place, folder)
@@ -203,7 +205,6 @@ def _driver(
 
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
-    trials.note_place = place.note
     driver = Driver(problem, trials, place, listener, Feeding(problem, trials, folder, wanted=job.feeds_recorded))
     driver.allow_vacuous = job.allow_vacuous_check
     return driver

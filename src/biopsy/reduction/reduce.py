@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,7 +15,8 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
 from biopsy.comparison.mismatch import error_size
-from biopsy.filesystem.write import cannot_write
+from biopsy.filesystem.write import cannot_write, copy_passing
+from biopsy.isolation import cleanup
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
@@ -247,15 +247,15 @@ def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
     if not driver.check.names_candidate or not output.is_file():
         yield lambda: driver.best_trial("final", doing)
         return
-    copy = output.with_name(f".{output.stem}.{os.getpid()}{output.suffix}")
+    copy = output.with_name(f".{output.stem}.{os.urandom(4).hex()}{output.suffix}")
 
     def fresh() -> Trial:
         result.restore()
         try:
             clear(copy)
-            shutil.copyfile(output, copy)
         except OSError as error:
             raise cannot_write(copy, error) from error
+        copy_passing(output, copy)
         return replace(driver.best_trial("final", doing), place=copy)
 
     try:
@@ -263,6 +263,7 @@ def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
     finally:
         with contextlib.suppress(OSError):
             clear(copy, whole=True)
+        cleanup.let_stay(copy)
 
 
 def _left(driver: Driver) -> str:

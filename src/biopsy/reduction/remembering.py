@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.checks.words import names_path
-from biopsy.filesystem.leftovers import remove_files
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
@@ -65,7 +63,6 @@ def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
 
     identity = dict(_identity(index, check, job))
     journal = Journal.open(wanted.journal, identity, fresh=wanted.fresh)
-    _remove_what_was_left(job, wanted.journal)
     try:
         if wanted.load is not None:
             from biopsy.checks.replay import load_replay
@@ -75,21 +72,6 @@ def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
         (journal.close if journal.found else journal.remove)()
         raise
     return journal
-
-
-def _remove_what_was_left(job: Job, journal: Path) -> None:
-    """Remove files that a killed reduction was about to write."""
-    output, external = job.target.output, job.target.external
-    written = (
-        output, None if external is None else output.with_name(external), journal,
-        job.target.min_good, job.files.info, job.files.inputs, job.remembering.save, inputs_file(output),
-    )  # fmt: skip
-    for path in written:
-        if path is not None:
-            part = rf"\.{re.escape(path.name)}\.(?P<process>\d+)\.part(-wal|-shm|-journal)?"
-            remove_files(path.parent, part, but_of_the_living=True)
-    copy = rf"\.{re.escape(output.stem)}\.(?P<process>\d+){re.escape(output.suffix)}"
-    remove_files(output.parent, copy, but_of_the_living=True)
 
 
 def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.process import Stop
 from biopsy.checks.work import Inline, Work, clear, run_check
 from biopsy.comparison.mismatch import Mismatch, why_not
+from biopsy.isolation import cleanup
 from biopsy.reduction.iteration import IterationFiles
 
 if TYPE_CHECKING:
@@ -129,9 +131,8 @@ class Trials:
     """Runs a check on models, remembers what it said, and tells the listener.
 
     ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
-    ``limited``: the budget counts, as it does while something is searched. ``note_place`` is told each path that a
-    candidate will be written to, and its digest. ``original``: how the original's outputs differ, where a candidate's
-    must be comparable.
+    ``limited``: the budget counts, as it does while something is searched. ``original``: how the original's outputs
+    differ, where a candidate's must be comparable.
     """
 
     def __init__(
@@ -157,7 +158,6 @@ class Trials:
         self.repetitions = 1
         self.limited = False
         self.journal: Journal | None = None
-        self.note_place: Callable[[Path, bytes], None] = lambda place, digest: None
         self.left = 0
         self._keep_other = keep_other
         self._budget = budget
@@ -247,6 +247,8 @@ class Trials:
         for place in self._places - ({self.candidate} if self.files.keep_last else set()):
             with contextlib.suppress(OSError):  # what went wrong before is told, not this
                 clear(place, whole=True)
+        for place in self._places:
+            cleanup.let_stay(place)
 
     def _own_executor(self) -> Executor:
         if self.jobs == 1 and not self.check.stoppable:
@@ -301,8 +303,6 @@ class Trials:
     def _submit(self, trial: Trial) -> _Flight:
         self._clear()
         path = trial.place or self._free_place()
-        if trial.place is None:
-            self.note_place(path, trial.digest)
         number, self._number = self._number, self._number + 1
         if trial.stage not in PROBES:
             self.files.before(self._iteration)
@@ -323,7 +323,7 @@ class Trials:
         """A path for a candidate that no run looks at now; the first is where the user knows it to be."""
         taken = {flight.path for flight in (*self._flights, *self._ending)}
         path, number = self.candidate, 0
-        while path in taken or (number and path not in self._places and path.exists()):
+        while path in taken or (number and path not in self._places and os.path.lexists(path)):
             number += 1
             path = self.candidate.with_name(f"{self.candidate.stem}.{number}{self.candidate.suffix}")
         self._places.add(path)

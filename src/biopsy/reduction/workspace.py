@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
-from biopsy.filesystem.write import cannot_write
+from biopsy.filesystem.write import cannot_write, create_new
+from biopsy.isolation.cleanup import PassingFolder
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
@@ -29,13 +27,8 @@ class Workspace:
 
     candidate: Path
     places: dict[int, bytes]
-    copied: Path | None = None
+    copied: PassingFolder | None = None
     claim: Claim | None = None
-
-    def note(self, place: Path, digest: bytes) -> None:
-        """Say that a candidate will be written to ``place``, and what tells it from other models."""
-        if self.claim is not None:
-            self.claim.note(place, digest)
 
     @property
     def remark(self) -> str | None:
@@ -45,8 +38,16 @@ class Workspace:
     def leave(self) -> str | None:
         """Remove the copied weights, and let others use the path. Returns what a person should know, as ``remark``."""
         if self.copied is not None:
-            shutil.rmtree(self.copied, ignore_errors=True)
+            self.copied.remove()
         return None if self.claim is None else self.claim.release()
+
+
+def sources(index: ModelIndex) -> Iterator[Path]:
+    """The files that a model stands in: its own, and those of its weights."""
+    if index.path is not None:
+        yield index.path
+    for location in {weight.external.location for weight in index.weights.values() if weight.external}:
+        yield resolve(index.folder, location)
 
 
 def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
@@ -68,40 +69,17 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 
 def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     try:
-        claim = Claim(wanted)
-        _clear_other_claims(wanted)
-        return claim, wanted
+        return Claim(wanted), wanted
     except BlockingIOError:
         if may_move:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
-            return _own_claim(other), other
+            return Claim(other), other
     except OSError as error:
         raise cannot_write(wanted, error) from error
     raise errors.UsageError(
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],
     )
-
-
-def _own_claim(path: Path) -> Claim:
-    """The claim to a path that nobody else wants, though who looks for what the dead have left may have it for once."""
-    for _ in range(_PATIENCE):
-        with contextlib.suppress(BlockingIOError):
-            return Claim(path)
-        time.sleep(0.01)
-    return Claim(path)
-
-
-_PATIENCE = 100
-
-
-def _clear_other_claims(wanted: Path) -> None:
-    """Remove what those have left who had to write beside ``wanted`` and were killed."""
-    beside = re.compile(rf"\.({re.escape(wanted.stem)}\.\d+{re.escape(wanted.suffix)})\.lock")
-    for found in [beside.fullmatch(name) for name in os.listdir(wanted.parent)]:  # noqa: PTH208 -- names, not paths
-        if found is not None:
-            with contextlib.suppress(OSError):  # whoever has it is alive
-                Claim(wanted.with_name(found[1])).release()
 
 
 def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
@@ -117,10 +95,9 @@ def _found(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
         prefix = PurePosixPath(index.folder.relative_to(here).as_posix())
         return Workspace(wanted, _referred(index, external, prefix))
     if may_move and os.access(index.folder, os.W_OK):
-        return Workspace(index.folder / f".{wanted.stem}.{os.getpid()}{wanted.suffix}", {})
-    copied = here / f".{wanted.stem}.weights"  # the same when it is resumed: it stands in the candidates' bytes
-    _copy(index, {place.location for place in external.values()}, copied)
-    return Workspace(wanted, _referred(index, external, PurePosixPath(copied.name)), copied)
+        return Workspace(index.folder / f".{wanted.stem}.{os.urandom(4).hex()}{wanted.suffix}", {})
+    copied = _copied(index, {place.location for place in external.values()}, here / f".{wanted.stem}.weights")
+    return Workspace(wanted, _referred(index, external, PurePosixPath(copied.path.name)), copied)
 
 
 def _require(index: ModelIndex, tensor: int, place: ExternalPlace) -> None:
@@ -145,8 +122,39 @@ def _referred(index: ModelIndex, external: dict[int, ExternalPlace], prefix: Pur
     }
 
 
-def _copy(index: ModelIndex, locations: Iterable[str], folder: Path) -> None:
-    for location in locations:
-        target = folder / location
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(resolve(index.folder, location), target)
+def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> PassingFolder:
+    """Weights in a folder that is made now: nothing is written where somebody may have put a link.
+
+    Its name stands in the candidates' bytes, by which the journal knows them: it is the same when a reduction is
+    resumed, unless something else stands there. Then nothing that is remembered is of these candidates, which costs
+    time and no more.
+    """
+    try:
+        copied = _first_free(wanted)
+    except OSError as error:
+        raise cannot_write(wanted, error) from error
+    try:
+        for location in locations:
+            target = copied.path / location
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with create_new(target) as stream, resolve(index.folder, location).open("rb") as source:
+                shutil.copyfileobj(source, stream, _COPIED_AT_ONCE)
+    except BaseException as error:
+        copied.remove()
+        if isinstance(error, OSError):
+            raise cannot_write(wanted, error) from error
+        raise
+    return copied
+
+
+def _first_free(wanted: Path) -> PassingFolder:
+    for name in (wanted.name, *(f"{wanted.name}.{number}" for number in range(1, _MOST_NAMES))):
+        try:
+            return PassingFolder(wanted.with_name(name))
+        except FileExistsError:
+            continue
+    return PassingFolder(wanted.with_name(f"{wanted.name}.{os.urandom(8).hex()}"))
+
+
+_COPIED_AT_ONCE = 8 << 20
+_MOST_NAMES = 100

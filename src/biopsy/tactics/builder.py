@@ -14,7 +14,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
 from biopsy.engines.child import rebuilt, signal_name, told
 from biopsy.engines.registry import create, find_class, parse_spec
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.interpreter import own_python
 
 _MOST_SHOWN = 2000  # bytes of what a dying engine printed
@@ -59,7 +59,8 @@ class Builder:
         assert model.path is not None
         self._model = model
         self._timeout = timeout
-        self._scratch = tempfile.TemporaryDirectory(prefix="biopsy-build-")
+        self._stack = contextlib.ExitStack()
+        self._scratch = self._stack.enter_context(temporary_folder("biopsy-build-"))
         self._kept: _Process | None = None
 
     def __enter__(self) -> Builder:
@@ -68,14 +69,14 @@ class Builder:
     def __exit__(self, *exception: object) -> None:
         if self._kept is not None:
             self._kept.close()
-        self._scratch.cleanup()
+        self._stack.close()
 
     def build(self, order: Order) -> Built:
         """Build once. A failure of the engine, its crash and its taking too long are in the result.
 
         Raises what else is wrong: EngineMissing, UsageError, ModelError.
         """
-        report = Path(self._scratch.name) / "report.json"
+        report = self._scratch / "report.json"
         report.unlink(missing_ok=True)
         forked = not order.environment and hasattr(os, "fork") and find_class(parse_spec(order.engine).name).forks_warm
         request = {
@@ -97,9 +98,9 @@ class Builder:
 
     def _process(self, order: Order, *, forked: bool) -> _Process:
         if not forked:
-            return _Process(self._model, Path(self._scratch.name), order.environment, "")
+            return _Process(self._model, self._scratch, order.environment, "")
         if self._kept is None:
-            self._kept = _Process(self._model, Path(self._scratch.name), {}, order.engine)
+            self._kept = _Process(self._model, self._scratch, {}, order.engine)
         return self._kept
 
 
@@ -107,6 +108,8 @@ class _Process:
     """The client's end of a process that builds; ``warm`` is the engine that it loads before it is asked."""
 
     def __init__(self, model: ModelInput, scratch: Path, environment: Mapping[str, str], warm: str) -> None:
+        import tempfile
+
         self._printed: IO[bytes] = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 -- close() does
         self._tail = ""
         self._process = subprocess.Popen(

@@ -17,6 +17,7 @@ from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, find_class
+from biopsy.isolation.cleanup import take_what_stands_at
 from biopsy.tactics.builder import Builder, Built, Order
 from biopsy.tactics.difference import Build, build_of
 from biopsy.tactics.record import TacticRecord, write_record
@@ -120,6 +121,8 @@ def _one(
     candidate = plan.artifact or plan.model.path or Path()
     listener(events.Checking(number, "build", change.text or spec.text, 0, 0, check.line(candidate)))
     built = builder.build(Order(spec.text, change.environment, plan.artifact))
+    if plan.artifact is not None:
+        take_what_stands_at(plan.artifact)
     record = _record(plan, number, drawn, spec, built, digest)
     if plan.record is not None:
         write_record(record, plan.record)

@@ -7,8 +7,6 @@ Arrays that were read are read-only.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -18,6 +16,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.filesystem.write import require_writable as require_writable_file
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 from biopsy.tensors.saved import Kind, Saved, placed, with_storable_arrays
@@ -155,7 +154,7 @@ def require_writable(path: Path | str) -> None:
         require_writable_file(path)
     else:
         require_new_folder(path)
-        require_writable_file(path.with_name(f".{path.name}.part"))
+        require_writable_file(path.parent / "a file")
 
 
 def _writer(path: Path) -> _Writer | None:
@@ -181,18 +180,17 @@ def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
 def _write_folder(folder: Path, saved: Saved) -> None:
     """One JSON file per iteration, first in a folder beside it, so that a half-written one is never seen."""
     require_new_folder(folder)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        temporary.mkdir()
-        for number, one in enumerate(_split(saved)):
-            write_whole(temporary / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
-        if folder.exists():
-            folder.rmdir()
-        temporary.replace(folder)
+        with temporary_folder(f".{folder.name}.", folder.parent) as temporary:
+            made = temporary / "iterations"
+            made.mkdir()
+            for number, one in enumerate(_split(saved)):
+                write_whole(made / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
+            if folder.is_dir() and not folder.is_symlink():
+                folder.rmdir()
+            made.replace(folder)
     except OSError as error:
         raise cannot_write(folder, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def require_new_folder(folder: Path) -> None:

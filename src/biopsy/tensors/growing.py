@@ -9,22 +9,30 @@ line of JSON for what it is a recording of, then one for each finished batch, wr
 disk. Whoever opens it again goes on after the last whole line. A line is ``{"tensors": [[runner, iteration, name, type,
 shape, start, end], ...]}``, offsets in bytes from the end of the header; a tensor that the engine did not give has null
 from the type on.
+
+Somebody else may have put files of these names there. So they are opened only if they are plain files of this user
+with no other name, and what a line says must lie within the file. That its values are what the engines gave, nobody can
+tell: whoever goes on with an unfinished recording trusts whoever began it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import mmap
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
 from biopsy import errors
+from biopsy.filesystem.own_file import open_own
+from biopsy.filesystem.plain_file import read_plain
+from biopsy.filesystem.privacy import make_as_private_as_new
 from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.tensors import archive, dtypes, safetensors_file
 from biopsy.tensors.results import Array, Iteration, RunnerResult
@@ -38,6 +46,8 @@ _SHAPE_ROOM = 128
 """Bytes for the shape of one tensor in the header, which is not known beforehand: twelve dimensions of nine digits."""
 
 _PAGE = 4096
+_LONGEST_JOURNAL = 1 << 30
+"""Bytes of a journal that are read: a line takes some hundred per tensor."""
 
 
 class _Span(NamedTuple):
@@ -66,9 +76,9 @@ class GrowingFile:
         self._map: mmap.mmap | None = None
         self._room = 0
         try:
-            self._data: BinaryIO = self._data_path.open("a+b")
+            self._data: BinaryIO = os.fdopen(_opened(self._data_path, os.O_APPEND), "a+b")
         except OSError as error:
-            raise cannot_write(path, error) from error
+            raise _in_the_way(path, self._data_path, error) from error
         try:
             _lock(self._data, path)
             if not self._resume(identity):
@@ -163,7 +173,7 @@ class GrowingFile:
         try:
             if len(header) <= self._room:
                 # Appending mode writes only at the end: the header needs a handle of its own.
-                with self._data_path.open("r+b") as stream:
+                with os.fdopen(_opened(self._data_path), "r+b") as stream:
                     stream.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
                     stream.flush()
                     os.fsync(stream.fileno())
@@ -202,21 +212,28 @@ class GrowingFile:
 
     def _resume(self, identity: Mapping[str, str]) -> bool:
         """Take over what an earlier process has committed; False if there is nothing."""
-        lines = list(_whole_lines(self._journal_path))
+        try:
+            lines = list(_whole_lines(self._journal_path))
+        except OSError as error:
+            raise _in_the_way(self._path, self._journal_path, error) from error
         there = os.fstat(self._data.fileno()).st_size
         if not lines or there == 0:
             return False
         head = lines.pop(0)
         if head.get("recording") != _FORM or head.get("identity") != identity:
             raise self._another(head.get("identity"), identity)
-        self._room = int(head["room"])
         kept = [head]
-        for line in lines:
-            spans = {tuple(entry[:3]): _span(entry[3:]) for entry in line["tensors"]}
-            if any(span is not None and self._start + span.end > there for span in spans.values()):
-                break
-            self._spans |= spans
-            kept.append(line)
+        try:
+            self._room = _natural(head["room"])
+            for line in lines:
+                spans = {_place(entry[:3]): _span(entry[3:]) for entry in line["tensors"]}
+                if any(span is not None and self._start + span.end > there for span in spans.values()):
+                    break
+                _require_fitting(spans.values())
+                self._spans |= spans
+                kept.append(line)
+        except (KeyError, TypeError, ValueError, errors.DataError) as error:
+            raise self._damaged() from error
         # A line that was cut short would spoil the next one.
         write_whole(self._journal_path, map(_line, kept))
         return True
@@ -226,6 +243,12 @@ class GrowingFile:
         differ = [key for key in wanted if known.get(key) != wanted[key]]
         return errors.UsageError(
             f"an unfinished recording stands at {self._data_path}, and it is not of the same {' and '.join(differ)}",
+            next_steps=[f"rm {self._data_path} {self._journal_path}    to begin anew", "or name another file"],
+        )
+
+    def _damaged(self) -> errors.UsageError:
+        return errors.UsageError(
+            f"an unfinished recording stands at {self._data_path}, and {self._journal_path} does not say what is in it",
             next_steps=[f"rm {self._data_path} {self._journal_path}    to begin anew", "or name another file"],
         )
 
@@ -239,7 +262,7 @@ class GrowingFile:
         self._write_line({"recording": _FORM, "identity": dict(identity), "room": self._room})
 
     def _write_line(self, line: Mapping[str, Any]) -> None:
-        with self._journal_path.open("ab") as stream:
+        with os.fdopen(_opened(self._journal_path, os.O_APPEND), "ab") as stream:
             stream.write(_line(line))
             stream.flush()
             os.fsync(stream.fileno())
@@ -261,14 +284,10 @@ class GrowingFile:
 
     def _copy_behind(self, header: bytes) -> None:
         """Write the file anew behind a header for which no room was left: only shapes of a great many dimensions."""
-        copied = self._data_path.with_name(f"{self._data_path.name}.copy")
-        with copied.open("wb") as stream, self._data_path.open("rb") as source:
-            stream.write(len(header).to_bytes(8, "little") + header)
+        with os.fdopen(_opened(self._data_path), "rb") as source:
             source.seek(self._start)
-            shutil.copyfileobj(source, stream, 1 << 20)
-            stream.flush()
-            os.fsync(stream.fileno())
-        copied.replace(self._data_path)
+            values = iter(lambda: source.read(1 << 20), b"")
+            write_whole(self._data_path, chain([len(header).to_bytes(8, "little"), header], values))
 
 
 class _Views(Mapping[str, Array]):
@@ -317,13 +336,33 @@ def _unlock(stream: BinaryIO) -> None:
         fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
 
 
+def _opened(path: Path, flags: int = 0) -> int:
+    """The descriptor of a file beside the result, made if there is none.
+
+    Raises OSError if it is no file of ours, see ``open_own``.
+    """
+    descriptor = open_own(path, mode=0o666, flags=flags)
+    make_as_private_as_new(descriptor)
+    return descriptor
+
+
+def _in_the_way(path: Path, beside: Path, error: OSError) -> errors.UsageError:
+    """The error that tells why a file beside ``path`` cannot be used."""
+    if not os.path.lexists(beside):
+        return cannot_write(path, error)
+    return errors.UsageError(
+        f"cannot write {path}: {beside} is in the way: {error.strerror or error}",
+        next_steps=["name another file"],
+    )
+
+
 def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal that were written as a whole."""
+    """The lines of a journal that were written as a whole. Raises OSError if it is no file of ours."""
     with contextlib.suppress(FileNotFoundError):
-        for line in path.read_bytes().splitlines(keepends=True):
+        for line in read_plain(path, _LONGEST_JOURNAL).splitlines(keepends=True):
             try:
                 found = json.loads(line) if line.endswith(b"\n") else None
-            except ValueError:
+            except (ValueError, RecursionError):
                 found = None
             if not isinstance(found, dict):
                 return
@@ -335,8 +374,34 @@ def _line(tree: Mapping[str, Any]) -> bytes:
 
 
 def _span(entry: Sequence[Any]) -> _Span | None:
+    """What a line says of a tensor. Raises TypeError, KeyError or ValueError if that cannot be."""
     dtype, shape, start, end = entry
-    return None if dtype is None else _Span(str(dtype), tuple(shape), int(start), int(end))
+    if dtype is None:
+        return None
+    if not isinstance(dtype, str):
+        raise TypeError("a type is no text")
+    return _Span(dtype, tuple(map(_natural, shape)), _natural(start), _natural(end))
+
+
+def _require_fitting(spans: Iterable[_Span | None]) -> None:
+    """Raise ValueError or DataError unless each has as many bytes as its type and shape need."""
+    for span in filter(None, spans):
+        if span.end - span.start != math.prod(span.shape) * dtypes.stored_type(span.dtype).itemsize:
+            raise ValueError("a tensor has more or less bytes than its shape needs")
+
+
+def _place(entry: Sequence[Any]) -> Place:
+    runner, iteration, name = entry
+    if not isinstance(name, str):
+        raise TypeError("a name is no text")
+    return _natural(runner), _natural(iteration), name
+
+
+def _natural(value: object) -> int:
+    """A number that is none below 0. Raises ValueError for anything else."""
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no natural number")
+    return value
 
 
 def _room(place: Place) -> int:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -100,16 +98,17 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.check_options import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
     from biopsy.evidence.examine import Examination
+    from biopsy.isolation.cleanup import temporary_folder
 
     _require_sense(args)
     question = _question(args, console)
     interrupted = False
     with (
-        tempfile.TemporaryDirectory(prefix="biopsy-", dir=args.work_dir, ignore_cleanup_errors=True) as scratch,
+        temporary_folder("biopsy-", args.work_dir) as scratch,
         ended_politely(),
         LayersReport(console, args.events) as report,
     ):
-        examination = Examination(question, Path(scratch), report)
+        examination = Examination(question, scratch, report)
         report.model(question.index, args.model)
         try:
             found = examination.run()

@@ -52,10 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
-    import tempfile
-
     from biopsy.engines.capability import Parts, survey
     from biopsy.engines.worker import Worker
+    from biopsy.isolation.cleanup import temporary_folder
     from biopsy.model.index import index_file
 
     spec = _engine(args)
@@ -64,8 +63,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _require_empty(args.output)
     parts = Parts(index)
     with (
-        tempfile.TemporaryDirectory(prefix="biopsy-capability-") as scratch,
-        Worker(spec.text, Path(scratch), args.timeout) as worker,
+        temporary_folder("biopsy-capability-") as scratch,
+        Worker(spec.text, scratch, args.timeout) as worker,
     ):
         version = worker.version()
         found = survey(index, worker, parts)

@@ -114,10 +114,9 @@ def _infer(model: onnx.ModelProto, folder: Path, args: argparse.Namespace) -> No
 
 def _types_by_running(data: bytes, folder: Path) -> dict[str, TensorType]:
     """Types of the inputs and outputs of a model in one run with random inputs, in a process of its own."""
-    import tempfile
-
     from biopsy.engines.base import ModelInput
     from biopsy.engines.child import run_in_child
+    from biopsy.isolation.cleanup import temporary_folder
     from biopsy.model.index import index_bytes
     from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
     from biopsy.tensors.files import read_results, write_feeds
@@ -126,8 +125,8 @@ def _types_by_running(data: bytes, folder: Path) -> dict[str, TensorType]:
     index = index_bytes(data, folder)
     types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     feeds = generate_feeds({name: kind for name, kind in types.items() if kind is not None})
-    with tempfile.TemporaryDirectory(prefix="biopsy-") as scratch:
-        given, made = Path(scratch) / "inputs.safetensors", Path(scratch) / "outputs.safetensors"
+    with temporary_folder("biopsy-") as scratch:
+        given, made = scratch / "inputs.safetensors", scratch / "outputs.safetensors"
         write_feeds(given, feeds)
         try:
             run_in_child(ModelInput(data, folder.resolve()), "onnxrt:optimization=none", given, made)
