@@ -28,6 +28,7 @@ from biopsy.engines.feeding import Inputs, feeds_for
 from biopsy.engines.registry import create
 from biopsy.engines.runner import run_session
 from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model.external import require_safe_locations
 from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
@@ -251,7 +252,9 @@ def _as_check(check: Callable[[Any], object] | Sequence[str], candidate: Path, t
 def _index(model: Model) -> ModelIndex:
     if isinstance(model, str | PathLike):
         return index_file(Path(model))
-    return index_bytes(model if isinstance(model, bytes) else model.SerializeToString())
+    data = model if isinstance(model, bytes) else model.SerializeToString()
+    require_safe_locations(data, Path())
+    return index_bytes(data)
 
 
 def _by_name(value: float | Mapping[str, float]) -> Mapping[str, float]:

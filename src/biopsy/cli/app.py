@@ -2,7 +2,8 @@
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
-``purposes``). Adding a command is one file plus one line in ``COMMANDS``.
+``purposes``). ``HANDS_MODELS_TO_ENGINES = True`` says that engines, or other native code that a wrong model may crash,
+work in its process: it is then watched. Adding a command is one file plus one line in ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import errno
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -21,6 +22,7 @@ from biopsy import errors
 from biopsy.cli import purposes
 from biopsy.cli.console import Console
 from biopsy.filesystem.privacy import as_private_as
+from biopsy.model.known_names import VERDICT_VARIABLE
 
 STATUSES = """\
 exit status:
@@ -112,8 +114,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = "biopsy" if program in {"", "__main__.py", "-c", "-m"} else program.removesuffix(".exe")
     console = Console()
     words = list(sys.argv[1:] if argv is None else argv)
+    return _ended(lambda: _dispatch(program, words, console, is_program=argv is None), console)
+
+
+def _ended(work: Callable[[], int], console: Console) -> int:
+    """The status of work, whichever way it ends."""
     try:
-        return _dispatch(program, words, console)
+        return work()
     except KeyboardInterrupt:
         return console.failure(errors.Interrupted("interrupted"))
     except errors.BiopsyError as error:
@@ -139,7 +146,7 @@ def _tell_reduction(error: errors.BiopsyError) -> None:
     verdict.report_error(error)
 
 
-def _dispatch(program: str, words: list[str], console: Console) -> int:
+def _dispatch(program: str, words: list[str], console: Console, *, is_program: bool) -> int:
     command = _find(words)
     if command is None:
         return _outside_commands(program, words, console)
@@ -157,8 +164,18 @@ def _dispatch(program: str, words: list[str], console: Console) -> int:
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
     purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+    work = partial(module.execute, args, console)
     with as_private_as(purposes.sources(parser, args)):
-        return int(module.execute(args, console))
+        if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not os.environ.get(VERDICT_VARIABLE):
+            return _watched(work, console)
+        return int(work())
+
+
+def _watched(work: Callable[[], int], console: Console) -> int:
+    """Do the work where a crash ends it alone. A check needs none of that: whoever runs it sees the signal itself."""
+    from biopsy.isolation import supervised
+
+    return supervised.run(lambda: _ended(work, console)) if supervised.is_possible() else int(work())
 
 
 @cache

@@ -41,6 +41,9 @@ exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engi
 2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
 
 
+HANDS_MODELS_TO_ENGINES = True
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from biopsy import errors
+from biopsy.engines import stages
 from biopsy.engines.option import Option
 from biopsy.model.tensor_type import ValueType
 from biopsy.tensors.results import Array, Feed
@@ -87,6 +88,13 @@ class LayerRecord:
 class Session(ABC):
     """A model that an engine has built: ready to run."""
 
+    made_by: str = ""
+    """The label of the engine that has built it; set when it is handed over."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        stages.tell_of_session(cls)
+
     @property
     @abstractmethod
     def inputs(self) -> Mapping[str, ValueType | None]:
@@ -138,6 +146,10 @@ class Engine(ABC):
     forks_warm: ClassVar[bool] = False
     """Whether a process may be forked after ``warm_up``, so that each check is a fork: no thread of the engine lives
     on after it, and its package survives fork()."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        stages.tell_of_engine(cls)
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options

@@ -127,12 +127,9 @@ class OnnxRuntime(Engine):
 
     def _session(self, ort: Any, model: ModelInput, options: Any, providers: _Providers) -> Any:
         ort.set_default_logger_severity(_SILENT)
-        source: bytes | str = model.data
-        if len(model.data) > _LARGEST_MESSAGE and model.path is not None:
-            source = str(model.path)
         try:
             session = ort.InferenceSession(
-                source,
+                source_of(model),
                 options,
                 providers=providers.asked,
                 disabled_optimizers=list(self.options["disabled_optimizers"]) or None,
@@ -158,12 +155,21 @@ class OnnxRuntime(Engine):
         if self.options["profile"]:
             options.enable_profiling = True
             options.profile_file_prefix = str(_folder_for_profiles() / "profile")
+        # Not by what the file looks like: what was checked as ONNX is read as ONNX.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
         for key, value in self.options["config"].items():
             options.add_session_config_entry(key, value)
         return options
 
     def _failure(self, error: Exception, stage: errors.Stage) -> errors.EngineFailure:
         return errors.EngineFailure(str(error).strip(), engine=self.name, stage=stage, kind=type(error).__name__)
+
+
+def source_of(model: ModelInput) -> bytes | str:
+    """What a session is made from: the bytes that were checked, unless they are too many for it."""
+    if len(model.data) > _LARGEST_MESSAGE and model.path is not None:
+        return str(model.path)
+    return model.data
 
 
 def require_ending(engine: Engine, path: Path) -> None:

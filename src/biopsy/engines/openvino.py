@@ -279,8 +279,11 @@ def _indexed(model: ModelInput) -> ModelIndex:
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex) -> Any:
-    """Read from the file when there is one. OpenVINO seeks the weights of bytes in the current directory."""
-    if model.path is not None and model.folder == model.path.parent:
+    """Read from the file when there is one. OpenVINO seeks the weights of bytes in the current directory.
+
+    By another ending of the file's name it might take it for something else than the ONNX model that was checked.
+    """
+    if model.path is not None and model.folder == model.path.parent and model.path.suffix == ".onnx":
         return core.read_model(str(model.path))
     if index.has_external_data:
         return _within(model.folder, lambda: core.read_model(model.data))

@@ -6,6 +6,8 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 import stat
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.filesystem.privacy import as_private_as
@@ -31,11 +33,17 @@ _LOCATION = b"location"
 _LENGTH_OF_LOCATION = re.compile(rb"(?:\x08|\x88[\x80-\xff]{0,8}[\x00-\x7f])\Z")
 """Its length before it, 8, as a varint: in one byte, or in more, which protobuf reads as well."""
 _LONGEST_VARINT = 10
+_IN_MEMORY = re.compile(r"_ORT_(\w+_)?MEM_ADDR_")
+"""In a location: ONNX Runtime and OpenVINO take the offset for an address in their own memory, whatever it holds."""
+_ENGINE_FILE = b"EPContext"
+"""An operator of ONNX Runtime that stands for what an engine has built; the file may be named in an attribute."""
 
 MOST_INLINE = 1 << 30
 """Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
 
 _LARGEST_MESSAGE = (1 << 31) - 1
+_SIZED = frozenset(BITS) - {8}
+"""Element types of which the number of bytes is known."""
 _CHUNK = 8 << 20
 _PAGE = 4096
 _MOST_NAMES = 10_000
@@ -55,7 +63,8 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     """The file that a model in ``folder`` means by ``location``; whether it exists is not looked at.
 
     Raises ModelError, naming ``tensor`` and the file, if the location is absolute, climbs out by ``..``, passes through
-    a symbolic link, or is a hard link whose other names are not in the folder: these are the rules of ONNX.
+    a symbolic link, or is a hard link whose other names are not in the folder: these are the rules of ONNX. Raises it
+    too for what engines take for an address in memory, even if a file has that name.
     """
 
     def refused(why: str, *next_steps: str) -> errors.ModelError:
@@ -68,6 +77,8 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     pure = PurePosixPath(location.replace("\\", "/"))
     if not location or "\0" in location:
         raise refused("that is no file name")
+    if _IN_MEMORY.search(location):
+        raise refused("engines take it for an address in their memory")
     if pure.is_absolute() or PureWindowsPath(location).drive or PureWindowsPath(location).root:
         raise refused("the path is absolute")
     if ".." in pure.parts:
@@ -115,9 +126,9 @@ def is_external(tensor: onnx.TensorProto) -> bool:
     return bool(tensor.data_location == 1)
 
 
-def external_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor of a model whose values stand in another file."""
-    return filter(is_external, walk.tensors(model))
+def external_tensors(model: onnx.ModelProto | onnx.FunctionProto) -> Iterator[onnx.TensorProto]:
+    """Every tensor of a model, or of a function, whose values stand in another file, wherever it stands."""
+    return filter(is_external, walk.every_tensor(model))
 
 
 def may_refer(data: bytes) -> bool:
@@ -140,9 +151,15 @@ def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
     absolute paths and links, and takes the location ``*/_ORT_MEM_ADDR_/*`` for an address in its own memory. So this is
     asked before any of them sees the model. Every message of the model is looked at, whatever field it stands in.
     """
-    if may_refer(data):
-        for tensor in _referring(parse(data, path)):
-            place_of(tensor, folder)
+    may_name_engines = _ENGINE_FILE in data
+    if not may_name_engines and not may_refer(data):
+        return
+    model = parse(data, path)
+    for tensor in _referring(model):
+        sized = is_external(tensor) and tensor.data_type in _SIZED
+        (span_of if sized else place_of)(tensor, folder)
+    if may_name_engines:
+        _require_safe_engine_files(model, folder)
 
 
 def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) -> None:
@@ -152,12 +169,36 @@ def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) 
             resolve(folder, _entries(tensor).get("location", ""), tensor.name)
 
 
+def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
+    """Raise ModelError if a node stands for what an engine has built and names a file for it that may not be read."""
+    for node in walk.nodes(model):
+        if node.op_type == "EPContext":
+            attributes = {attribute.name: attribute for attribute in node.attribute}
+            embedded = attributes.get("embed_mode")
+            if embedded is not None and embedded.i == 0 and "ep_cache_context" in attributes:
+                location = attributes["ep_cache_context"].s.decode("utf-8", "replace")
+                resolve(folder, location, node.name or node.op_type)
+
+
 def _referring(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in walk.every_tensor(model) if tensor.external_data or is_external(tensor))
 
 
 def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    return {entry.key: entry.value for entry in tensor.external_data}
+    """What a tensor says of its place. Raises ModelError if it says something twice: not all readers take the same."""
+    found: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in found:
+            raise errors.ModelError(f"the external data of tensor {tensor.name!r} names its {entry.key} twice")
+        found[entry.key] = entry.value
+    return found
+
+
+def _number(text: str) -> int:
+    """A number as every reader of it understands it. Raises ValueError for anything else, such as ``1_000``."""
+    if not (text.isascii() and text.removeprefix("-").isdigit()):
+        raise ValueError(text)
+    return int(text)
 
 
 def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
@@ -182,8 +223,8 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     entries = _entries(tensor)
     path = resolve(folder, entries.get("location", ""), tensor.name)
     try:
-        offset = int(entries.get("offset") or 0)
-        length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
+        offset = _number(entries.get("offset") or "0")
+        length = _number(entries["length"]) if entries.get("length") else byte_size(tensor)
         found = path.lstat()
     except ValueError as error:
         raise errors.ModelError(
@@ -226,8 +267,8 @@ def byte_size(tensor: onnx.TensorProto) -> int:
     return size
 
 
-def load_into(model: onnx.ModelProto, folder: Path) -> None:
-    """Read every external tensor of a model in ``folder`` into the model itself.
+def load_into(model: onnx.ModelProto | onnx.FunctionProto, folder: Path) -> None:
+    """Read every external tensor of a model in ``folder``, or of a function of it, into the model itself.
 
     Raises ModelError if a file is missing, unsafe or too short; the model is then unchanged.
     """
@@ -243,11 +284,31 @@ def _load_one(tensor: onnx.TensorProto, span: Span) -> None:
     tensor.raw_data = values
 
 
+def open_weights(path: Path) -> IO[bytes]:
+    """A file that ``resolve`` has found, open to be read.
+
+    Raises OSError if it has become a link, or is a pipe or a device: a read of those might never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+_NEVER_WAITS = (
+    getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
 def chunks(tensor: str, span: Span) -> Iterator[bytes]:
     """The bytes of a span, a few megabytes at a time."""
     left = span.length
     try:
-        with span.path.open("rb") as stream:
+        with open_weights(span.path) as stream:
             stream.seek(span.offset)
             while left:
                 chunk = stream.read(min(left, _CHUNK))

@@ -154,6 +154,8 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
     optimizer, ir = _load_onnxscript()
     for tensor in external.external_tensors(model):
         external.span_of(tensor, folder)
+    for function in model.functions:  # the optimizer would look for their data in the current folder
+        external.load_into(function, folder)
     lost = _lost_by_folding(model)
     names = _names_of_nodes(model)
     computed = {name for node in walk.nodes(model) for name in node.output}

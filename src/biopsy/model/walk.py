@@ -71,8 +71,8 @@ def tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
                 yield from (sparse.values, sparse.indices)
 
 
-def every_tensor(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
-    """Every TensorProto in a model, wherever it stands, in whatever order: also where ``tensors`` sees no values.
+def every_tensor(model: Message) -> Iterator[onnx.TensorProto]:
+    """Every TensorProto in a model or a part of one, in whatever order: also where ``tensors`` sees no values.
 
     Found by the descriptors of protobuf, so that no field can be forgotten: defaults of functions' attributes, parts of
     sparse tensors, training information, and what a later version of ONNX adds.

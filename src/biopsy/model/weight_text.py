@@ -96,7 +96,7 @@ def _external_payload(weight: Weight, folder: Path, number: int) -> bytes:
     path = external.resolve(folder, place.location, weight.name)
     size = bytes_of(weight) if number <= _MOST_SUMMED else 16 * _FEW
     try:
-        with path.open("rb") as stream:
+        with external.open_weights(path) as stream:
             stream.seek(place.offset)
             payload = stream.read(size)
     except OSError as error:

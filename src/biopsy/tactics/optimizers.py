@@ -90,16 +90,20 @@ def main() -> None:
     """The child's side: build the model that stdin tells of with a log of everything."""
     import onnxruntime
 
-    from biopsy.engines.onnxrt import OnnxRuntime
+    from biopsy.engines.base import ModelInput
+    from biopsy.engines.onnxrt import OnnxRuntime, source_of
     from biopsy.engines.registry import create
+    from biopsy.model.load import read_bytes
 
     request: Mapping[str, str] = json.load(sys.stdin)
     engine = create(request["spec"])
     if not isinstance(engine, OnnxRuntime):
         raise errors.UsageError(f"engine {engine.name!r} has no optimizers of ONNX Runtime")
-    options = engine.session_options(onnxruntime, Path(request["folder"]))
+    path = Path(request["model"])
+    model = ModelInput(read_bytes(path), Path(request["folder"]), path)
+    options = engine.session_options(onnxruntime, model.folder)
     options.log_severity_level = 0
     off: Sequence[str] = engine.options["disabled_optimizers"]
     onnxruntime.InferenceSession(
-        request["model"], options, providers=["CPUExecutionProvider"], disabled_optimizers=list(off) or None
+        source_of(model), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(off) or None
     )

@@ -67,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the settings; returns 0, also if there are none: a report says so."""
+    from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
     from biopsy.tactics.flags import find_switches
@@ -75,7 +76,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {} --onnxrt"])
     if args.output is not None:
         require_writable(args.output)
-    read_bytes(args.model)
+    ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
     check_options.require_names(args, args.model)
     wording = _wording(args)
     if not wording.names_settings:

@@ -29,6 +29,9 @@ MODES = {
 }
 
 
+HANDS_MODELS_TO_ENGINES = True
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES

@@ -22,6 +22,9 @@ examples:
   biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort"""
 
 
+HANDS_MODELS_TO_ENGINES = True
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES

@@ -1,0 +1,81 @@
+"""Telling, of every engine and session, what it is asked for while it is asked: a crash can then be told of.
+
+It is done once, where the classes are made, so that neither an engine nor who calls one can forget it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+
+from biopsy.isolation.whereabouts import Asking
+
+OF_ENGINES: Mapping[str, tuple[str, str]] = {
+    "version": ("load", "its package was loaded"),
+    "devices": ("load", "it looked for devices"),
+    "build": ("build", "it built the model"),
+    "load": ("load", "it loaded the model"),
+    "refusals": ("build", "it told which nodes it refuses"),
+}
+"""Method of an engine -> the stage that it is, and what is going on meanwhile."""
+
+OF_SESSIONS: Mapping[str, tuple[str, str]] = {
+    "run": ("run", "it ran the model"),
+    "layers": ("build", "it told its layers"),
+    "save": ("build", "it saved the model"),
+}
+
+_Method = Callable[..., Any]
+
+
+def tell_of_engine(engine_class: type) -> None:
+    """Have the methods that a class of engines defines tell what they do."""
+    for name, (stage, doing) in OF_ENGINES.items():
+        found = engine_class.__dict__.get(name)
+        if isinstance(found, classmethod):
+            setattr(engine_class, name, classmethod(_telling(found.__func__, stage, doing, _name_of_class)))
+        elif callable(found):
+            wrapped = _telling(found, stage, doing, _label_of_engine)
+            setattr(engine_class, name, _signing(wrapped) if name in {"build", "load"} else wrapped)
+
+
+def tell_of_session(session_class: type) -> None:
+    """Have the methods that a class of sessions defines tell what they do."""
+    for name, (stage, doing) in OF_SESSIONS.items():
+        found = session_class.__dict__.get(name)
+        if callable(found):
+            setattr(session_class, name, _telling(found, stage, doing, _label_of_session))
+
+
+def _telling(method: _Method, stage: str, doing: str, name_of: Callable[[Any], str]) -> _Method:
+    @wraps(method)
+    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with Asking(name_of(self), stage, doing):
+            return method(self, *args, **kwargs)
+
+    return told
+
+
+def _signing(method: _Method) -> _Method:
+    """Write into each session that a method returns which engine has made it."""
+
+    @wraps(method)
+    def signed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        session = method(self, *args, **kwargs)
+        session.made_by = _label_of_engine(self)
+        return session
+
+    return signed
+
+
+def _name_of_class(engine_class: Any) -> str:
+    return str(getattr(engine_class, "name", engine_class.__name__))
+
+
+def _label_of_engine(engine: Any) -> str:
+    return str(getattr(engine, "label", "") or _name_of_class(type(engine)))
+
+
+def _label_of_session(session: Any) -> str:
+    return str(session.made_by or type(session).__name__)

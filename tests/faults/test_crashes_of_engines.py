@@ -1,0 +1,253 @@
+"""An engine that ends the process it runs in: the command that the user typed is left to tell of it."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from faults.conftest import BIN, wait_until
+from support.models import chain, save
+from support.plug_ins import install
+
+ODD = """
+import os, time
+from pathlib import Path
+from biopsy.engines.base import Engine, Option, Session
+from biopsy.engines.registry import create
+
+class Odd(Engine):
+    name, summary, package = "odd", "does what no engine should", "odd"
+    options_declared = (Option("does", "what", "nothing"),)
+
+    @classmethod
+    def version(cls):
+        if os.environ.get("ODD") == "version":
+            os.abort()
+        return "1"
+
+    def build(self, model):
+        return OddSession(create("reference").build(model), self.options["does"])
+
+class OddSession(Session):
+    def __init__(self, inner, does):
+        self._inner, self._does = inner, does
+
+    inputs = property(lambda self: self._inner.inputs)
+    outputs = property(lambda self: self._inner.outputs)
+
+    def run(self, feed):
+        if self._does == "exit":
+            os._exit(0)
+        if self._does == "later":
+            import atexit
+            atexit.register(os.abort)
+        if self._does == "wait":
+            Path("waiting.txt").write_text(str(os.getpid()))
+            for _ in range(600):
+                time.sleep(0.1)
+        return self._inner.run(feed)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a chain of three Relu in ``m.onnx``, and the engine ``odd`` installed in ``site`` beside it."""
+    save(chain(3), tmp_path / "m.onnx")
+    install(tmp_path / "site", "odd-engine", ODD, "odd = odd_engine:Odd")
+    return tmp_path
+
+
+def start(folder: Path, *words: str, **more: object) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "site"),
+        "ODD": "", "NO_COLOR": "1",
+    }  # fmt: skip
+    environment |= more.pop("environment", {})  # type: ignore[arg-type]
+    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+    return subprocess.Popen(["biopsy", *words], cwd=folder, env=environment, text=True, **more)  # type: ignore[call-overload,no-any-return]
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+NUMBERS = ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGTERM", "SIGFPE"]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_run_tells_which_engine_ended_by_which_signal(number: str, folder: Path) -> None:
+    engine = f"fake:crash.Relu=run,signal={number}"
+    status, out, err = ended(
+        start(folder, "run", "m.onnx", "--reference", "--engine", engine, "--save-outputs", "out.npz")
+    )
+    assert status == 1
+    told = f"error: {engine} ended with {number} while it ran the model"
+    assert err.splitlines() == [told + ": the system may have run out of memory" * (number == "SIGKILL")]
+    assert out.startswith("reference  1 iteration")
+    assert {path.name for path in folder.iterdir()} == {"m.onnx", "site"}
+
+
+def test_the_stage_is_that_of_the_engine_that_was_asked_for(folder: Path) -> None:
+    """``fake`` has another engine built and run inside."""
+    status, _, err = ended(start(folder, "run", "m.onnx", "--engine", "fake:crash.Relu=build"))
+    assert (status, err) == (1, "error: fake:crash.Relu=build ended with SIGSEGV while it built the model\n")
+
+
+def test_an_engine_that_ends_the_process_without_a_signal_has_not_passed(folder: Path) -> None:
+    status, out, err = ended(start(folder, "run", "m.onnx", "--engine", "odd:does=exit"))
+    assert (status, out) == (1, "")
+    assert err == "error: odd:does=exit ended the process with exit status 0 while it ran the model\n"
+
+
+def test_what_crashes_after_the_work_is_done_spoils_nothing(folder: Path) -> None:
+    status, out, err = ended(start(folder, "run", "m.onnx", "--engine", "odd:does=later"))
+    assert (status, err) == (0, "")
+    assert "PASSED" in out
+
+
+def test_a_package_that_crashes_when_it_is_loaded_is_named(folder: Path) -> None:
+    status, _, err = ended(start(folder, "doctor", environment={"ODD": "version"}))
+    assert (status, err) == (1, "error: odd ended with SIGABRT while its package was loaded\n")
+
+
+def test_a_check_ends_with_the_signal_as_it_always_did(folder: Path) -> None:
+    """Whoever runs it sees the signal, which says more than a status; a warm check and a cold one end alike."""
+    told = folder / "verdict.json"
+    process = start(
+        folder, "run", "m.onnx", "--engine", "fake:crash.Relu=run", environment={"BIOPSY_VERDICT": str(told)}
+    )
+    assert ended(process)[0] == -signal.SIGSEGV
+    for more in ([], ["--cold-checks"]):
+        words = ["debug", "reduce", "m.onnx", "-o", f"r{len(more)}.onnx", *more]
+        status, out, _ = ended(
+            start(folder, *words, "--check", "biopsy", "run", "{}", "--engine", "fake:crash.Relu=run")
+        )
+        assert status == 0
+        assert "the original: signal SIGSEGV" in out
+        assert "1 of 3 nodes" in out
+
+
+# Ending and stopping it
+
+
+@contextmanager
+def waiting(folder: Path, **more: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A run whose engine hangs, and the number of the process in which it does."""
+    process = start(folder, "run", "m.onnx", "--engine", "odd:does=wait", **more)
+    told = folder / "waiting.txt"
+    assert wait_until(lambda: told.exists() and bool(told.read_text()))
+    inner = int(told.read_text())
+    assert inner != process.pid
+    try:
+        yield process, inner
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_a_signal_that_ends_it_ends_all_of_it_in_the_same_way(number: signal.Signals, folder: Path) -> None:
+    with waiting(folder) as (process, inner):
+        process.send_signal(number)
+        assert ended(process) == (-number, "", "")
+        assert not is_alive(inner)
+
+
+def to_it(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+def to_its_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("send", [to_it, to_its_group])
+def test_an_interrupt_is_told_once(send: Callable[[subprocess.Popen[str]], None], folder: Path) -> None:
+    with waiting(folder, start_new_session=True) as (process, inner):
+        send(process)
+        assert ended(process) == (5, "", "interrupted: nothing was left half-written\n")
+        assert not is_alive(inner)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with another")
+def test_nothing_goes_on_when_it_is_killed(folder: Path) -> None:
+    with waiting(folder) as (process, inner):
+        process.kill()
+        assert wait_until(lambda: not is_alive(inner))
+
+
+def test_what_is_ignored_stays_ignored(folder: Path) -> None:
+    ignoring = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)}
+    with waiting(folder, **ignoring) as (process, inner):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert process.poll() is None
+        assert is_alive(inner)
+
+
+@contextmanager
+def typed_at_a_terminal(folder: Path, words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """A shell with job control on a terminal in which a command was typed: its process, and our end."""
+    environment = {
+        **os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "site"),
+        "NO_COLOR": "1", "ODD": "",
+    }  # fmt: skip
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execvpe("sh", ["sh", "-mc", f"{' '.join(words)}; echo first $?; fg; echo status $?"], environment)
+    try:
+        yield pid, terminal
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def read_until(terminal: int, wanted: str) -> str:
+    found = ""
+    while wanted not in found:
+        found += os.read(terminal, 4096).decode()
+    return found
+
+
+def test_ctrl_z_stops_it_and_fg_goes_on_and_ctrl_c_ends_it_with_one_message(folder: Path) -> None:
+    words = ["biopsy", "run", "m.onnx", "--engine", "odd:does=wait"]
+    with typed_at_a_terminal(folder, words) as (_, terminal):
+        told = folder / "waiting.txt"
+        assert wait_until(lambda: told.exists() and bool(told.read_text()))
+        inner = int(told.read_text())
+
+        def state() -> str:
+            return Path(f"/proc/{inner}/stat").read_text().rpartition(")")[2].split()[0]
+
+        os.write(terminal, b"\x1a")
+        read_until(terminal, "first ")
+        # the shell brings it to the foreground at once
+        assert wait_until(lambda: state() != "T")
+        time.sleep(0.2)
+        os.write(terminal, b"\x03")
+        assert wait_until(lambda: not is_alive(inner))
+        said = read_until(terminal, "status ")
+        assert said.count("interrupted") == 1
+
+
+def test_an_engine_that_is_asked_in_a_process_of_its_own_dies_there(folder: Path) -> None:
+    status, out, err = ended(start(folder, "inspect", "capability", "m.onnx", "--engine", "fake:crash.Relu=build"))
+    assert (status, err) == (1, "")
+    assert "ended its process with SIGSEGV" in out
