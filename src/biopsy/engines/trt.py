@@ -15,6 +15,7 @@ from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.cuda import gpu_names, require_gpu
 from biopsy.engines.trt_package import Package
 from biopsy.engines.trt_settings import OPTIONS, Settings, span_of, unknown_names
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
@@ -89,7 +90,8 @@ class TensorRt(Engine):
         require_ending(path)
         package = self._package()
         try:
-            plan = memoryview(path.read_bytes())
+            with open_plain(path, follow=True) as stream:
+                plan = memoryview(stream.read())
         except OSError as error:
             raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
         require_gpu(f"{path} is an engine of TensorRT: reading it")

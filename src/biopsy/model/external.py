@@ -17,10 +17,11 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
-from biopsy.model.storage import BITS, raw_size
+from biopsy.model.storage import BITS, place_in_file, raw_size
 
 if TYPE_CHECKING:
     import onnx
@@ -37,6 +38,8 @@ MOST_INLINE = 1 << 30
 _LARGEST_MESSAGE = (1 << 31) - 1
 _CHUNK = 8 << 20
 _PAGE = 4096
+_LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; longer ones no system has, with the folder before them
+_MOST_SHOWN = 200
 _MOST_NAMES = 10_000
 """Files that are looked at for the other names of a hard link."""
 
@@ -58,14 +61,14 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     """
 
     def refused(why: str, *next_steps: str) -> errors.ModelError:
-        text = f"the external data of tensor {tensor!r} may not be read from {location!r}: {why}"
+        text = f"the external data of tensor {tensor!r} may not be read from {_shortened(location)!r}: {why}"
         return errors.ModelError(text, next_steps=next_steps)
 
     root = folder.resolve()
     copy = f"cp -rL {shlex.quote(str(root))} COPY    makes plain files of links: use the model in COPY"
 
     pure = PurePosixPath(location.replace("\\", "/"))
-    if not location or "\0" in location:
+    if not location or "\0" in location or _is_too_long(location):
         raise refused("that is no file name")
     if pure.is_absolute() or PureWindowsPath(location).drive or PureWindowsPath(location).root:
         raise refused("the path is absolute")
@@ -79,6 +82,15 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     if _may_be_shared(path, root):
         raise refused("it is a hard link to a file that may stand outside the model's folder", copy)
     return path
+
+
+def _is_too_long(location: str) -> bool:
+    name = location.encode("utf-8", "surrogatepass")
+    return len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
+
+
+def _shortened(location: str) -> str:
+    return location if len(location) <= _MOST_SHOWN else f"{location[:_MOST_SHOWN]}..."
 
 
 def _may_be_shared(path: Path, root: Path) -> bool:
@@ -181,8 +193,8 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     entries = _entries(tensor)
     path = resolve(folder, entries.get("location", ""), tensor.name)
     try:
-        offset = int(entries.get("offset") or 0)
-        length = int(entries["length"]) if entries.get("length") else byte_size(tensor)
+        offset = place_in_file(entries.get("offset") or "0")
+        length = place_in_file(entries["length"]) if entries.get("length") else byte_size(tensor)
         found = path.lstat()
     except ValueError as error:
         raise errors.ModelError(
@@ -246,7 +258,7 @@ def chunks(tensor: str, span: Span) -> Iterator[bytes]:
     """The bytes of a span, a few megabytes at a time."""
     left = span.length
     try:
-        with span.path.open("rb") as stream:
+        with open_plain(span.path) as stream:
             stream.seek(span.offset)
             while left:
                 chunk = stream.read(min(left, _CHUNK))
