@@ -70,7 +70,8 @@ def _serve() -> None:
     assert all((onnx, onnxruntime, onnxscript, biopsy))
     for line in sys.stdin:
         folder, words = json.loads(line)
-        print(json.dumps(_one(Path(folder), words)), flush=True)
+        sys.stdout.write(json.dumps(_one(Path(folder), words)) + "\n")
+        sys.stdout.flush()
 
 
 def _one(folder: Path, words: list[str]) -> dict[str, object]:

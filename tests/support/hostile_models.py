@@ -246,7 +246,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "a node that is a number": lambda: with_graph(varint_field(1, 3)),
     "a weight that is a number": lambda: with_graph(relu(), varint_field(5, 3)),
     "an input that is a number": lambda: with_graph(relu(), varint_field(11, 3)),
-    "a graph without anything": lambda: with_graph(),
+    "a graph without anything": with_graph,
     "a graph without outputs": lambda: with_graph(relu(), declared(GRAPH_INPUT, b"x", [2])),
     "an input without a type": lambda: with_graph(
         relu(), string_field(GRAPH_INPUT, string_field(1, b"x")), declared(GRAPH_OUTPUT, b"y", [2])

@@ -5,15 +5,13 @@ Field numbers: onnx.proto3, messages ValueInfoProto, TypeProto, TensorShapeProto
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
 
 from biopsy import errors
 from biopsy.model.node import DEEPEST_NESTING, string_in
 from biopsy.model.storage import MOST_DIMENSIONS
 from biopsy.model.tensor_type import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
 from biopsy.model.wire import BYTES, VARINT, fields, raw, signed, string_field, text, varint_at, varint_field
-
-_MOST_FIELDS = 4 * MOST_DIMENSIONS  # of a shape: its dimensions, and whatever else may stand there
 
 _TENSOR, _SEQUENCE, _MAP, _OPTIONAL = 1, 4, 5, 9  # field numbers in TypeProto
 
@@ -76,11 +74,18 @@ def _read_tensor(info: bytes, start: int, end: int) -> TensorType | None:
         if number == 1 and kind == VARINT:
             elem = varint_at(info, value)
         elif number == 2 and kind == BYTES:
-            dims = [(v, s) for n, k, _, v, s in islice(fields(info, value, stop), _MOST_FIELDS) if (n, k) == (1, BYTES)]
-            if len(dims) > MOST_DIMENSIONS:
-                raise errors.ModelError(f"tensor {name_of(info)!r:.100} has more than {MOST_DIMENSIONS} dimensions")
-            shape = tuple([_read_dim(info, v, s) for v, s in dims])
+            shape = tuple(_dims(info, value, stop))
     return TensorType(elem, shape) if elem else None
+
+
+def _dims(info: bytes, start: int, end: int) -> Iterator[Dim]:
+    number_of = 0
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == BYTES:
+            number_of += 1
+            if number_of > MOST_DIMENSIONS:
+                raise errors.ModelError(f"tensor {name_of(info)!r:.100} has more than {MOST_DIMENSIONS} dimensions")
+            yield _read_dim(info, value, stop)
 
 
 def _read_dim(info: bytes, start: int, end: int) -> Dim:
