@@ -131,6 +131,10 @@ def _ended(work: Callable[[], int], console: Console) -> int:
             problem = errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")
             _tell_reduction(problem)
             return console.failure(problem)
+        if isinstance(error, MemoryError):
+            problem = errors.BiopsyError(f"there is not enough memory for this: {error}".rstrip(": "))
+            _tell_reduction(problem)
+            return console.failure(problem)
         _tell_reduction(errors.BiopsyError(f"{type(error).__name__}: {error}"))
         return console.defect(error)
 

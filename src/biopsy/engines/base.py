@@ -39,10 +39,14 @@ class ModelInput:
     """Shapes of the values that will be fed, by name of the input, as far as they are known before it is built."""
 
     def __post_init__(self) -> None:
-        """Raise ModelError if the model refers to a file that it may not read, or that is not there."""
+        """Raise ModelError if the model refers to a file that it may not read, or that is not there, or has functions
+        that nobody could write out.
+        """
+        from biopsy.model.calls import require_bounded
         from biopsy.model.external import require_safe
 
         require_safe(self.data, self.folder, self.path)
+        require_bounded(self.data, self.path)
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,10 @@ class OnnxRuntime(Engine):
         session = self._session(ort, model, options, providers)
         remarks = provider_remarks(session, providers.names, providers.options)
         remarks += precision_remarks(model, session.get_providers())
-        return OnnxRuntimeSession(ort, session, self, model, remarks)
+        try:
+            return OnnxRuntimeSession(ort, session, self, model, remarks)
+        except UnicodeDecodeError as error:  # it takes names that are no text, and cannot hand them over
+            raise errors.ModelError(f"the model {model.path or 'in memory'} holds a name that is no text") from error
 
     def warm_up(self) -> None:
         """Build and run a model of one node, on one thread: others would not survive a fork."""

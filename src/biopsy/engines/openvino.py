@@ -16,6 +16,7 @@ from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.openvino_ignores import ignored_inputs
 from biopsy.engines.option import count, switch
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.filesystem.write import write_whole
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
@@ -93,7 +94,8 @@ class OpenVino(Engine):
         openvino = _import()
         core = self._core(openvino)
         try:
-            exported = path.read_bytes()
+            with open_plain(path, follow=True) as stream:
+                exported = stream.read()
         except OSError as error:
             raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
         try:

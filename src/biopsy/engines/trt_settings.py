@@ -12,6 +12,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput, Option
 from biopsy.engines.option import switch, words
 from biopsy.engines.trt_package import CHOICES, Package
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.model.tensor_type import TensorType
 
 PRECISIONS = ("fp16", "bf16", "fp8", "int8")
@@ -149,7 +150,11 @@ class Settings:
         path = self.options["load_timing_cache"]
         data = b""
         if path is not None and Path(path).exists():
-            data = Path(path).read_bytes()
+            try:
+                with open_plain(Path(path), follow=True) as stream:
+                    data = stream.read()
+            except OSError as error:
+                raise errors.UsageError(f"the timing cache {path} cannot be read: {error.strerror}") from error
         _quietly(lambda: config.set_timing_cache(config.create_timing_cache(data), False))
 
     def keep_cache(self, config: Any) -> None:

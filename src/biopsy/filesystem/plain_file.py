@@ -3,11 +3,78 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
+import time
 from pathlib import Path
+from typing import BinaryIO
 
 _CHUNK = 1 << 16
+_PATIENCE = 2.0
+
+
+def open_plain(path: Path, *, follow: bool = False) -> BinaryIO:
+    """A plain file, to be read. ``follow``: also one that a symbolic link leads to, since a person named it.
+
+    Raises OSError, with words for a person as its ``strerror``, if something else stands there: nobody waits for it.
+    """
+    descriptor = _opened(path, follow=follow)
+    return os.fdopen(descriptor, "rb")
+
+
+def open_delivering(path: Path) -> BinaryIO:
+    """A plain file, or a pipe that somebody writes into, such as ``<(command)`` of a shell and /dev/stdin.
+
+    Raises OSError for anything else, and for a pipe into which nobody has begun to write after two seconds: one that
+    lies in a folder may have been put there in order that somebody waits for it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS)
+    try:
+        kind = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
+            raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+        beginning = _first_of_pipe(descriptor, path) if stat.S_ISFIFO(kind) else b""
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    stream = os.fdopen(descriptor, "rb")
+    if not beginning:
+        return stream
+    with stream:
+        return io.BytesIO(beginning + stream.read())
+
+
+def _first_of_pipe(descriptor: int, path: Path) -> bytes:
+    """The first byte that a writer sends, waiting for as long as there is a writer."""
+    import select
+
+    patience = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            found = os.read(descriptor, 1)
+        except BlockingIOError:  # somebody has it open, and has not written yet
+            select.select([descriptor], [], [])
+            continue
+        if found:
+            return found
+        if time.monotonic() > patience:
+            raise OSError(errno.EPIPE, "it is a pipe, and nobody writes into it", str(path))
+        time.sleep(0.02)
+
+
+def _opened(path: Path, *, follow: bool) -> int:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS | (0 if follow else _NEVER_FOLLOWS))
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
+    return descriptor
 
 
 def read_plain(path: Path, most: int) -> bytes:
@@ -16,24 +83,17 @@ def read_plain(path: Path, most: int) -> bytes:
     Raises OSError, with words for a person as its ``strerror``: also if it is a link, a pipe, a device or a folder, of
     which a read might never end, or larger than that.
     """
+    descriptor = _opened(path, follow=False)
     try:
-        descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "it is a symbolic link") from error
-        raise
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file")
-        if status.st_size > most:
+        if os.fstat(descriptor).st_size > most:
             raise _too_large(most)
         return _read(descriptor, most)
     finally:
         os.close(descriptor)
 
 
-_NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NOCTTY", 0)
+_NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NEVER_FOLLOWS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def _read(descriptor: int, most: int) -> bytes:

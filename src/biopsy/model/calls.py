@@ -8,16 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biopsy import errors
 from biopsy.model import walk
 from biopsy.model.node import FunctionKey
+from biopsy.model.wire import BYTES, fields
 
 if TYPE_CHECKING:
     import onnx
 
 MOST_NODES = 100_000
 """No function that stands for more nodes is written out."""
+
+MOST_NODES_OF_ENGINES = 10_000_000
+"""Engines write functions out as well, some of them for as long as there is memory: none is handed a larger one."""
+
+_FUNCTIONS = 25  # field number in ModelProto
+
+
+def require_bounded(data: bytes, path: Path | None = None) -> None:
+    """Raise ModelError if a function of a serialized model stands for more nodes than any engine could write out.
+
+    ``path`` is only named in the message.
+    """
+    own = b"".join(
+        [data[tag:end] for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
+    )
+    if not own:
+        return
+    import onnx
+
+    functions = onnx.ModelProto.FromString(own).functions
+    for (domain, name, _), why in unbounded(functions, MOST_NODES_OF_ENGINES).items():
+        raise errors.ModelError(
+            f"the model {path or 'in memory'} cannot be run: of its function '{domain}::{name}', {why}"
+        )
 
 
 def unbounded(functions: Iterable[onnx.FunctionProto], most: int = MOST_NODES) -> dict[FunctionKey, str]:

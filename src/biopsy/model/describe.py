@@ -15,14 +15,13 @@ from biopsy import errors
 from biopsy.model import weight_text
 from biopsy.model.file_buffer import FileChanged
 from biopsy.model.load import open_model
-from biopsy.model.node import string_in
+from biopsy.model.node import DEEPEST_NESTING, string_in
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.value_info import name_of, tensor_type
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
 from biopsy.model.weight_text import count, printable, size_text
-from biopsy.model.wire import BYTES, Buffer, fields, signed, string_field, text, varint_at
+from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at
 
-_DEEPEST_NESTING = 100  # protobuf's own limit
 _MOST_SHOWN = 20  # elements of a list
 _LONGEST_TEXT = 200  # characters of a string attribute
 
@@ -113,8 +112,8 @@ def _model_lines(source: _Source, path: Path) -> Iterator[str]:
 def _model_parts(source: _Source) -> _Model:
     parts = _Model()
     for number, kind, _, start, end in fields(source.buffer):
-        if number == 1:
-            parts.ir_version = str(varint_at(source.buffer, start))
+        if number == 1 and kind == VARINT:
+            parts.ir_version = str(signed(varint_at(source.buffer, start)))
         elif kind == BYTES and number in {7, 25}:
             (parts.graphs if number == 7 else parts.functions).append((start, end))
         elif kind == BYTES and number == 8:
@@ -127,7 +126,12 @@ def _model_parts(source: _Source) -> _Model:
 def _opset(source: _Source, span: Span) -> str:
     domain = source.string(1, span)
     version = next(
-        (signed(varint_at(source.buffer, at)) for n, _, _, at, _ in fields(source.buffer, *span) if n == 2), 0
+        (
+            signed(varint_at(source.buffer, at))
+            for n, k, _, at, _ in fields(source.buffer, *span)
+            if (n, k) == (2, VARINT)
+        ),
+        0,
     )
     return f"opset {version}" if domain in {"", "ai.onnx"} else f"{domain} {version}"
 
@@ -201,8 +205,8 @@ def _info_type(info: bytes) -> str:
 
 def _type_text(payload: bytes, depth: int) -> str:
     """A TypeProto as text, such as ``float32[N,3]`` or ``sequence(float32[...])``."""
-    if depth > _DEEPEST_NESTING:
-        raise errors.ModelError(f"types are nested more than {_DEEPEST_NESTING} deep")
+    if depth > DEEPEST_NESTING:
+        raise errors.ModelError(f"types are nested more than {DEEPEST_NESTING} deep")
     for number, kind, _, start, end in fields(payload):
         if kind != BYTES:
             continue
@@ -227,7 +231,7 @@ def _type_text(payload: bytes, depth: int) -> str:
 def _map_text(payload: bytes, depth: int) -> str:
     key, value = "?", "?"
     for number, kind, _, start, end in fields(payload):
-        if number == 1:
+        if number == 1 and kind == VARINT:
             key = DTYPE_OF_ELEM.get(varint_at(payload, start), "?")
         elif number == 2 and kind == BYTES:
             value = _type_text(payload[start:end], depth + 1) or "?"
@@ -287,8 +291,8 @@ def _attribute_lines(
 def _body_lines(
     source: _Source, name: str, span: Span, scopes: list[dict[str, str]], indent: str, depth: int
 ) -> Iterator[str]:
-    if depth > _DEEPEST_NESTING:
-        raise errors.ModelError(f"graphs are nested more than {_DEEPEST_NESTING} deep")
+    if depth > DEEPEST_NESTING:
+        raise errors.ModelError(f"graphs are nested more than {DEEPEST_NESTING} deep")
     graph = _Graph()
     _read_graph(source, span, graph)
     inner = [*scopes, graph.types]

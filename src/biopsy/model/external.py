@@ -6,8 +6,6 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
-import errno
-import os
 import re
 import shlex
 import stat
@@ -16,14 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
-from biopsy.model.storage import BITS, raw_size
+from biopsy.model.storage import BITS, place_in_file, raw_size
 
 if TYPE_CHECKING:
     import onnx
@@ -46,6 +45,8 @@ _SIZED = frozenset(BITS) - {8}
 """Element types of which the number of bytes is known."""
 _CHUNK = 8 << 20
 _PAGE = 4096
+_LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; longer ones no system has, with the folder before them
+_MOST_SHOWN = 200
 _MOST_NAMES = 10_000
 """Files that are looked at for the other names of a hard link."""
 
@@ -68,14 +69,14 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     """
 
     def refused(why: str, *next_steps: str) -> errors.ModelError:
-        text = f"the external data of tensor {tensor!r} may not be read from {location!r}: {why}"
+        text = f"the external data of tensor {tensor!r} may not be read from {_shortened(location)!r}: {why}"
         return errors.ModelError(text, next_steps=next_steps)
 
     root = folder.resolve()
     copy = f"cp -rL {shlex.quote(str(root))} COPY    makes plain files of links: use the model in COPY"
 
     pure = PurePosixPath(location.replace("\\", "/"))
-    if not location or "\0" in location:
+    if not location or "\0" in location or _is_too_long(location):
         raise refused("that is no file name")
     if _IN_MEMORY.search(location):
         raise refused("engines take it for an address in their memory")
@@ -91,6 +92,15 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     if _may_be_shared(path, root):
         raise refused("it is a hard link to a file that may stand outside the model's folder", copy)
     return path
+
+
+def _is_too_long(location: str) -> bool:
+    name = location.encode("utf-8", "surrogatepass")
+    return len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
+
+
+def _shortened(location: str) -> str:
+    return location if len(location) <= _MOST_SHOWN else f"{location[:_MOST_SHOWN]}..."
 
 
 def _may_be_shared(path: Path, root: Path) -> bool:
@@ -194,13 +204,6 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return found
 
 
-def _number(text: str) -> int:
-    """A number as every reader of it understands it. Raises ValueError for anything else, such as ``1_000``."""
-    if not (text.isascii() and text.removeprefix("-").isdigit()):
-        raise ValueError(text)
-    return int(text)
-
-
 def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     """Where an external tensor's values stand.
 
@@ -223,8 +226,8 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     entries = _entries(tensor)
     path = resolve(folder, entries.get("location", ""), tensor.name)
     try:
-        offset = _number(entries.get("offset") or "0")
-        length = _number(entries["length"]) if entries.get("length") else byte_size(tensor)
+        offset = place_in_file(entries.get("offset") or "0")
+        length = place_in_file(entries["length"]) if entries.get("length") else byte_size(tensor)
         found = path.lstat()
     except ValueError as error:
         raise errors.ModelError(
@@ -284,31 +287,11 @@ def _load_one(tensor: onnx.TensorProto, span: Span) -> None:
     tensor.raw_data = values
 
 
-def open_weights(path: Path) -> IO[bytes]:
-    """A file that ``resolve`` has found, open to be read.
-
-    Raises OSError if it has become a link, or is a pipe or a device: a read of those might never end.
-    """
-    descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no plain file")
-    return os.fdopen(descriptor, "rb")
-
-
-_NEVER_WAITS = (
-    getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_BINARY", 0)
-)
-
-
 def chunks(tensor: str, span: Span) -> Iterator[bytes]:
     """The bytes of a span, a few megabytes at a time."""
     left = span.length
     try:
-        with open_weights(span.path) as stream:
+        with open_plain(span.path) as stream:
             stream.seek(span.offset)
             while left:
                 chunk = stream.read(min(left, _CHUNK))

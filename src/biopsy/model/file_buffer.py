@@ -27,7 +27,7 @@ class FileBuffer:
     def __init__(self, path: Path) -> None:
         """Raises OSError if it cannot be opened."""
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY)
+        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         weakref.finalize(self, os.close, self._descriptor)
         self._state = self._state_now()
         self._length = self._state[0]

@@ -22,7 +22,7 @@ from biopsy.model.node import FunctionKey, FunctionText, read_function, read_nod
 from biopsy.model.storage import raw_size
 from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
-from biopsy.model.wire import BYTES, Buffer, fields, string_field, varint_at
+from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, varint_at
 
 
 class Node(NamedTuple):
@@ -198,6 +198,11 @@ def index_bytes(data: bytes, folder: Path | None = None) -> ModelIndex:
     return _index(data, None, (folder or Path()).resolve())
 
 
+def require_sound(data: bytes, path: Path | None = None) -> None:
+    """Raise ModelError if a serialized model is damaged, or beyond what any tensor can be; ``path`` is only named."""
+    _index(data, path, Path())
+
+
 def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
     index = ModelIndex(path, folder, buffer)
     name = path if path is not None else "in memory"
@@ -207,6 +212,8 @@ def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
         raise
     except errors.ModelError as error:
         raise errors.ModelError(f"the model {name} is damaged, cut short or no ONNX model: {error.message}") from error
+    except IndexError as error:
+        raise errors.ModelError(f"the model {name} is damaged or cut short: a field ends too early") from error
     return index
 
 
@@ -217,16 +224,16 @@ def _read_model(index: ModelIndex) -> None:
     for number, kind, tag, start, end in fields(buffer):
         if number == 7 and kind == BYTES:
             graphs.append((start, end))
-        elif number == 25:
+        elif number == 25 and kind == BYTES:
             payload = buffer[start:end]
             function = read_function(payload)
             index.functions[function.key] = (string_field(25, payload), function)
         else:
             parts.setdefault(number, []).append(buffer[tag:end])
-            if number == 8:
+            if number == 8 and kind == BYTES:
                 _read_opset(index, buffer[start:end])
-            elif number == 1:
-                index.ir_version = buffer[start]
+            elif number == 1 and kind == VARINT:
+                index.ir_version = signed(varint_at(buffer, start))
     if not graphs:
         raise errors.ModelError("it has no graph")
     index.training = b"".join(parts.pop(20, ()))
@@ -241,7 +248,10 @@ def _read_model(index: ModelIndex) -> None:
 def _read_opset(index: ModelIndex, payload: bytes) -> None:
     domain = string_in(payload, 1, 0, len(payload))
     if domain in {"", "ai.onnx"}:
-        index.opset = next((varint_at(payload, start) for number, _, _, start, _ in fields(payload) if number == 2), 0)
+        versions = [
+            varint_at(payload, start) for number, kind, _, start, _ in fields(payload) if (number, kind) == (2, VARINT)
+        ]
+        index.opset = signed(versions[-1]) if versions else 0
 
 
 def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, int]]) -> None:
@@ -251,8 +261,10 @@ def _read_graph(index: ModelIndex, places: Sequence[tuple[int, int, int, int, in
     nodes: list[tuple[bytes, int]] = []
     annotations: list[bytes] = []
     weights: list[tuple[Weight, slice]] = []
-    for number, _, tag, start, end in places:
-        if number == 1:
+    for number, kind, tag, start, end in places:
+        if kind != BYTES:  # no field of a graph: protobuf hands it on unread
+            other.setdefault(number, []).append(buffer[tag:end])
+        elif number == 1:
             nodes.append((buffer[tag:end], start - tag))
         elif number in {5, 15}:
             read = read_weight if number == 5 else read_sparse_weight
@@ -282,10 +294,16 @@ def _joined(parts: dict[int, list[bytes]], above: int, below: int = 1 << 29) -> 
     return b"".join(b"".join(parts[number]) for number in sorted(parts) if above < number < below)
 
 
+_LONG_INFO = 256
+"""Bytes; types that may have too many dimensions are read at once, which tells of it, all others when needed."""
+
+
 def _keep_infos(index: ModelIndex, infos: Iterable[tuple[int, bytes]]) -> None:
     """Inputs get the lowest numbers; an output's own type wins over none, a value_info never over either."""
     for number, info in sorted(infos, key=lambda entry: entry[0]):
         tensor = index.ids[value_info.name_of(info)]
+        if len(info) > _LONG_INFO:
+            value_info.tensor_type(info)
         if number == 11:
             index.inputs.append(tensor)
         elif number == 12:

@@ -6,12 +6,12 @@ where the whole model takes half a second; small ones stay, because shapes are c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from biopsy.model import value_info, walk
 from biopsy.model.calls import unbounded
+from biopsy.model.storage import elements
 from biopsy.model.tensor_type import TensorType
 from biopsy.model.wire import fields
 
@@ -121,7 +121,7 @@ def _without_endless_functions(data: bytes) -> bytes:
 
 
 def _is_small(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == 0 and math.prod(tensor.dims) <= _MOST_ELEMENTS
+    return tensor.data_location == 0 and elements(tensor.dims) <= _MOST_ELEMENTS
 
 
 def _copy_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.model.file_buffer import FileBuffer
+from biopsy.model.utf8 import require_text
 
 if TYPE_CHECKING:
     import onnx
@@ -38,7 +40,8 @@ def read_bytes(path: Path) -> bytes:
     """The bytes of a model file. Raises UsageError if there is none, ModelError if it cannot be read."""
     require_file(path)
     try:
-        data = path.read_bytes()
+        with open_plain(path, follow=True) as stream:
+            data = stream.read()
     except OSError as error:
         raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
     if not data:
@@ -57,8 +60,9 @@ def open_model(path: Path) -> bytes | FileBuffer:
     """
     require_file(path)
     try:
-        size = path.stat().st_size
-        found = FileBuffer(path) if size > READ_WHOLE and hasattr(os, "pread") else path.read_bytes()
+        with open_plain(path, follow=True) as stream:
+            large = os.fstat(stream.fileno()).st_size > READ_WHOLE and hasattr(os, "pread")
+            found = FileBuffer(path) if large else stream.read()
     except OSError as error:
         raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
     if not len(found):
@@ -69,7 +73,8 @@ def open_model(path: Path) -> bytes | FileBuffer:
 def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
     """The model as a protobuf object, external data not loaded.
 
-    Raises ModelError if the bytes are no ONNX model or are cut short. ``path`` is only named in messages.
+    Raises ModelError if the bytes are no ONNX model or are cut short, or if a name in it is no text. ``path`` is only
+    named in messages.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -81,4 +86,5 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
         raise errors.ModelError(f"the model {name} is damaged or cut short: {error}") from error
     if not model.HasField("graph"):
         raise errors.ModelError(f"the file {name} is no ONNX model: it has no graph")
+    require_text(data, name)
     return model

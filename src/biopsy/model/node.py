@@ -17,7 +17,8 @@ FunctionKey: TypeAlias = tuple[str, str, str]
 _GRAPH, _GRAPHS = bytes((6 << 3 | 2,)), bytes((11 << 3 | 2,))
 """The tags of AttributeProto.g and .graphs: an attribute without these bytes, nearly every one, has no body."""
 
-_DEEPEST_NESTING = 100  # protobuf's own limit
+DEEPEST_NESTING = 100
+"""Protobuf's own limit."""
 
 
 class NodeText(NamedTuple):
@@ -71,8 +72,8 @@ def _bodies(payload: bytes, start: int, end: int) -> Iterator[bytes]:
 
 def _read_body(graph: bytes, captures: dict[str, None], calls: dict[FunctionKey, None], depth: int) -> None:
     """Add what a body reads from outside to ``captures``, and what it may call to ``calls``."""
-    if depth > _DEEPEST_NESTING:
-        raise errors.ModelError(f"the model is damaged: graphs are nested more than {_DEEPEST_NESTING} deep")
+    if depth > DEEPEST_NESTING:
+        raise errors.ModelError(f"the model is damaged: graphs are nested more than {DEEPEST_NESTING} deep")
     own: set[str] = {""}
     read: dict[str, None] = {}
     results: list[str] = []

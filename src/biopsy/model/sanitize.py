@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.model import external, infer, value_info, walk
+from biopsy.model import external, infer, storage, value_info, walk
 from biopsy.model.outputs import ALL, mark_outputs
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.model.weight_text import printable
@@ -146,7 +146,8 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
     """Compute whatever does not depend on the inputs, shape operations on known shapes included; drop what is left.
 
     By onnxscript's optimizer, folding only: no function is inlined, no pattern rewritten. Results of over 262,144
-    elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. External data in
+    elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. What would have
+    more than 16,777,216 elements, or an unknown number of them, is not even computed. External data in
     ``folder`` is read only where a small weight is folded.
 
     Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
@@ -166,7 +167,9 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
         ir.external_data.set_base_dir(represented.graph, folder)
         with _quiet("onnxscript", "onnx_ir"):
             for _ in range(_MOST_PASSES):
-                if not optimizer.fold_constants(represented, onnx_shape_inference=True).modified:
+                if not optimizer.fold_constants(
+                    represented, onnx_shape_inference=True, should_fold=_may_be_computed
+                ).modified:
                     break
             folded = ir.to_proto(represented)
     except Exception as error:  # whatever a folded operator or the conversion raises
@@ -184,6 +187,31 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
     weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
     _restore_listings(model, {name: info for name, info in listed.items() if name not in weights})
     clean_up(model, functions=False)
+
+
+_MOST_COMPUTED = 1 << 24
+"""Elements of a constant that is computed at all. Over 262,144 it is not kept, but that is seen afterwards only."""
+
+_GROWING = frozenset({
+    "AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "ConvTranspose", "DFT", "Einsum",
+    "Expand", "EyeLike", "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "Range",
+    "Resize", "STFT", "Tile", "Upsample",
+})  # fmt: skip
+"""Operators whose results may be of any size, whatever is given to them."""
+
+
+def _may_be_computed(node: Any) -> bool | None:
+    """False for a node whose results would fill the memory, or may; None, which means the optimizer's own rules, else.
+
+    ``node`` is one of onnx_ir's, its types inferred.
+    """
+    for output in node.outputs:
+        known = output.shape is not None and all(isinstance(dim, int) for dim in output.shape)
+        if known and storage.elements(output.shape) > _MOST_COMPUTED:
+            return False
+        if not known and node.op_type in _GROWING:
+            return False
+    return None
 
 
 def _hide(model: onnx.ModelProto) -> None:

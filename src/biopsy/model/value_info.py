@@ -5,9 +5,13 @@ Field numbers: onnx.proto3, messages ValueInfoProto, TypeProto, TensorShapeProto
 
 from __future__ import annotations
 
-from biopsy.model.node import string_in
+from collections.abc import Iterator
+
+from biopsy import errors
+from biopsy.model.node import DEEPEST_NESTING, string_in
+from biopsy.model.storage import MOST_DIMENSIONS
 from biopsy.model.tensor_type import Dim, MapType, OptionalType, SequenceType, TensorType, ValueType
-from biopsy.model.wire import fields, raw, signed, string_field, text, varint_at, varint_field
+from biopsy.model.wire import BYTES, VARINT, fields, raw, signed, string_field, text, varint_at, varint_field
 
 _TENSOR, _SEQUENCE, _MAP, _OPTIONAL = 1, 4, 5, 9  # field numbers in TypeProto
 
@@ -40,9 +44,13 @@ def value_type(info: bytes) -> ValueType | None:
     return None
 
 
-def _read_type(info: bytes, start: int, end: int) -> ValueType | None:
+def _read_type(info: bytes, start: int, end: int, depth: int = 0) -> ValueType | None:
     """A TypeProto: the field says the kind; sequences and optionals hold another one in field 1, maps in field 2."""
-    for number, _, _, value, stop in fields(info, start, end):
+    if depth > DEEPEST_NESTING:
+        raise errors.ModelError(f"the type of tensor {name_of(info)!r:.100} is nested over {DEEPEST_NESTING} deep")
+    for number, kind, _, value, stop in fields(info, start, end):
+        if kind != BYTES:
+            continue
         if number == _TENSOR:
             return _read_tensor(info, value, stop)
         if number not in (_SEQUENCE, _MAP, _OPTIONAL):
@@ -50,9 +58,9 @@ def _read_type(info: bytes, start: int, end: int) -> ValueType | None:
         key, item = 0, None
         for inner, inner_kind, _, at, to in fields(info, value, stop):
             if inner == 1 and number == _MAP:
-                key = varint_at(info, at)
-            elif inner_kind == 2:
-                item = _read_type(info, at, to)
+                key = varint_at(info, at) if inner_kind == VARINT else key
+            elif inner_kind == BYTES:
+                item = _read_type(info, at, to, depth + 1)
         if item is None:
             return None
         return MapType(key, item) if number == _MAP else (SequenceType if number == _SEQUENCE else OptionalType)(item)
@@ -62,21 +70,31 @@ def _read_type(info: bytes, start: int, end: int) -> ValueType | None:
 def _read_tensor(info: bytes, start: int, end: int) -> TensorType | None:
     elem = 0
     shape: tuple[Dim, ...] | None = None
-    for number, _, _, value, stop in fields(info, start, end):
-        if number == 1:
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == VARINT:
             elem = varint_at(info, value)
-        elif number == 2:
-            shape = tuple(_read_dim(info, v, s) for n, _, _, v, s in fields(info, value, stop) if n == 1)
+        elif number == 2 and kind == BYTES:
+            shape = tuple(_dims(info, value, stop))
     return TensorType(elem, shape) if elem else None
+
+
+def _dims(info: bytes, start: int, end: int) -> Iterator[Dim]:
+    number_of = 0
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == BYTES:
+            number_of += 1
+            if number_of > MOST_DIMENSIONS:
+                raise errors.ModelError(f"tensor {name_of(info)!r:.100} has more than {MOST_DIMENSIONS} dimensions")
+            yield _read_dim(info, value, stop)
 
 
 def _read_dim(info: bytes, start: int, end: int) -> Dim:
     dim: Dim = None
-    for number, _, _, value, stop in fields(info, start, end):
-        if number == 1:
+    for number, kind, _, value, stop in fields(info, start, end):
+        if number == 1 and kind == VARINT:
             dim = signed(varint_at(info, value))
             dim = dim if dim >= 0 else None
-        elif number == 2:
+        elif number == 2 and kind == BYTES:
             dim = text(info[value:stop]) or None
     return dim
 

@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from biopsy import errors
 from biopsy.model.node import string_in
+from biopsy.model.storage import MOST_DIMENSIONS, place_in_file
 from biopsy.model.tensor_type import TensorType
 from biopsy.model.wire import (
     BYTES,
+    VARINT,
     Buffer,
     fields,
     raw,
@@ -57,14 +59,15 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
     for number, kind, _, value, stop in fields(buffer, start, end):
         if number == 1:
             dims += _dims(buffer, kind, value, stop)
-        elif number == 2:
+            _require_rank(dims)
+        elif number == 2 and kind == VARINT:
             elem = varint_at(buffer, value)
-        elif number == 8:
+        elif number == 8 and kind == BYTES:
             name = text(buffer[value:stop])
-        elif number == 13:
+        elif number == 13 and kind == BYTES:
             entry = buffer[value:stop]
             entries[string_in(entry, 1, 0, len(entry))] = string_in(entry, 2, 0, len(entry))
-        elif number == 14:
+        elif number == 14 and kind == VARINT:
             external = varint_at(buffer, value) == 1
     place = _place(name, entries) if external else None
     return Weight(name, TensorType(elem, tuple(dims)), start, end, place)
@@ -75,18 +78,24 @@ def read_sparse_weight(buffer: Buffer, start: int, end: int) -> Weight:
     name, elem = "", 0
     dims: list[int] = []
     for number, kind, _, value, stop in fields(buffer, start, end):
-        if number == 1:
+        if number == 1 and kind == BYTES:
             values = read_weight(buffer, value, stop)
             name, elem = values.name, values.kind.elem
         elif number == 3:
             dims += _dims(buffer, kind, value, stop)
+            _require_rank(dims)
     return Weight(name, TensorType(elem, tuple(dims)), start, end, sparse=True)
+
+
+def _require_rank(dims: list[int]) -> None:
+    if len(dims) > MOST_DIMENSIONS:
+        raise errors.ModelError(f"a weight has more than {MOST_DIMENSIONS} dimensions")
 
 
 def _dims(buffer: Buffer, kind: int, start: int, end: int) -> list[int]:
     """A repeated int64, packed (proto3's default) or one by one."""
-    dims = []
-    while start < end:
+    dims: list[int] = []
+    while start < end and len(dims) <= MOST_DIMENSIONS:
         dims.append(signed(varint_at(buffer, start)))
         if kind != BYTES:
             break
@@ -98,8 +107,8 @@ def _dims(buffer: Buffer, kind: int, start: int, end: int) -> list[int]:
 
 def _place(name: str, entries: dict[str, str]) -> ExternalPlace:
     try:
-        offset = int(entries.get("offset", "0") or "0")
-        length = int(entries["length"]) if entries.get("length") else None
+        offset = place_in_file(entries.get("offset", "0") or "0")
+        length = place_in_file(entries["length"]) if entries.get("length") else None
     except ValueError as error:
         raise errors.ModelError(
             f"the external data of weight '{name}' has an offset or length that is no number"

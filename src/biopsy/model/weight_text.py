@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import os
 import struct
 from collections.abc import Iterator
 from itertools import islice
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.model.storage import raw_size
+from biopsy.filesystem.plain_file import open_plain
+from biopsy.model.storage import elements, raw_size
 from biopsy.model.weight import Weight
 from biopsy.model.wire import BYTES, Buffer, fields, signed, text, varint_at
 
@@ -71,7 +72,7 @@ def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: boo
 
 def _elements(weight: Weight) -> int:
     assert weight.kind.shape is not None
-    return math.prod(dim for dim in weight.kind.shape if isinstance(dim, int))
+    return elements(dim for dim in weight.kind.shape if isinstance(dim, int))
 
 
 def _values_text(buffer: Buffer, weight: Weight, folder: Path, number: int) -> list[str]:
@@ -96,7 +97,9 @@ def _external_payload(weight: Weight, folder: Path, number: int) -> bytes:
     path = external.resolve(folder, place.location, weight.name)
     size = bytes_of(weight) if number <= _MOST_SUMMED else 16 * _FEW
     try:
-        with external.open_weights(path) as stream:
+        with open_plain(path) as stream:
+            if place.offset + size > os.fstat(stream.fileno()).st_size:
+                raise errors.ModelError("its file is too short")
             stream.seek(place.offset)
             payload = stream.read(size)
     except OSError as error:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_delivering
 from biopsy.tactics.record import KEY, TacticRecord, record_of
 from biopsy.tactics.replay import TacticReplay, is_replay, replay_of
 
@@ -28,14 +29,14 @@ def read_tactics(path: Path) -> TacticRecord | TacticReplay:
 
 def _read(path: Path) -> TacticRecord | TacticReplay | None:
     """What a file holds; None if that is something else. A file that begins like no JSON object is not read whole."""
-    with path.open("rb") as stream:
+    with open_delivering(path) as stream:
         beginning = stream.read(64)
         if beginning.lstrip(_BLANK)[:1] not in (b"{", b""):
             return None
         data = beginning + stream.read()
     try:
         tree = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(tree, dict) and KEY in tree:
         return record_of(tree, path)

@@ -15,6 +15,7 @@ feeds needs no index: it is what any other program would write.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,13 +94,14 @@ def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner:
     """
     if index is None:
         tensors = [(key, key, None) for key in keys]
-        return Saved("feeds", (RunnerResult(runner, (Iteration(_arrays(tensors, keys, read)),)),))
+        return Saved("feeds", (RunnerResult(runner, (Iteration(_arrays(tensors, set(keys), read)),)),))
     with _index_errors():
         tree = json.loads(index)
         if tree["biopsy"] > VERSION:
             raise errors.DataError("it was written by a newer biopsy", next_steps=["pip install --upgrade biopsy"])
         kind: Kind = "results" if tree["kind"] == "results" else "feeds"
-        return Saved(kind, tuple(_runner(entry, keys, read) for entry in tree["runners"]))
+        taken = set(keys)
+        return Saved(kind, tuple([_runner(entry, taken, read) for entry in tree["runners"]]))
 
 
 @contextmanager
@@ -110,21 +112,37 @@ def _index_errors() -> Iterator[None]:
         raise errors.DataError("its index is damaged") from error
 
 
-def _runner(entry: Any, keys: Collection[str], read: Read) -> RunnerResult:
+def seconds_of(runtime: Any) -> float | None:
+    """The time of a run as a file has it; None where that is no time."""
+    if isinstance(runtime, bool) or not isinstance(runtime, int | float):
+        return None
+    try:
+        seconds = float(runtime)
+    except OverflowError:
+        return None
+    return seconds if math.isfinite(seconds) else None
+
+
+def _runner(entry: Any, keys: set[str], read: Read) -> RunnerResult:
     iterations = []
     for number, iteration in enumerate(entry["iterations"]):
         with placed(f"iteration {number}"):
-            iterations.append(Iteration(_arrays(iteration["tensors"], keys, read), iteration["runtime"]))
+            arrays = _arrays(iteration["tensors"], keys, read)
+            iterations.append(Iteration(arrays, seconds_of(iteration["runtime"])))
     return RunnerResult(str(entry["name"]), tuple(iterations))
 
 
-def _arrays(tensors: Any, keys: Collection[str], read: Read) -> dict[str, Array]:
+def _arrays(tensors: Any, keys: set[str], read: Read) -> dict[str, Array]:
+    """The tensors of one iteration. Their keys are taken away: two tensors that share one could be a thousand."""
     arrays = {}
     name = ""
     try:
         for name, key, dtype in tensors:
             if key not in keys:
                 raise errors.DataError("it is missing")
+            keys.remove(key)
+            if not isinstance(dtype, str | None):
+                raise errors.DataError("its type is no name")
             arrays[str(name)] = read(key, dtype)
     except errors.DataError as error:
         with placed(f"tensor '{name}'"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,15 +38,44 @@ def dtype_named(name: str) -> np.dtype[Any]:
         import ml_dtypes
 
         extended = getattr(ml_dtypes, name, None)
-        if isinstance(extended, type):
+        # Not all classes there are types of numbers, and numpy takes any other class for Python objects.
+        if isinstance(extended, type) and is_extended(np.dtype(extended)):
             return np.dtype(extended)
     try:
         dtype = np.dtype(name)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
         raise errors.DataError(f"'{name}' is no element type known here") from error
     if dtype.kind not in KINDS:
         raise errors.DataError(f"elements of type '{name}' cannot be read")
     return dtype
+
+
+MOST_DIMENSIONS = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
+"""NumPy's own limit."""
+
+_MOST_EMPTY = 1 << 20
+"""Elements of no byte that a tensor may have: texts without a character, which no file need back by anything."""
+
+
+def require_possible(dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+    """Raise DataError if no array can have this type and shape, or if it would be large and have nothing behind it."""
+    if len(shape) > MOST_DIMENSIONS:
+        raise errors.DataError(f"it has {len(shape)} dimensions: at most {MOST_DIMENSIONS} are read")
+    # An array without elements has strides, which numpy computes from its other sizes.
+    spread = math.prod(size for size in shape if size > 0) * max(dtype.itemsize, 1)
+    if any(size < 0 for size in shape) or spread >= 1 << 63:
+        raise errors.DataError(f"its shape {list(shape)!s:.80} is impossible")
+    if dtype.itemsize == 0 and math.prod(shape) > _MOST_EMPTY:
+        raise errors.DataError(f"its header claims {math.prod(shape)} elements of no byte")
+
+
+def with_characters(array: Array) -> Array:
+    """The array. Raises DataError if it is text with numbers that are no characters: numpy would raise, but later."""
+    if array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        codes = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
+        if int(codes.max()) > sys.maxunicode:
+            raise errors.DataError("its text holds numbers that are no characters")
+    return array
 
 
 def storable(name: str, value: Any) -> Array:

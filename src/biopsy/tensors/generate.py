@@ -14,9 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_plain
+from biopsy.isolation.memory import memory
 from biopsy.model.load import require_file
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
-from biopsy.tensors.dtypes import KINDS, dtype_named, is_extended
+from biopsy.tensors.dtypes import KINDS, dtype_named, is_extended, require_possible
 from biopsy.tensors.results import Array
 
 Range: TypeAlias = tuple[float, float]
@@ -149,6 +151,7 @@ class _Draw:
                 next_steps=["give them with --load-inputs FILE or --data-loader-script FILE.py"],
             )
         self._dtype = np.dtype(np.str_) if elem == STRING else dtype_named(DTYPE_OF_ELEM[elem])
+        _require_possible(name, shape)
         self._low, self._high = _bounds(name, self._dtype, elem, ranges)
 
     def values(self, key: str) -> Array:
@@ -177,6 +180,27 @@ class _Draw:
         unit = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53
         values = self._low * (1 - unit) + self._high * unit
         return values if self._dtype.kind == "c" else values.astype(self._dtype)
+
+
+_PEAK = 32
+"""Bytes for each element while values are made: random bits, floats of them, and what they become."""
+
+
+def _require_possible(name: str, shape: tuple[int, ...]) -> None:
+    """Raise DoesNotFit if nobody can make up values for so many elements: a model may declare any number of them."""
+    shown = f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
+    refused = f"no values can be made up for input '{name}' of shape {shown}"
+    steps = ["--input-shapes, where the shape is open", "--load-inputs FILE"]
+    try:
+        require_possible(np.dtype(np.complex128), shape)
+    except errors.DataError as error:
+        raise errors.DoesNotFit(f"{refused}: {error.message}", next_steps=steps) from error
+    needed = math.prod(shape) * _PEAK
+    if needed > memory():
+        raise errors.DoesNotFit(
+            f"{refused}: that takes {needed / 1e9:.1f} GB, and there are {memory() / 1e9:.1f} GB of memory",
+            next_steps=steps,
+        )
 
 
 def _raw(key: str, count: int) -> Array:
@@ -234,7 +258,8 @@ def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[
     """
     path = require_file(Path(path), "data loader script")
     with _running(path):
-        source = compile(path.read_bytes(), str(path), "exec")
+        with open_plain(path, follow=True) as stream:
+            source = compile(stream.read(), str(path), "exec")
         module = ModuleType(path.stem)
         module.__file__ = str(path)
         exec(source, module.__dict__)  # noqa: S102 - the user named this script in order to have it run

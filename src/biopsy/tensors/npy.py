@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import io
 import math
+import warnings
 from functools import lru_cache
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from biopsy.tensors.results import Array
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 10_000
 """Bytes. numpy's own limit, for the same reason: parsing a long literal can exhaust the interpreter."""
+
+_BEGINNING = 12 + LONGEST_HEADER
+_PIECE = 1 << 20
+_DAMAGED = "its .npy header is damaged"
+_RECORDS = frozenset(",()")
 
 
 def encode(array: Array) -> tuple[bytes, memoryview]:
@@ -36,19 +42,65 @@ def decode(data: bytes, dtype: str | None = None) -> Array:
     ``dtype`` names the true type of raw elements. Raises DataError if the bytes are no .npy file, are cut short, need a
     pickle, or if raw elements come without a type.
     """
+    found = _described_by(data, len(data), dtype)
+    return found.array(data, found.start, dtype)
+
+
+def read(stream: IO[bytes], size: int, dtype: str | None = None) -> Array:
+    """As ``decode``, of ``size`` bytes that a stream is to give: nothing is read that the header does not ask for.
+
+    Raises DataError also if the header speaks of more or fewer bytes than that.
+    """
+    beginning = stream.read(min(size, _BEGINNING))
+    found = _described_by(beginning, size, dtype)
+    if found.size != size - found.start:
+        raise errors.DataError(f"its header claims {found.size} bytes, but {size - found.start} are there")
+    data = bytearray(found.size)
+    ready = beginning[found.start :]
+    data[: len(ready)] = ready
+    at = len(ready)
+    with memoryview(data) as view:
+        while at < len(data):
+            piece = stream.read(min(len(data) - at, _PIECE))
+            if not piece:
+                raise errors.DataError(f"its header claims {found.size} bytes, but only {at} are there")
+            view[at : at + len(piece)] = piece
+            at += len(piece)
+    array = found.array(data, 0, dtype)
+    array.flags.writeable = False
+    return array
+
+
+class _Described(NamedTuple):
+    """What a header says of the data that begins at ``start``, ``size`` bytes of it."""
+
+    stored: np.dtype[Any]
+    fortran_order: bool
+    shape: tuple[int, ...]
+    start: int
+    size: int
+
+    def array(self, data: bytes | bytearray, offset: int, dtype: str | None) -> Array:
+        try:
+            flat: Array = np.ndarray((math.prod(self.shape),), self.stored, buffer=data, offset=offset)
+            array = flat.reshape(self.shape, order="F" if self.fortran_order else "C")
+        except ValueError as error:
+            raise errors.DataError(f"its shape {self.shape!s:.80} is impossible: {error}") from error
+        stored = self.stored
+        array = array if stored.isnative else array.astype(stored.newbyteorder("="))
+        return dtypes.true_form(dtypes.with_characters(array), dtype)
+
+
+def _described_by(data: bytes, size: int, dtype: str | None) -> _Described:
+    """What the header at the beginning of ``size`` bytes says. Raises DataError if they are too few."""
     descr, fortran_order, shape, start = _header(data)
     ended = dtype is not None and dtype.startswith(dtypes.TERMINATED)
     stored = _stored_dtype(descr, None if ended else dtype)
-    count = math.prod(shape)
-    present = len(data) - start
-    if count * stored.itemsize > present:
-        raise errors.DataError(f"its header claims {count * stored.itemsize} bytes, but only {present} are there")
-    try:
-        flat: Array = np.ndarray((count,), stored, buffer=data, offset=start)
-        array = flat.reshape(shape, order="F" if fortran_order else "C")
-    except ValueError as error:
-        raise errors.DataError(f"its shape {shape} is impossible: {error}") from error
-    return dtypes.true_form(array if stored.isnative else array.astype(stored.newbyteorder("=")), dtype)
+    dtypes.require_possible(stored, shape)
+    needed = math.prod(shape) * stored.itemsize
+    if needed > size - start:
+        raise errors.DataError(f"its header claims {needed} bytes, but only {size - start} are there")
+    return _Described(stored, fortran_order, shape, start, needed)
 
 
 def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
@@ -60,7 +112,11 @@ def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
     end = start + int.from_bytes(data[8:start], "little")
     if data[6] not in {1, 2, 3} or end - start > LONGEST_HEADER or end > len(data):
         raise errors.DataError("its .npy header is damaged, or cut short")
-    descr, fortran_order, shape = _described(data[start:end].decode("utf-8" if data[6] == 3 else "latin-1").strip())
+    try:
+        text = data[start:end].decode("utf-8" if data[6] == 3 else "latin-1")
+    except UnicodeDecodeError as error:
+        raise errors.DataError("its .npy header is no text") from error
+    descr, fortran_order, shape = _described(text.strip())
     return descr, fortran_order, shape, end
 
 
@@ -68,22 +124,26 @@ def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
 def _described(text: str) -> tuple[Any, bool, tuple[int, ...]]:
     """What a header's text says. Files of thousands of tensors have few different ones."""
     try:
-        header = ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python would tell of odd literals on stderr
+            header = ast.literal_eval(text)
         descr, fortran_order, shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError) as error:
-        raise errors.DataError("its .npy header is damaged") from error
+        raise errors.DataError(_DAMAGED) from error
     if not isinstance(shape, tuple) or not all(type(dim) is int and dim >= 0 for dim in shape):
         raise errors.DataError(f"its .npy header has no valid shape: {shape!r:.80}")
-    return descr, bool(fortran_order), shape
+    if not isinstance(descr, str) or not isinstance(fortran_order, bool):
+        raise errors.DataError("its elements are records, not numbers" if isinstance(descr, list) else _DAMAGED)
+    return descr, fortran_order, shape
 
 
-def _stored_dtype(descr: Any, named: str | None) -> np.dtype[Any]:
-    try:
-        stored = np.dtype(descr) if isinstance(descr, str) else None
-    except (TypeError, ValueError) as error:
-        raise errors.DataError(f"its elements are of an unknown type: {descr!r:.80}") from error
-    if stored is None:
+def _stored_dtype(descr: str, named: str | None) -> np.dtype[Any]:
+    if _RECORDS & set(descr):  # numpy has a language for them
         raise errors.DataError("its elements are records, not numbers")
+    try:
+        stored = np.dtype(descr)
+    except (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
+        raise errors.DataError(f"its elements are of an unknown type: {descr!r:.80}") from error
     if stored.hasobject:
         raise errors.DataError("it holds Python objects (a pickle), which could run code: it is not read")
     if named is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_plain
+from biopsy.isolation.memory import memory
 from biopsy.tensors import archive, npy
 from biopsy.tensors.dtypes import is_extended
 from biopsy.tensors.results import Array
@@ -29,7 +32,18 @@ def _holds_key(key: str) -> bool:
     return bool(key) and "\0" not in key and "\\" not in key and len(encoded) < LONGEST_KEY
 
 
-_DAMAGE = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError)
+_METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+"""What numpy writes."""
+
+_MOST_DEFLATED = 1032
+"""Times: no byte of deflated data stands for more."""
+
+_LOCAL_HEADER = 30  # bytes before a member, and its name
+_LONGEST_INDEX = 256 << 20
+
+_DAMAGE = (
+    zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, struct.error
+)  # fmt: skip
 """What the zipfile module raises for archives that are cut short, changed, encrypted or packed in an unknown way."""
 
 FORM = archive.Form(_holds_key, lambda array: not is_extended(array.dtype) and array.dtype.kind != "O")
@@ -82,15 +96,15 @@ class _Window(io.BytesIO):
 def read(path: Path) -> Saved:
     """The contents of a .npz file, ours or any other. Raises DataError if it is damaged or holds a pickle."""
     try:
-        with zipfile.ZipFile(path) as stream:
-            by_file = {info.filename: info for info in stream.infolist()}
+        with open_plain(path, follow=True) as file, zipfile.ZipFile(file) as stream:
+            by_file = _members(stream)
             index = by_file.pop(INDEX, None)
             members = {name.removesuffix(".npy"): info for name, info in by_file.items()}
 
             def read_array(key: str, dtype: str | None) -> Array:
-                return npy.decode(stream.read(members[key]), dtype)
+                return _array(stream, members[key], dtype)
 
-            text = None if index is None else stream.read(index)
+            text = None if index is None else _index(stream, index)
             return archive.unpack(text, members.keys(), read_array, path.stem)
     except _DAMAGE as error:
         raise errors.DataError(f"it is no .npz file, or damaged: {error}") from error
@@ -98,13 +112,55 @@ def read(path: Path) -> Saved:
         raise errors.DataError("it claims more data than fits into memory") from error
 
 
+def _members(stream: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """The members by name. Raises DataError if they cannot all be what the directory says, or not fit into memory.
+
+    A deflated member may be a thousand times as large as the file, and several may share their bytes.
+    """
+    infos = stream.infolist()
+    by_name = {info.filename: info for info in infos}
+    if len(by_name) < len(infos):
+        raise errors.DataError("two of its members have one name")
+    end = 0
+    for info in sorted(infos, key=lambda one: one.header_offset):
+        if info.header_offset < end:
+            raise errors.DataError(f"the member {info.filename!r:.80} overlaps another one")
+        end = info.header_offset + _LOCAL_HEADER + info.compress_size
+        most = info.compress_size * _MOST_DEFLATED if info.compress_type == zipfile.ZIP_DEFLATED else info.compress_size
+        if info.compress_type not in _METHODS or info.flag_bits & 1:
+            raise errors.DataError(f"the member {info.filename!r:.80} is packed in a way that is not read")
+        if info.file_size > most:
+            raise errors.DataError(f"the member {info.filename!r:.80} cannot be as large as the directory says")
+    whole = sum(info.file_size for info in infos)
+    if whole > memory():
+        raise errors.DataError(
+            f"it holds {whole / 1e9:.1f} GB of data, and there are {memory() / 1e9:.1f} GB of memory"
+        )
+    return by_name
+
+
+def _array(stream: zipfile.ZipFile, info: zipfile.ZipInfo, dtype: str | None = None) -> Array:
+    with stream.open(info) as member:
+        return npy.read(member, info.file_size, dtype)
+
+
+def _index(stream: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    if info.file_size > _LONGEST_INDEX:
+        raise errors.DataError(f"its index is larger than {_LONGEST_INDEX >> 20} MiB")
+    with stream.open(info) as member:
+        # Asked for all that there is, zipfile inflates what it finds, whatever the directory says.
+        return member.read(info.file_size) if info.file_size else b""
+
+
 def first_array(data: bytes) -> Array:
     """The first array of a .npz file in memory. Raises DataError if there is none."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as stream:
-            names = stream.namelist()
-            if not names:
+            members = list(_members(stream).values())
+            if not members:
                 raise errors.DataError("it is an empty .npz archive")
-            return npy.decode(stream.read(names[0]))
+            return _array(stream, members[0])
     except _DAMAGE as error:
         raise errors.DataError(f"its .npz data is damaged: {error}") from error
+    except MemoryError as error:
+        raise errors.DataError("it claims more data than fits into memory") from error

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.tensors import dtypes, npy, npz
+from biopsy.filesystem.plain_file import open_plain
+from biopsy.tensors import archive, dtypes, npy, npz
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.saved import Saved, placed
 
@@ -93,7 +94,8 @@ def read(path: Path) -> Saved:
     tensors.
     """
     try:
-        tree = json.loads(path.read_bytes(), object_hook=_decoded)
+        with open_plain(path, follow=True) as stream:
+            tree = json.loads(stream.read(), object_hook=_decoded)
     except (ValueError, RecursionError) as error:
         raise errors.DataError(f"it is no JSON file, or cut short: {error}") from error
     except OSError as error:
@@ -178,9 +180,7 @@ def _runners(lst: Any) -> Iterator[RunnerResult]:
             with placed(f"runner '{entry[0]}', iteration {number}"):
                 if not isinstance(iteration, _Iteration):
                     raise errors.DataError("it is no IterationResult")
-                runtime = iteration.runtime
-                seconds = float(runtime) if isinstance(runtime, (int, float)) else None
-                iterations.append(Iteration(_tensors(iteration.outputs or {}), seconds))
+                iterations.append(Iteration(_tensors(iteration.outputs or {}), archive.seconds_of(iteration.runtime)))
         yield RunnerResult(str(entry[0]), tuple(iterations))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.tensors import archive, dtypes
 from biopsy.tensors.results import Array
 from biopsy.tensors.saved import Saved
@@ -91,9 +92,9 @@ def read(path: Path) -> Saved:
     Raises DataError if it is damaged or cut short, or holds a type that no array can have; who asks for a tensor after
     the file was written to gets one too.
     """
-    _validate(path)
     try:
-        with path.open("rb") as stream:
+        with open_plain(path, follow=True) as stream:
+            _validate(path)
             watch = Watch(path, stream.fileno())
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
@@ -123,13 +124,15 @@ def _view(mapped: mmap.mmap, start: int, entry: Any, named: str | None) -> Array
         raise errors.DataError(f"its elements are of type {entry['dtype']}, which is not read")
     dtype = dtypes.stored_type(READ[entry["dtype"]] if named is None else named)
     shape = tuple(entry["shape"])
+    dtypes.require_possible(dtype if named is None else np.dtype(np.uint8), shape)
     if named is not None:
         if not shape or shape[-1] != dtype.itemsize or entry["dtype"] != "U8":
             raise errors.DataError(f"its bytes cannot be {named}")
         shape = shape[:-1]
+        dtypes.require_possible(dtype, shape)
     begin, end = entry["data_offsets"]
     if end - begin != math.prod(shape) * dtype.itemsize or start + end > len(mapped):
         raise errors.DataError("its size does not match its shape")
     array: Array = np.ndarray(shape, dtype, buffer=mapped, offset=start + begin)
     # Other programs need not align: engines expect it.
-    return dtypes.true_form(array if array.flags.aligned else array.copy(), named)
+    return dtypes.true_form(dtypes.with_characters(array if array.flags.aligned else array.copy()), named)

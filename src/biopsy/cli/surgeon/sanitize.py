@@ -70,11 +70,12 @@ def derived_files(args: argparse.Namespace) -> purposes.Derived:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
     from biopsy.filesystem import write
-    from biopsy.model import external, load, sanitize
+    from biopsy.model import external, index, load, sanitize
     from biopsy.model.weight_text import printable
 
     data = load.read_bytes(args.model)
     external.require_safe_locations(data, args.external_data_dir or args.model.parent, args.model)
+    index.require_sound(data, args.model)
     model = load.parse(data, args.model)
     write.require_writable(args.output)
     folder = args.external_data_dir or args.model.parent
