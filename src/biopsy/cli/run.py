@@ -41,6 +41,9 @@ exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engi
 2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
 
 
+SAYS_WHEN_IT_LOOKS = True
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
@@ -69,8 +72,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     tolerances, stats = tolerances_of(args)
     require_writable(args)
     golden = golden_values(args.load_outputs or ())
-    model = model_of(args)
     inputs = inputs_of(args)
+    for engine in engines:
+        engine.version()  # imports its package
+    verdict.report_looking()
+    model = model_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}

@@ -27,6 +27,9 @@ exit status: 0 the engine takes every node; 1 it refuses some; 4 nothing was con
 _MOST_SHOWN = 20
 
 
+SAYS_WHEN_IT_LOOKS = True
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
@@ -54,6 +57,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
     import tempfile
 
+    from biopsy.checks import verdict
     from biopsy.engines.capability import Parts, survey
     from biopsy.engines.worker import Worker
     from biopsy.model.index import index_file
@@ -68,6 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         Worker(spec.text, Path(scratch), args.timeout) as worker,
     ):
         version = worker.version()
+        verdict.report_looking()
         found = survey(index, worker, parts)
     _show(found, f"{spec.text} {version}", console)
     if args.output is not None:

@@ -22,6 +22,9 @@ examples:
   biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort"""
 
 
+SAYS_WHEN_IT_LOOKS = True
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES
@@ -66,10 +69,14 @@ def derived_files(args: argparse.Namespace) -> purposes.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
+    import onnx  # noqa: F401 -- loaded before the model is looked at
+
+    from biopsy.checks import verdict
     from biopsy.filesystem import write
     from biopsy.model import external, load, sanitize
     from biopsy.model.weight_text import printable
 
+    verdict.report_looking()
     data = load.read_bytes(args.model)
     external.require_safe_locations(data, args.external_data_dir or args.model.parent, args.model)
     model = load.parse(data, args.model)
