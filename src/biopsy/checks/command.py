@@ -262,9 +262,20 @@ def _alias_installed() -> bool:
     return True
 
 
+def _is_nowhere(word: str) -> bool:
+    """Whether no folder of the PATH is seen to have a program of this name.
+
+    One folder there that may not be searched is what the system then tells of, as of a file without permission.
+    """
+    if "/" in word:
+        return False
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return not any(os.path.isfile(os.path.join(folder, word)) for folder in folders)  # noqa: PTH113, PTH118 -- any word
+
+
 def _cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
     steps = []
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
         reason = f"there is no program '{words[0]}'"
         if len(words[0].split()) > 1:
             steps = [f"remove the quotes: --check {' '.join((given[0], *map(shlex.quote, given[1:])))}"]
