@@ -1,15 +1,15 @@
 """biopsy: find the smallest piece of a failing ONNX model that still fails in the same way.
 
 The public Python API. Everything else may change without notice. Names are loaded when first used, so that
-``import biopsy`` costs nothing.
+``import biopsy`` costs nothing. Nothing at all is imported here, not even ``typing``: ``python -m biopsy`` has the
+current folder on its path until ``__main__`` takes it away, and there may be anything in that folder.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from biopsy.api import compare as compare
     from biopsy.api import reduce as reduce
     from biopsy.api import run as run
@@ -56,7 +56,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = list(_HOME_OF)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
+    import importlib
+
     if name == "__version__":
         from importlib.metadata import version
 

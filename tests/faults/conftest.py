@@ -99,6 +99,10 @@ class Place:
     def everyone_has_ended(self, seconds: float = 10) -> bool:
         return wait_until(lambda: not self.processes(), seconds)
 
+    def verdicts(self) -> list[Path]:
+        """The verdict files of checks that run now, once they have said something."""
+        return [path for path in self.temporary.glob("biopsy-check-*/verdict.json") if path.stat().st_size]
+
     def told(self, name: str) -> list[str]:
         """The lines that checks have written into a file."""
         path = self.folder / name

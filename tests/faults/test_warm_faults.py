@@ -2,7 +2,8 @@
 
 import os
 import signal
-import time
+import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -72,17 +73,31 @@ def test_a_warm_process_that_is_killed_is_done_without_and_the_result_is_the_sam
 
 def test_a_fork_that_is_killed_is_another_failure_and_leads_nowhere(place) -> None:
     process = begin(place, "--jobs", "1")
-    killed = 0
-    while process.poll() is None and killed < 3:
-        for pid in forks(place):
-            with suppress(OSError):
-                os.kill(pid, signal.SIGSEGV)
-                killed += 1
-        time.sleep(0.01)
+    killed = kill_forks(place, process, lambda: bool(place.verdicts()))
     told, _ = process.communicate(timeout=300)
     assert process.returncode == 0, told
     assert f"n{CULPRIT}" in place.nodes()
     assert not killed or "signal SIGSEGV" in told
+
+
+def test_a_fork_that_is_killed_before_it_looks_is_asked_again(place) -> None:
+    process = begin(place, "--jobs", "1")
+    kill_forks(place, process, lambda: not place.verdicts())
+    told, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, told
+    assert f"n{CULPRIT}" in place.nodes()
+
+
+def kill_forks(place, process: subprocess.Popen[str], when: Callable[[], bool]) -> int:
+    """Kill three checks, each at a moment of which ``when`` is true; how many there were."""
+    killed = 0
+    while process.poll() is None and killed < 3:
+        for pid in forks(place):
+            with suppress(OSError):
+                if when():
+                    os.kill(pid, signal.SIGSEGV)
+                    killed += 1
+    return killed
 
 
 def test_a_killed_biopsy_takes_its_warm_process_and_the_forks_along(place) -> None:

@@ -37,13 +37,26 @@ def test_times_are_measured_where_a_profile_is_asked_for(given: ModelInput):
     assert all(layer.time_us is not None for layer in layers)
 
 
-def test_a_build_that_takes_too_long_is_ended_and_the_next_one_goes_on(given: ModelInput):
-    with Builder(given, timeout=0.001) as builder:
-        late = builder.build(Order("onnxrt"))
+def test_a_build_that_takes_too_long_is_ended_and_the_next_one_goes_on(tmp_path: Path):
+    path = save(chain(20_000), tmp_path / "large.onnx")
+    with Builder(ModelInput(path.read_bytes(), tmp_path, path)) as builder:
+        assert builder.build(Order("fake:refuse.Relu=load")).failure is not None, "it is warm now"
+        builder._timeout = 0.3
+        late = builder.build(Order("fake"))
         assert late.failure is not None
         assert late.failure.kind == "Timeout"
         builder._timeout = None
-        assert builder.build(Order("onnxrt")).failure is None
+        assert builder.build(Order("fake:refuse.Relu=load")).failure.kind != "Timeout"
+
+
+def test_what_ends_before_the_engine_has_the_model_is_no_failure_of_the_build(given: ModelInput, tmp_path: Path):
+    (tmp_path / "broken" / "onnxruntime").mkdir(parents=True)
+    (tmp_path / "broken" / "onnxruntime" / "__init__.py").write_text("import os\nos.abort()\n")
+    with Builder(given) as builder, pytest.raises(errors.BiopsyError, match="before it looked at the model") as raised:
+        builder.build(Order("onnxrt", {"PYTHONPATH": str(tmp_path / "broken")}))
+    assert not isinstance(raised.value, errors.EngineFailure)
+    with Builder(given, timeout=0.001) as builder, pytest.raises(errors.BiopsyError, match="took too long to start"):
+        builder.build(Order("onnxrt"))
 
 
 def test_a_variable_of_the_environment_is_that_of_one_build(given: ModelInput):

@@ -15,6 +15,7 @@ from biopsy import errors
 from biopsy.checks import process, verdict
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
+from biopsy.checks.signature import status_text
 from biopsy.checks.words import as_word, names_path
 from biopsy.isolation import cleanup
 from biopsy.isolation.interpreter import own_python
@@ -24,6 +25,14 @@ ARBITER = "--tell-rounding"
 """The option of ``run``, not in its help, that makes it judge a mismatch against float64."""
 LOAD_INPUTS = ("--load-inputs", "--load-input-data")
 """The option of our own ``run`` that names files of inputs, and its other spelling."""
+
+_NOTHING_CONCLUDED = frozenset({2, 4, 5})
+"""The exit statuses with which our own commands say that they have no answer: wrong usage, no answer, interrupted."""
+
+_LAST_LINES = 5
+_MOST_OF_A_LINE = 300
+_LOOKED_AT = 1 << 13
+"""Bytes of the end of what a check printed, for a message."""
 
 _LEAST_TIMEOUT = 60.0  # seconds
 _TIMES_THE_ORIGINAL = 20
@@ -110,7 +119,8 @@ class CommandCheck:
                 seconds = time.monotonic() - started
                 if ended.cause != "itself":
                     cleanup.end_marked([str(folder)])
-                return _evidence(ended, _said(told, ended), seconds, str(candidate), self._scripts(candidate))
+                said = _meant(verdict_of(told, ended), ended, self.words)
+                return _evidence(ended, said, seconds, str(candidate), self._scripts(candidate))
         except OSError as error:
             raise errors.CheckError(
                 f"the check could not be run: {error.strerror or error}"
@@ -144,14 +154,40 @@ class CommandCheck:
                 running.close()
 
 
-def _said(told: Path, ended: Ended) -> verdict.VerdictFile:
-    """What the check reported of itself; what it was killed while writing counts for nothing."""
+def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:
+    """What a check reported of itself; what it was killed while writing counts for nothing. Raises CheckError."""
     try:
-        return verdict.believed(verdict.read(told), ended.status)
+        return verdict.read(told)
     except errors.CheckError:
         if ended.status >= 0 and ended.cause == "itself":
             raise
         return verdict.VerdictFile()
+
+
+def _meant(said: verdict.VerdictFile, ended: Ended, words: Sequence[str]) -> verdict.VerdictFile:
+    """What a check's words mean beside how it ended. Our own command that died of something else was not run."""
+    own = own_words(words)
+    if own is None or ended.cause == "stop":
+        return verdict.believed(said, ended.status)
+    if not said.has_looked and (ended.status != 0 or own[:1] == ("run",)):
+        return verdict.VerdictFile("infrastructure", kind="NeverLooked", message=_never_looked(ended, words))
+    if not said.outcome and ended.cause == "itself" and ended.status in _NOTHING_CONCLUDED:
+        reason = f"the check concluded nothing ({status_text(ended.status)}){last_words(ended.output)}"
+        return verdict.VerdictFile("infrastructure", kind="NothingConcluded", message=reason)
+    return verdict.believed(said, ended.status)
+
+
+def _never_looked(ended: Ended, words: Sequence[str]) -> str:
+    causes = {"time": "no answer in time", "memory": "more memory than --check-memory allows"}
+    how = causes.get(ended.cause) or status_text(ended.status)
+    other = "" if words[0] == "biopsy" else "; if it is an older biopsy, or no biopsy, call it in a script of your own"
+    return f"the check ended before it looked at the model ({how}){other}{last_words(ended.output)}"
+
+
+def last_words(output: bytes) -> str:
+    """The last lines of what a process printed, to be put behind a sentence; nothing if it printed nothing."""
+    lines = [line for line in output[-_LOOKED_AT:].decode("utf-8", "replace").splitlines() if line.strip()]
+    return "".join(f"\n  {line[:_MOST_OF_A_LINE]}" for line in lines[-_LAST_LINES:])
 
 
 def _evidence(
@@ -205,6 +241,17 @@ def own_words(words: Sequence[str]) -> tuple[str, ...] | None:
     return None
 
 
+def is_this_installation(word: str) -> bool:
+    """Whether a program of our name is what runs here, and not another one of that name, named by its path."""
+    if word == "biopsy":
+        return True
+    found = Path(shutil.which(word) or Path(sys.executable).with_name(word))
+    try:
+        return found.parent.samefile(Path(sys.executable).parent)
+    except OSError:
+        return False
+
+
 def _alias_installed() -> bool:
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -215,9 +262,20 @@ def _alias_installed() -> bool:
     return True
 
 
+def _is_nowhere(word: str) -> bool:
+    """Whether no folder of the PATH is seen to have a program of this name.
+
+    One folder there that may not be searched is what the system then tells of, as of a file without permission.
+    """
+    if "/" in word:
+        return False
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return not any(os.path.isfile(os.path.join(folder, word)) for folder in folders)  # noqa: PTH113, PTH118 -- any word
+
+
 def _cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
     steps = []
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
         reason = f"there is no program '{words[0]}'"
         if len(words[0].split()) > 1:
             steps = [f"remove the quotes: --check {' '.join((given[0], *map(shlex.quote, given[1:])))}"]

@@ -7,7 +7,7 @@ object there; every key is optional:
      "engine": "onnxrt", "stage": "load" | "build" | "run" | "compare", "kind": "mismatch",
      "message": "one line", "outputs": ["y"], "status": 1,
      "mismatches": [{"output": "y", "kind": "mismatch", "elements": 1024, "wrong": 740, ...}],
-     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}, "hint": "one line"}
+     "rounding": {"verdict": "rounding" | "bug" | "unknown", "times": 2.5}, "hint": "one line", "looked": true}
 
 ``outcome`` overrides the exit status, except that a missing or empty file changes nothing. The other keys become
 part of the signature, so that a failure of another kind does not lead the reduction astray. With ``status``, the exit
@@ -16,6 +16,9 @@ status of whoever wrote the file, the verdict only counts if the check as a whol
 ``mismatches`` are the sizes of what differs, ``rounding`` is what float64 says of them: see ``comparison.mismatch``.
 ``hint`` is what a person must know of the failure, such as that every engine fails alike; it is no part of the
 signature.
+
+``looked`` is the handshake of our own commands: whatever they need is loaded, and now the model is opened. They write
+it first, and alone. One that ends without it, or without an outcome, has died of something else than the model.
 """
 
 from __future__ import annotations
@@ -53,6 +56,12 @@ class VerdictFile:
     mismatches: tuple[Mismatch, ...] = ()
     rounding: Rounding | None = None
     hint: str = ""
+    looked: bool = False
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether who wrote it has come as far as the model; an outcome says so too, also in older versions."""
+        return self.looked or bool(self.outcome)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -66,11 +75,44 @@ def is_wanted() -> bool:
 
 
 def report(verdict: VerdictFile) -> None:
-    """Write a verdict, if a reduction asked for one; otherwise do nothing."""
+    """Write a verdict, if a reduction asked for one; otherwise do nothing.
+
+    Raises BiopsyError if it cannot be written, as on a full disk: an exit status alone would be taken for an answer.
+    """
+    _write(json.dumps(asdict(verdict)).encode(), os.O_CREAT)
+
+
+def report_looking() -> None:
+    """Say that nothing but the model comes now: until then, whatever ends this process is not the model's fault.
+
+    What a command before this one has said of the same check stays. Raises BiopsyError as ``report`` does.
+    """
+    with contextlib.suppress(FileExistsError):
+        _write(b'{"looked": true}', os.O_CREAT | os.O_EXCL)
+
+
+def _write(data: bytes, flags: int) -> None:
+    """Put bytes in the place of the verdict, never cutting it short first: it may be the last thing that is done."""
     path = os.environ.get(VARIABLE)
-    if path:
-        with contextlib.suppress(OSError):  # whoever asked has gone: the exit status still tells
-            Path(path).write_text(json.dumps(asdict(verdict)), encoding="utf-8")
+    if not path:
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | flags, 0o600)
+        try:
+            written = os.write(descriptor, data)
+            if written == len(data):
+                if os.fstat(descriptor).st_size > written:
+                    os.ftruncate(descriptor, written)
+                return
+        finally:
+            os.close(descriptor)
+    except FileExistsError:
+        raise
+    except (FileNotFoundError, NotADirectoryError):
+        return  # whoever asked has gone
+    except OSError as error:
+        raise errors.BiopsyError(f"the verdict file {path} cannot be written: {error.strerror or error}") from error
+    raise errors.BiopsyError(f"the verdict file {path} cannot be written whole: is its disk full?")
 
 
 def believed(verdict: VerdictFile, status: int) -> VerdictFile:
@@ -83,7 +125,7 @@ def believed(verdict: VerdictFile, status: int) -> VerdictFile:
 def report_error(error: errors.BiopsyError, hint: str = "") -> None:
     """Write what an exception that ends our own process means for a check."""
     if isinstance(error, errors.EngineFailure):
-        verdict = VerdictFile("fails", error.engine, error.stage, error.kind, error.message)
+        verdict = VerdictFile("fails", error.engine, error.stage, error.kind, error.message, looked=True)
     elif isinstance(error, errors.CannotCompare | errors.DoesNotFit):
         verdict = VerdictFile("invalid", kind=type(error).__name__, message=error.message)
     else:
@@ -104,13 +146,13 @@ def report_mismatch(
     ``mismatches`` are their sizes, whose gravest kind then counts; else ``kind``, which may also be "not-finite".
     """
     kind = kind_of(mismatches) or kind
-    told = VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1, hint=hint)
+    told = VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1, hint=hint, looked=True)
     report(replace(told, mismatches=tuple(mismatches), rounding=rounding))
 
 
 def report_pass() -> None:
     """Write that the model passes."""
-    report(VerdictFile("passes", status=0))
+    report(VerdictFile("passes", status=0, looked=True))
 
 
 def read(path: Path) -> VerdictFile:
@@ -138,13 +180,13 @@ def _verdict(found: object, path: Path) -> VerdictFile:
     if not isinstance(found, dict):
         raise errors.CheckError(f"the verdict file {path} holds no JSON object")
     texts = {key: found.get(key, "") for key in ("outcome", "engine", "stage", "kind", "message", "hint")}
-    outputs, status = found.get("outputs", []), found.get("status")
+    outputs, status, looked = found.get("outputs", []), found.get("status"), found.get("looked", False)
     plain = all(isinstance(text, str) for text in texts.values()) and isinstance(outputs, list)
-    if not plain or not isinstance(status, int | None):
+    if not plain or not isinstance(status, int | None) or not isinstance(looked, bool):
         raise errors.CheckError(f"the verdict file {path} has a value of a wrong type")
     if texts["outcome"] and texts["outcome"] not in OUTCOMES:
         raise errors.CheckError(f"the verdict file {path} has an unknown outcome {texts['outcome']!r}")
-    told = VerdictFile(**texts, outputs=tuple(str(output) for output in outputs), status=status)
+    told = VerdictFile(**texts, outputs=tuple(str(output) for output in outputs), status=status, looked=looked)
     try:
         sizes = mismatches_from(found.get("mismatches", []))
         return replace(told, mismatches=sizes, rounding=rounding_from(found.get("rounding")))

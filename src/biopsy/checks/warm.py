@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.checks import process, verdict
-from biopsy.checks.command import CommandCheck, own_words
+from biopsy.checks.command import CommandCheck, is_this_installation, own_words, verdict_of
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
 from biopsy.isolation.interpreter import own_python
 
@@ -82,10 +82,13 @@ class WarmCheck(CommandCheck):
         zygote = self._zygote
         if zygote is not None:
             try:
-                return zygote.check(words, told, lambda: self._limits, stop)
+                ended = zygote.check(words, told, lambda: self._limits, stop)
+                if ended.cause != "itself" or verdict_of(told, ended).has_looked:
+                    return ended
             except ZygoteGoneError:
                 self._lose(zygote)
-                told.unlink(missing_ok=True)  # what the fork may have said of itself is not what this run will say
+            # A fork that died before it looked at the model says nothing of that: a process of its own is asked.
+            told.unlink(missing_ok=True)  # what the fork may have said of itself is not what this run will say
         return super()._run(words, told, stop)
 
     def _lose(self, zygote: Zygote) -> None:
@@ -107,7 +110,7 @@ def command_check(
 ) -> CommandCheck:
     """The check that a command makes: warm if it is our own ``run``."""
     own = own_words(words)
-    if own is None or own[:1] != ("run",):
+    if own is None or own[:1] != ("run",) or not is_this_installation(words[0]):
         return CommandCheck(words, default_name, timeout, memory)
     return WarmCheck(words, default_name, timeout, memory, jobs)
 

@@ -3,7 +3,9 @@
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
 ``purposes``). ``HANDS_MODELS_TO_ENGINES = True`` says that engines, or other native code that a wrong model may crash,
-work in its process: it is then watched. Adding a command is one file plus one line in ``COMMANDS``.
+work in its process: it is then watched. One that has ``SAYS_WHEN_IT_LOOKS`` calls ``verdict.report_looking`` by itself,
+once all that it needs is loaded and before it opens its model: what ends it earlier is not the model's fault. Adding a
+command is one file plus one line in ``COMMANDS``.
 """
 
 from __future__ import annotations
@@ -122,20 +124,16 @@ def _ended(work: Callable[[], int], console: Console) -> int:
     try:
         return work()
     except KeyboardInterrupt:
-        return console.failure(errors.Interrupted("interrupted"))
+        return console.failure(_told(errors.Interrupted("interrupted")))
     except errors.BiopsyError as error:
-        _tell_reduction(error)
-        return console.failure(error)
+        return console.failure(_told(error))
     except Exception as error:  # the last line of defence: a defect of ours is told as one
         if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE:
-            problem = errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")
-            _tell_reduction(problem)
-            return console.failure(problem)
+            return console.failure(_told(errors.BiopsyError(f"{error.filename or 'a file'}: {error.strerror}")))
         if isinstance(error, MemoryError):
             problem = errors.BiopsyError(f"there is not enough memory for this: {error}".rstrip(": "))
-            _tell_reduction(problem)
-            return console.failure(problem)
-        _tell_reduction(errors.BiopsyError(f"{type(error).__name__}: {error}"))
+            return console.failure(_told(problem))
+        _told(errors.BiopsyError(f"{type(error).__name__}: {error}"))
         return console.defect(error)
 
 
@@ -143,11 +141,15 @@ _OF_THE_MACHINE = {errno.ENAMETOOLONG, errno.ENOSPC, errno.EDQUOT, errno.EROFS, 
 """What goes wrong outside of us: not a defect, wherever it is met."""
 
 
-def _tell_reduction(error: errors.BiopsyError) -> None:
-    """If this process is a check, say in its verdict file what ended it."""
+def _told(error: errors.BiopsyError) -> errors.BiopsyError:
+    """The error, once the verdict file says, if this process is a check, what ended it; or what kept it from that."""
     from biopsy.checks import verdict
 
-    verdict.report_error(error)
+    try:
+        verdict.report_error(error)
+    except errors.BiopsyError as unwritten:
+        return errors.BiopsyError(f"{error.message}; {unwritten.message}", kept=error.kept, next_steps=error.next_steps)
+    return error
 
 
 def _dispatch(program: str, words: list[str], console: Console, *, is_program: bool) -> int:
@@ -168,6 +170,8 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
     purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+    if not getattr(module, "SAYS_WHEN_IT_LOOKS", False):
+        _say_that_it_looks()
     work = partial(module.execute, args, console)
     with as_private_as(purposes.sources(parser, args)):
         if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not os.environ.get(VERDICT_VARIABLE):
@@ -180,6 +184,12 @@ def _watched(work: Callable[[], int], console: Console) -> int:
     from biopsy.isolation import supervised
 
     return supervised.run(lambda: _ended(work, console)) if supervised.is_possible() else int(work())
+
+
+def _say_that_it_looks() -> None:
+    from biopsy.checks import verdict
+
+    verdict.report_looking()
 
 
 @cache

@@ -42,6 +42,7 @@ exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engi
 
 
 HANDS_MODELS_TO_ENGINES = True
+SAYS_WHEN_IT_LOOKS = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -72,8 +73,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     tolerances, stats = tolerances_of(args)
     require_writable(args)
     golden = golden_values(args.load_outputs or ())
-    model = model_of(args)
     inputs = inputs_of(args)
+    for engine in engines:
+        engine.version()  # imports its package
+    verdict.report_looking()
+    model = model_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
     limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}

@@ -125,7 +125,9 @@ def _raise_what_happened(engine: str, status: int | None, report: dict[str, Any]
     if status == 0:
         return
     name = parse_spec(engine).name
-    stage: errors.Stage = report.get("stage", "load")
+    stage: errors.Stage | None = report.get("stage")
+    if stage is None:
+        raise never_looked(engine, status, printed)
     if status is None:
         raise errors.EngineFailure(f"{engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout")
     if status < 0:
@@ -133,6 +135,16 @@ def _raise_what_happened(engine: str, status: int | None, report: dict[str, Any]
         message = f"{engine} ended its process with {kind}{_quoted(printed)}"
         raise errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
     raise errors.BiopsyError(f"the process of {engine} ended with status {status} without a result{_quoted(printed)}")
+
+
+def never_looked(engine: str, status: int | None, printed: str) -> errors.BiopsyError:
+    """A child ended, or was ended at the timeout (None), before its engine was given the model: no failure of that."""
+    how = "took too long to start" if status is None else f"ended with {_end(status)}"
+    return errors.BiopsyError(f"the process of {engine} {how}, before it looked at the model{_quoted(printed)}")
+
+
+def _end(status: int) -> str:
+    return signal_name(-status) if status < 0 else f"status {status}"
 
 
 def _quoted(printed: str) -> str:
@@ -191,6 +203,7 @@ def _serve(request: dict[str, Any], report: Path) -> None:
         model = ModelInput(mark_outputs(model.data, request["outputs"]), model.folder)
     engine = create(request["engine"])
     feeds = read_feeds(Path(request["feeds"]))
+    engine.version()  # imports its package
     report.write_text('{"stage": "build"}', encoding="utf-8")
     session = engine.build(model)
     report.write_text('{"stage": "run"}', encoding="utf-8")

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.child import rebuilt, signal_name, told
+from biopsy.engines.child import never_looked, rebuilt, signal_name, told
 from biopsy.engines.registry import create, parse_spec
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.interpreter import own_python
@@ -164,11 +164,15 @@ class Worker:
             raise rebuilt(answer)
         return answer
 
-    def _death(self, process: subprocess.Popen[bytes], stage: errors.Stage, *, timed_out: bool) -> errors.BiopsyError:
+    def _death(
+        self, process: subprocess.Popen[bytes], stage: errors.Stage | None, *, timed_out: bool
+    ) -> errors.BiopsyError:
         status = process.wait()
         printed = _tail(self._printed)
         self.close()
         name = parse_spec(self.engine).name
+        if stage is None:
+            return never_looked(self.engine, None if timed_out else status, printed)
         if timed_out:
             return errors.EngineFailure(
                 f"{self.engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout"
@@ -181,9 +185,9 @@ class Worker:
         return errors.BiopsyError(f"the process of {self.engine} ended with status {status} without a result{quoted}")
 
 
-def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any] | None, errors.Stage]:
-    """The line that ends a request, None if the child died before; and the stage it had come to."""
-    stage: errors.Stage = "load"
+def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any] | None, errors.Stage | None]:
+    """The line that ends a request, None if the child died before; and the stage it had come to, None before all."""
+    stage: errors.Stage | None = None
     assert process.stdout is not None
     for line in process.stdout:
         try:
@@ -263,6 +267,7 @@ def _told(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> dic
         return {"version": type(engine).version()}
     path = Path(request["model"])
     model = ModelInput(read_bytes(path), Path(request["folder"]), path)
+    engine.version()  # imports its package
     say({"stage": "build"})
     if request["wants"] == "refusals":
         found = engine.refusals(model)
@@ -283,6 +288,7 @@ def _serve(request: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> di
     engine = create(request["engine"])
     files.keep(Path(request["feeds"]))
     feeds = files.read_feeds(Path(request["feeds"]))
+    engine.version()  # imports its package
     say({"stage": "build"})
     session = engine.build(model)
     del model

@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
-from biopsy.engines.child import rebuilt, signal_name, told
+from biopsy.engines.child import never_looked, rebuilt, signal_name, told
 from biopsy.engines.registry import create, find_class, parse_spec
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.interpreter import own_python
@@ -194,6 +194,8 @@ def _read(report: Path) -> dict[str, Any]:
 def _built(order: Order, status: int | None, found: dict[str, Any], printed: str, seconds: float) -> Built:
     name = parse_spec(order.engine).name
     quoted = f"; it printed:\n{printed}" if printed else ""
+    if not found and (status is None or status < 0):
+        raise never_looked(order.engine, status, printed)
     if status is None:
         message = f"{order.engine} took too long to build"
         return Built(failure=errors.EngineFailure(message, engine=name, stage="build", kind="Timeout"), seconds=seconds)
@@ -264,6 +266,8 @@ def _done(request: Mapping[str, Any], model: ModelInput | errors.BiopsyError) ->
 
 def _build(request: Mapping[str, Any], model: ModelInput) -> dict[str, Any]:
     engine = create(request["engine"])
+    engine.version()  # imports its package
+    Path(request["report"]).write_text('{"stage": "build"}', encoding="utf-8")
     started = time.monotonic()
     session = engine.build(model)
     seconds = time.monotonic() - started

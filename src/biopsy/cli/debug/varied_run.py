@@ -17,10 +17,10 @@ _PLAIN = frozenset({"--onnxrt", "--openvino", "--trt", "--reference"})
 def varied_check(wording: Wording, default_name: str, timeout: float | None) -> VariedCheck:
     """The check for words that vary: forks of a warm process if it is our own run."""
     from biopsy.checks.command import CommandCheck
-    from biopsy.checks.warm import WarmCheck
+    from biopsy.checks.warm import command_check
     from biopsy.tactics.switches import Change, VariedCheck
 
-    made = WarmCheck if wording.is_own_run else CommandCheck
+    made = command_check if wording.is_own_run else CommandCheck
     return VariedCheck(made(wording.with_change(Change()), default_name, timeout), wording)
 
 

@@ -28,6 +28,7 @@ _MOST_SHOWN = 20
 
 
 HANDS_MODELS_TO_ENGINES = True
+SAYS_WHEN_IT_LOOKS = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Ask, show, write."""
+    from biopsy.checks import verdict
     from biopsy.engines.capability import Parts, survey
     from biopsy.engines.worker import Worker
     from biopsy.isolation.cleanup import temporary_folder
@@ -70,6 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         Worker(spec.text, scratch, args.timeout) as worker,
     ):
         version = worker.version()
+        verdict.report_looking()
         found = survey(index, worker, parts)
     _show(found, f"{spec.text} {version}", console)
     if args.output is not None:

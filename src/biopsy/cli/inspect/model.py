@@ -30,6 +30,7 @@ MODES = {
 
 
 HANDS_MODELS_TO_ENGINES = True
+SAYS_WHEN_IT_LOOKS = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -54,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
+    from biopsy.checks import verdict
     from biopsy.cli.run_building import is_built
 
     if is_built(args.model):
@@ -61,12 +63,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return 0
     from biopsy.model.describe import describe
 
+    verdict.report_looking()
     console.say(describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir))
     return 0
 
 
 def _show_built(path: Path, with_layers: bool, console: Console) -> None:
     """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
+    from biopsy.checks import verdict
     from biopsy.engines import registry
     from biopsy.model.load import require_file
     from biopsy.model.weight_text import printable
@@ -74,8 +78,10 @@ def _show_built(path: Path, with_layers: bool, console: Console) -> None:
     require_file(path)
     name = next(name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves)
     engine = registry.create(name)
+    version = engine.version()
+    verdict.report_looking()
     session = engine.load(path)
-    console.say(f"{path} · built by {name} {engine.version()}")
+    console.say(f"{path} · built by {name} {version}")
     for kind, names in (("input ", session.inputs), ("output", session.outputs)):
         for tensor in names:
             type_ = session.inputs.get(tensor)

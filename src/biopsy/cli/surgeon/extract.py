@@ -27,6 +27,7 @@ _ALSO_CALLED = {"float": "float32", "double": "float64", "half": "float16", "boo
 
 
 HANDS_MODELS_TO_ENGINES = True
+SAYS_WHEN_IT_LOOKS = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +57,16 @@ def derived_files(args: argparse.Namespace) -> purposes.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Extract, write, and tell what was kept."""
+    import onnx  # noqa: F401 -- loaded before the model is looked at
+
+    from biopsy.checks import verdict
     from biopsy.filesystem import write
     from biopsy.model import external, value_info
     from biopsy.model.extract import extract
     from biopsy.model.index import index_file
     from biopsy.model.weight_text import printable
 
+    verdict.report_looking()
     index = index_file(args.model, args.external_data_dir)
     write.require_writable(args.output)
     inputs = None if args.inputs is None else [parse_input(text, index.ids) for text in args.inputs]

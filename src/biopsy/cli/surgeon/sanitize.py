@@ -23,6 +23,7 @@ examples:
 
 
 HANDS_MODELS_TO_ENGINES = True
+SAYS_WHEN_IT_LOOKS = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,10 +70,14 @@ def derived_files(args: argparse.Namespace) -> purposes.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
+    import onnx  # noqa: F401 -- loaded before the model is looked at
+
+    from biopsy.checks import verdict
     from biopsy.filesystem import write
     from biopsy.model import external, index, load, sanitize
     from biopsy.model.weight_text import printable
 
+    verdict.report_looking()
     data = load.read_bytes(args.model)
     external.require_safe_locations(data, args.external_data_dir or args.model.parent, args.model)
     index.require_sound(data, args.model)

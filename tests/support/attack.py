@@ -1,0 +1,228 @@
+"""Gives mutated files to the commands that read them, in forks of one process, for a time: see test_random_bytes.
+
+    python attack.py FOLDER SEED SECONDS [NUMBER]
+
+``FOLDER`` has ``examples``, valid files, and ``work``, in which the commands run. What is found wrong is printed as one
+JSON object a line, with the seed and the number of the case; with NUMBER only that case is run.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from support.mutation import mutated
+
+SECONDS_OF_A_CASE = 10
+MOST_MEMORY = 2 << 30
+CASES_OF_A_FORK = 20
+DOCUMENTED = {0, 1, 2, 3, 4, 5}
+OF_AN_ENGINE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+TOUCHES = {
+    "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "os.chown", "os.link", "os.symlink",
+    "os.utime", "shutil.rmtree", "shutil.move",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A file to be mutated, and the commands that read it, ``{}`` for its path. ``engine``: it may crash by itself."""
+
+    example: str
+    lines: tuple[str, ...] = ()
+    call: Callable[[Path], None] | None = None
+    engine: bool = False
+    name: str = ""
+    weight: int = 4
+
+
+def read_verdict(path: Path) -> None:
+    """Read it as a check's verdict."""
+    from biopsy import errors
+    from biopsy.checks import verdict
+
+    with suppress(errors.CheckError):
+        verdict.read(path)
+
+
+def open_journal(path: Path) -> None:
+    """Open it as a reduction would."""
+    from biopsy import errors
+    from biopsy.checks.journal import Journal
+
+    with suppress(errors.BiopsyError):
+        Journal.open(path, {"model": "m", "check": "c"}).close()
+
+
+DATA = ("inspect data {}", "inspect data {} --all", "data to-input {} -o made.json")
+LOADS = (*DATA, "run m.onnx --reference --load-inputs {}", "run m.onnx --reference --load-outputs {}")
+REDUCE = "debug reduce m.onnx -o r.onnx --max-checks 2 --jobs 1 --check /bin/false"
+VICTIMS = (
+    Victim("model.onnx", ("inspect model {}", "inspect model {} --mode=full"), weight=12),
+    Victim("model.onnx", ("surgeon extract {} -o e.onnx", "surgeon sanitize {} -o s.onnx --cleanup"), engine=True),
+    Victim("model.onnx", ("run {} --reference", "run {} --engine onnxrt:threads=1"), engine=True, weight=8),
+    Victim("bodied.onnx", ("inspect model {} --mode=full", "surgeon extract {} -o e.onnx"), weight=6),
+    Victim("external.onnx", ("inspect model {} --mode=full", "run {} --engine onnxrt:threads=1"), engine=True),
+    Victim("external.data", ("inspect model external.onnx --mode=full", "run external.onnx --reference"),
+           name="external.data", weight=1),
+    Victim("inputs.json", LOADS, weight=8),
+    Victim("results.json", LOADS, weight=6),
+    Victim("inputs.npz", LOADS, weight=8),
+    Victim("inputs.safetensors", LOADS, weight=8),
+    Victim("value.npy", LOADS, weight=4),
+    Victim("verdict.json", call=read_verdict),
+    Victim("journal", call=open_journal, name="r.onnx.journal"),
+    Victim("journal", (REDUCE,), name="r.onnx.journal", weight=1),
+    Victim("replay.json", (REDUCE.replace("--check", "--load-debug-replay {} --check"),), weight=1),
+    Victim("tactics.json", ("inspect tactics {}", "debug diff-tactics --good {} --bad tactics.json"), weight=6),
+    Victim("polygraphy.json", ("inspect tactics {}", "debug diff-tactics --good {} --bad polygraphy.json"), weight=6),
+)  # fmt: skip
+
+
+class Outside:
+    """What is written or removed outside the folders that are ours, as Python itself is told of it."""
+
+    def __init__(self, *allowed: Path) -> None:
+        self._allowed = tuple(f"{path.resolve()}{os.sep}" for path in allowed)
+        self.touched: list[str] = []
+
+    def __call__(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = args
+            if isinstance(flags, int) and flags & WRITES:
+                self._note(event, path)
+        elif event in TOUCHES:
+            for path in args[:2]:
+                self._note(event, path)
+
+    def _note(self, event: str, path: object) -> None:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return
+        parent = f"{Path(os.fsdecode(path)).parent.resolve()}{os.sep}"  # a link is touched where it stands
+        if not parent.startswith((*self._allowed, "/dev/", "/proc/")):
+            self.touched.append(f"{event} {os.fsdecode(path)!r}")
+
+
+class Attack:
+    """All cases of one seed."""
+
+    def __init__(self, folder: Path, seed: str) -> None:
+        self.examples = {path.name: path.read_bytes() for path in (folder / "examples").iterdir()}
+        self.work = folder / "work"
+        self.seed = seed
+        self._note = folder / "now.json"
+        self._names = [one for one in VICTIMS for _ in range(one.weight) if one.example in self.examples]
+        self.outside = Outside(self.work, Path(os.environ["TMPDIR"]))
+
+    def case(self, number: int) -> str:
+        """Run one case; what is wrong with it, or nothing."""
+        rng = Random(f"{self.seed} {number}")
+        victim = rng.choice(self._names)
+        for name in ("m.onnx", "external.onnx", "external.data", "tactics.json", "polygraphy.json"):
+            if name in self.examples:
+                (self.work / name).write_bytes(self.examples[name])
+        path = self.work / (victim.name or f"given{Path(victim.example).suffix}")
+        path.write_bytes(mutated(self.examples[victim.example], list(self.examples.values()), rng))
+        line = rng.choice(victim.lines) if victim.lines else getattr(victim.call, "__name__", "")
+        self._note.write_text(json.dumps({"number": number, "line": line, "file": str(path), "engine": victim.engine}))
+        signal.alarm(SECONDS_OF_A_CASE)
+        try:
+            return self._wrong(victim, line, path)
+        finally:
+            signal.alarm(0)
+
+    def _wrong(self, victim: Victim, line: str, path: Path) -> str:
+        from biopsy.cli.app import main
+
+        told = io.StringIO()
+        self.outside.touched.clear()
+        try:
+            if victim.call is not None:
+                victim.call(path)
+                status = 0
+            else:
+                sys.argv = ["biopsy"]
+                with redirect_stdout(told), redirect_stderr(told):
+                    status = main([word.replace("{}", path.name) for word in line.split()])
+        except BaseException:
+            return traceback.format_exc()
+        text = told.getvalue()
+        if status not in DOCUMENTED:
+            return f"status {status}"
+        if "Traceback" in text or "biopsy itself failed" in text:
+            return text[-2000:]
+        return f"touched outside: {self.outside.touched}" if self.outside.touched else ""
+
+    def fork(self, first: int) -> int:
+        """Run some cases in a fork; tell of what is wrong; the number of the next case."""
+        child = os.fork()
+        if child == 0:
+            os._exit(self._cases(first))
+        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if ended >= 0:
+            return first + CASES_OF_A_FORK
+        now = json.loads(self._note.read_text())
+        if not (now["engine"] and -ended in OF_AN_ENGINE):
+            self.tell(now["number"], f"ended by {signal.Signals(-ended).name}: {now}")
+        return int(now["number"]) + 1
+
+    def _cases(self, first: int) -> int:
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.addaudithook(self.outside)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 2)  # what engines print
+        for number in range(first, first + CASES_OF_A_FORK):
+            wrong = self.case(number)
+            if wrong:
+                self.tell(number, wrong)
+        return 0
+
+    def tell(self, number: int, wrong: str) -> None:
+        now = json.loads(self._note.read_text())
+        kept = self.work.parent / "found" / f"{number}-{Path(now['file']).name}"
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(Path(now["file"]).read_bytes() if Path(now["file"]).exists() else b"")
+        found = {"seed": self.seed, "number": number, "line": now["line"], "file": str(kept), "wrong": wrong}
+        os.write(1, json.dumps(found).encode() + b"\n")
+
+
+def main() -> None:
+    """See the module."""
+    folder, seed, seconds = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
+    sys.dont_write_bytecode = True
+    import onnx  # noqa: F401
+    import onnxruntime  # noqa: F401
+
+    import biopsy.checks.journal
+    import biopsy.engines.onnxrt
+    import biopsy.engines.reference  # noqa: F401
+
+    os.chdir(folder / "work")
+    attack = Attack(folder, seed)
+    number, until = 0, time.monotonic() + seconds
+    if len(sys.argv) > 4:
+        number, until = int(sys.argv[4]), 0.0
+        wrong = attack.case(number)
+        if wrong:
+            attack.tell(number, wrong)
+    while time.monotonic() < until:
+        number = attack.fork(number)
+    os.write(1, json.dumps({"cases": number}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
