@@ -15,6 +15,7 @@ from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.model.weight_text import count
 from biopsy.tensors.results import RunnerResult
+from biopsy.text import first_line
 
 PLAIN = ("onnxrt:optimization=none", "reference")
 """Engines that compute in the model's own types and fuse nothing; the second where the first cannot, or is in doubt."""
@@ -157,12 +158,12 @@ def _first_of(specs: Sequence[str], run: Run) -> RunnerResult:
         try:
             return replace(run(engine), runner=engine.label)
         except errors.EngineFailure as failure:
-            failures.append(f"{engine.label} cannot {failure.stage} the model: {failure.message.splitlines()[0]}")
+            failures.append(f"{engine.label} cannot {failure.stage} the model: {first_line(failure.message)}")
     raise errors.CannotCompare(f"there is nothing to tell noise by: {'; '.join(failures)}")
 
 
 def _show(report: NoiseReport, console: Console) -> None:
-    console.note(f"\n{report.suspect}, its error by that of {report.plain}, both against {report.exact}")
+    console.note("", f"{report.suspect}, its error by that of {report.plain}, both against {report.exact}")
     if report.only_suspect:
         names = ", ".join(map(repr, report.only_suspect[:5]))
         console.warn(f"not judged, because {report.plain} or {report.exact} does not give it: {names}")

@@ -13,6 +13,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.comparison.json_report import plain
 from biopsy.evidence.layers import Findings, Layer, TensorError
+from biopsy.shell_words import line_of
 
 VERSION = 1
 """Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
@@ -115,6 +116,6 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     if digest != digest_of(model):
         raise errors.UsageError(
             f"{report} was made of another model than {model}, or the model has changed since",
-            next_steps=[f"biopsy debug layers {model} --report {report}"],
+            next_steps=[line_of(["biopsy", "debug", "layers", str(model), "--report", str(report)])],
         )
     return ranking

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.shell_words import line_of
 
 
 def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -47,7 +48,8 @@ def cannot_write(path: Path, error: OSError) -> errors.UsageError:
     """The error that tells why ``path`` cannot be written."""
     if not path.parent.is_dir():
         return errors.UsageError(
-            f"cannot write {path}: there is no folder {path.parent}", next_steps=[f"mkdir -p {path.parent}"]
+            f"cannot write {path}: there is no folder {path.parent}",
+            next_steps=[line_of(["mkdir", "-p", "--", str(path.parent)])],
         )
     return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
 

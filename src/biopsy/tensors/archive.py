@@ -127,6 +127,6 @@ def _arrays(tensors: Any, keys: Collection[str], read: Read) -> dict[str, Array]
                 raise errors.DataError("it is missing")
             arrays[str(name)] = read(key, dtype)
     except errors.DataError as error:
-        with placed(f"tensor '{name}'"):
+        with placed(f"tensor {name!r}"):
             raise error
     return arrays

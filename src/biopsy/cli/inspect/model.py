@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         return 0
     from biopsy.model.describe import describe
 
-    console.say(describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir))
+    console.say(*describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir).split("\n"))
     return 0
 
 
@@ -66,7 +66,7 @@ def _show_built(path: Path, with_layers: bool, console: Console) -> None:
     """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
     from biopsy.engines import registry
     from biopsy.model.load import require_file
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     require_file(path)
     name = next(name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves)

@@ -68,7 +68,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
     from biopsy.filesystem import write
     from biopsy.model import external, load, sanitize
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     data = load.read_bytes(args.model)
     external.require_safe_locations(data, args.external_data_dir or args.model.parent, args.model)
