@@ -17,7 +17,7 @@ X, T, Y, W = map(hostile, "xtyw")
 PATH = f"{hostile('path')}.onnx"
 FOLDER = hostile("folder")
 TWO = ["--engine", "onnxrt:optimization=none", "--onnxrt"]
-REDUCE = ["debug", "reduce", "ordinary.onnx", "-o", "reduced.onnx"]
+REDUCE = ["debug", "reduce", "ordinary.onnx", "-o", "reduced.onnx", "--events", "events.log"]
 PRECISION = ["debug", "precision", "ordinary.onnx", "--emulate"]
 LAYERS = ["debug", "layers", "ordinary.onnx", "--reference-engine", "reference"]
 FLAGS = ["debug", "flags", "ordinary.onnx"]
@@ -157,6 +157,7 @@ CASES: dict[str, list[str]] = {
         f"reduce check {what}": [*REDUCE, *check(what, "{}")]
         for what in ("verdict", "unclear", "infrastructure", "raises", "flaky")
     },
+    "reduce by a person": ["debug", "reduce", PATH, "-o", "r.onnx", "--iter-artifact", f"{hostile('c')}.onnx"],
     "reduce quiet check": [*REDUCE, "--hide-fail-output", *check("relu", "{}")],
     "reduce regex": [*REDUCE, "--fail-regex", "forged", *check("relu", "{}")],
     "reduce simplify": [*REDUCE, "--simplify", "--anonymize", "-v", *check("relu", "{}")],
@@ -271,6 +272,9 @@ QUICK_ON_A_TERMINAL = {
 }
 """Where more than the way to the stream is another one: lines that change, colours, and some that stand for all."""
 
+TEXTS = {".json", ".csv", ".log"}
+"""Files for people and programs: their own escapes hold everything."""
+
 SLOW = {"demo", "precision loss"}
 
 
@@ -296,11 +300,16 @@ def marks(case: str, kind: str) -> list[pytest.MarkDecorator]:
     [pytest.param(case, kind, marks=marks(case, kind)) for kind in KINDS for case in CASES],
 )
 def test_no_command_lets_names_act_on_a_terminal(here: Path, case: str, kind: str) -> None:
-    status, shown = shown_by(CASES[case], kind)
+    before = set(here.rglob("*"))
+    status, shown = shown_by(CASES[case], kind, typed="f\np\n" * 20)
     assert faults(shown, terminal=kind == "terminal") == []
     assert shown
     assert status in range(6)
     assert "biopsy itself failed" not in shown
+    for path in set(here.rglob("*")) - before:
+        if path.suffix in TEXTS:
+            lines = path.read_bytes().decode("ascii").splitlines()
+            assert all(line.isprintable() for line in lines), path.suffix
 
 
 def test_every_command_is_attacked() -> None:
