@@ -28,15 +28,22 @@ Stage = Literal["load", "build", "run", "compare"]
 class BiopsyError(Exception):
     """Something that a person must know about.
 
-    ``message`` says what happened and names the file, node or option. ``kept`` says what was saved in spite of it.
-    ``next_steps`` are lines to type or things to do, best first.
+    ``message`` says what happened and names the file, node or option. ``details`` are further lines of it, of our own,
+    and ``summary`` is the message without them; where it has several lines, those after the first are somebody else's.
+    ``kept`` says what was saved in spite of it. ``next_steps`` are lines to type or things to do, best first.
     """
 
     status: ClassVar[int] = 4
+    quotes: ClassVar[bool] = True
+    """Whether a message may hold several lines, what somebody else has printed; else a newline is part of a name."""
 
-    def __init__(self, message: str, *, kept: str | None = None, next_steps: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(
+        self, message: str, *, details: Sequence[str] = (), kept: str | None = None, next_steps: Sequence[str] = ()
+    ) -> None:
+        self.summary = message
+        self.details = tuple(details)
+        self.message = "\n".join((message, *details))
+        super().__init__(self.message)
         self.kept = kept
         self.next_steps = tuple(next_steps)
 
@@ -45,6 +52,7 @@ class UsageError(BiopsyError):
     """The command line, or a path on it, cannot be used."""
 
     status = 2
+    quotes = False
 
 
 class DoesNotFit(UsageError):
@@ -61,12 +69,16 @@ class ModelError(BiopsyError):
 class DataError(BiopsyError):
     """A file of tensors cannot be read, or holds something that may not be read (a pickle, a wrong type)."""
 
+    quotes = False
+
 
 class CannotCompare(BiopsyError):
     """The values given do not fit the model (an input or every golden value is missing): no verdict is possible.
 
     For a check it means INVALID: it says nothing about this candidate.
     """
+
+    quotes = False
 
 
 class EngineMissing(BiopsyError):

@@ -21,10 +21,11 @@ def ignore(event: Event) -> None:
 
 @dataclass(frozen=True)
 class Remark(Event):
-    """Something worth knowing on the way; ``grave`` if it may make the result worth less."""
+    """Something worth knowing on the way; ``grave`` if it may make the result worth less; ``lines`` belong to it."""
 
     text: str
     grave: bool = False
+    lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.cli.lines import line_of, resume_line
+from biopsy.cli.lines import resume_line
+from biopsy.shell_words import line_of
 from faults.conftest import BIN
 from support.models import chain, save
 from support.predicates import names

@@ -73,4 +73,4 @@ def test_statistics_name_what_is_not_finite() -> None:
 def test_odd_names_stay_on_their_line_and_can_be_typed() -> None:
     lines = report_lines(compare_tensors("a b\n\x1b[2J", np.ones(1), np.zeros(1)))
     assert lines[0].startswith("a b\\n\\x1b[2J  float64[1]  FAILS")
-    assert any("--atol 'a b" in line for line in lines)
+    assert any("--atol $'a b\\x0a\\x1b[2J:" in line for line in lines)

@@ -124,7 +124,7 @@ def test_a_type_that_nobody_knows_must_be_said() -> None:
     )  # fmt: skip
     with pytest.raises(errors.UsageError, match="'o'") as caught:
         extract(index, [Wanted("o")])
-    assert "--inputs o:[1,3]:float32" in caught.value.next_steps[0]
+    assert "--inputs 'o:[1,3]:float32'" in caught.value.next_steps[0]
     assert types(extract(index, [Wanted("o", (2, 3), FLOAT)]).graph.input) == [("o", FLOAT, [2, 3])]
     assert types(extract(index, outputs=[Wanted("o", elem=FLOAT)]).graph.output) == [("o", FLOAT, [])]
 

@@ -162,7 +162,7 @@ def test_a_recording_of_something_else_is_refused_by_name(tmp_path: Path) -> Non
     begun(tmp_path / "f.safetensors")
     with pytest.raises(errors.UsageError, match="not of the same inputs") as caught:
         GrowingFile(tmp_path / "f.safetensors", {**IDENTITY, "inputs": "c"}, PLACES)
-    assert caught.value.next_steps[0].startswith(f"rm {tmp_path}/.f.safetensors.recording ")
+    assert caught.value.next_steps[0].startswith(f"rm -- {tmp_path}/.f.safetensors.recording ")
 
 
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:

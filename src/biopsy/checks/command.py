@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -19,6 +18,8 @@ from biopsy.checks.signature import status_text
 from biopsy.checks.words import as_word, names_path
 from biopsy.isolation import cleanup
 from biopsy.isolation.interpreter import own_python
+from biopsy.shell_words import line_of
+from biopsy.text import printable
 
 PLACEHOLDER = "{}"
 ARBITER = "--tell-rounding"
@@ -103,7 +104,7 @@ class CommandCheck:
 
     def line(self, candidate: Path) -> str:
         """The command as a person would type it."""
-        return shlex.join(self.words_for(candidate))
+        return line_of(self.words_for(candidate))
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Run the command once, unless ``stop`` ends it before.
@@ -276,14 +277,14 @@ def _is_nowhere(word: str) -> bool:
 def _cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
     steps = []
     if isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
-        reason = f"there is no program '{words[0]}'"
+        reason = f"there is no program '{printable(words[0])}'"
         if len(words[0].split()) > 1:
-            steps = [f"remove the quotes: --check {' '.join((given[0], *map(shlex.quote, given[1:])))}"]
+            steps = [f"remove the quotes: --check {given[0]} {line_of(given[1:])}"]
         elif Path(words[0]).exists() and "/" not in words[0]:
-            steps = [f"--check ./{shlex.join(words)}"]
+            steps = [f"--check ./{line_of(words)}"]
     elif isinstance(error, PermissionError):
-        reason = f"'{words[0]}' may not be executed"
-        steps = [f"chmod +x {words[0]}"]
+        reason = f"'{printable(words[0])}' may not be executed"
+        steps = [f"chmod +x {line_of(words[:1])}"]
     else:
         reason = str(error)
     return errors.CheckError(f"the check could not be run: {reason}", kept="nothing was concluded", next_steps=steps)

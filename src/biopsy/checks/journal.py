@@ -23,6 +23,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.filesystem.write import cannot_write, require_writable
+from biopsy.text import printable
 
 FRESH = "--fresh    starts over, and keeps the old journal aside"
 """The next step where a journal cannot be used."""
@@ -261,9 +262,9 @@ def entry_of(values: Mapping[str, Any]) -> Entry:
     for name, kind in ENTRY_TYPES.items():
         value = values.get(name)
         if value is None:
-            raise ValueError(f"no '{name}'")
+            raise ValueError(f"no {name!r}")
         if type(value) is not kind:
-            raise ValueError(f"a '{name}' of a wrong type ({type(value).__name__})")
+            raise ValueError(f"a {name!r} of a wrong type ({type(value).__name__})")
     if not math.isfinite(values["seconds"]):
         raise ValueError("a 'seconds' that is no number")
     if not all(-(1 << 63) <= values[name] < 1 << 63 for name in ("status", "nodes")):
@@ -285,14 +286,15 @@ def require_same_identity(
     differing = [name for name in {**now, **then} if then.get(name) != now.get(name) and name not in made_since]
     if not differing:
         return
-    lines = [f"{what} belongs to another reduction; what differs is:"]
+    lines = []
     for name in differing[:_MOST_SHOWN]:
         old, new = then.get(name), now.get(name)
         at = _first_difference(old or "", new or "")
-        lines.append(f"  {name if name.isprintable() else repr(name)}: {_shown(old, at)} then, {_shown(new, at)} now")
+        lines.append(f"  {printable(name)}: {_shown(old, at)} then, {_shown(new, at)} now")
     if len(differing) > _MOST_SHOWN:
         lines.append(f"  and {len(differing) - _MOST_SHOWN} more")
-    raise errors.UsageError("\n".join(lines), kept=kept, next_steps=next_steps)
+    told = f"{what} belongs to another reduction; what differs is:"
+    raise errors.UsageError(told, details=lines, kept=kept, next_steps=next_steps)
 
 
 def _first_difference(one: str, other: str) -> int:

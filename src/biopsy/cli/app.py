@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
 
     def print_help(self, file: Any = None) -> None:
         """Show the help text, also where stdout is closed or its reader has gone."""
-        Console(file).say(self.format_help().rstrip("\n"))
+        Console(file).coloured(*self.format_help().rstrip("\n").split("\n"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -243,7 +243,7 @@ def _outside_commands(program: str, words: list[str], console: Console) -> int:
     plain = [word for word in words if word not in {"-h", "--help"}]
     asked_for_help = len(plain) < len(words) or not words
     if not plain or (plain[0] in GROUPS and len(plain) == 1):
-        console.say(_overview(program, plain[0] if plain else None))
+        console.say(*_overview(program, plain[0] if plain else None))
         return 0 if asked_for_help else 2
     raise errors.UsageError(
         f"there is no command '{' '.join(plain[:2]) if plain[0] in GROUPS else plain[0]}'",
@@ -251,7 +251,7 @@ def _outside_commands(program: str, words: list[str], console: Console) -> int:
     )
 
 
-def _overview(program: str, group: str | None) -> str:
+def _overview(program: str, group: str | None) -> list[str]:
     chosen = [command for command in COMMANDS if group in (None, command.words[0])]
     width = max(len(" ".join(command.words)) for command in chosen)
     about = (
@@ -259,5 +259,5 @@ def _overview(program: str, group: str | None) -> str:
     )
     lines = [f"usage: {program} {group or ''}{' ' if group else ''}COMMAND ...", "", about, "", "commands:"]
     lines += [f"  {' '.join(command.words):<{width}}  {command.summary}" for command in chosen]
-    lines += ["", f"{program} COMMAND --help shows the options of a command, with examples.", "", STATUSES]
-    return "\n".join(lines)
+    lines += ["", f"{program} COMMAND --help shows the options of a command, with examples.", "", *STATUSES.split("\n")]
+    return lines

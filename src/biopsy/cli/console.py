@@ -1,12 +1,27 @@
-"""What is shown: lines for people on stdout, problems on stderr. rich is loaded only for a terminal."""
+"""What is shown: lines for people on stdout, problems on stderr. rich is loaded only for a terminal.
+
+Whatever stands in a line may come from a stranger: a name, a message of an engine, the output of a check. So a line is
+one line, made ``printable`` here, where it is written, and our own colours are put on afterwards. A text of several
+lines is either ours, and given line by line, or somebody else's, and then shown behind ``|``.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 from biopsy import errors
+from biopsy.text import printable, shortened
+
+_LONGEST_LINE = 4000
+_MOST_LINES = 40
+"""Of a problem, and of a line on a terminal; more is shown with -v. A name may have megabytes."""
+
+_COLOUR = r"\x1b\[[0-9;]*m"
+_NO_COLOUR = "\x1b[0m"
 
 
 class Console:
@@ -23,40 +38,52 @@ class Console:
         self.verbosity = 0
         self.asks = False
 
-    def say(self, text: str = "") -> None:
-        """A result: shown unless ``-q`` is given twice."""
+    def say(self, *lines: str) -> None:
+        """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
         if self.verbosity > -2:
-            self._write(self._out, text)
+            self._lines(lines or ("",))
 
-    def note(self, text: str) -> None:
-        """A remark on the way: not shown with ``-q``."""
+    def note(self, *lines: str) -> None:
+        """Lines of a remark on the way: not shown with ``-q``."""
         if self.verbosity > -1:
-            self._write(self._out, text)
+            self._lines(lines or ("",))
 
-    def detail(self, text: str) -> None:
-        """Shown only with ``-v``."""
+    def detail(self, *lines: str) -> None:
+        """Lines shown only with ``-v``."""
         if self.verbosity > 0:
-            self._write(self._out, text)
+            self._lines(lines or ("",))
 
-    def warn(self, text: str) -> None:
-        """Something that may make the result worth less: always shown, on stderr."""
-        self._write(self._err, _tinted(self._err, "33", "warning: ") + text)
+    def coloured(self, *lines: str) -> None:
+        """As ``say``, but colours in the lines stay where there are any: help texts."""
+        if self.verbosity > -2:
+            for line in lines:
+                self._write(self._out, self._with_colours(line))
+
+    def quote(self, line: str) -> None:
+        """A line that a check printed, not shown with ``-q``; of what it does to a terminal only colours stay."""
+        if self.verbosity > -1:
+            self._write(self._out, "  | " + self._with_colours(line.expandtabs()))
+
+    def warn(self, text: str, *lines: str) -> None:
+        """Something that may make the result worth less: always shown, on stderr; ``lines`` come after it."""
+        self._problem(_tinted(self._err, "33", "warning: "), text, lines)
 
     def failure(self, error: errors.BiopsyError) -> int:
         """Tell of an error in one message: what happened, what was kept, what to type next; returns its status."""
         tag = "interrupted: " if isinstance(error, errors.Interrupted) else "error: "
-        text = error.message if error.message != "interrupted" else "nothing was left half-written"
-        self._write(self._err, _tinted(self._err, "31", tag) + text)
+        text = error.summary if error.message != "interrupted" else "nothing was left half-written"
+        self._problem(_tinted(self._err, "31", tag), text if error.quotes else printable(text), error.details)
         if error.kept:
-            self._write(self._err, f"  kept  {error.kept}")
+            self._step("kept", error.kept)
         for step in error.next_steps:
-            self._write(self._err, f"  next  {step}")
+            self._step("next", step)
         if isinstance(error, errors.Interrupted) and error.resume:
-            self._write(self._err, f"  resume  {error.resume}")
+            self._step("resume", error.resume)
         if self.verbosity > 1:
             import traceback
 
-            self._write(self._err, "".join(traceback.format_exception(error)))
+            for line in "".join(traceback.format_exception(error)).rstrip().split("\n"):
+                self._write(self._err, f"  | {printable(line)}")
         return error.status
 
     def defect(self, error: Exception) -> int:
@@ -67,6 +94,42 @@ class Console:
         )
         problem.__cause__ = error
         return self.failure(problem)
+
+    def _lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            short = self._shortened(line) if _is_terminal(self._out) else line  # a file or a script gets all of it
+            self._write(self._out, printable(short))
+
+    def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
+        """A tag and a text, what it quotes of others, and lines of our own."""
+        first, *quoted = text.split("\n")
+        self._write(self._err, tag + printable(self._shortened(first)))
+        most = len(quoted) if self.verbosity > 0 else _MOST_LINES
+        for line in quoted[:most]:
+            self._write(self._err, f"  | {printable(self._shortened(line.rstrip().expandtabs()))}".rstrip())
+        if len(quoted) > most:
+            self._write(self._err, f"  | ... {len(quoted) - most} more lines, shown with -v")
+        for line in lines:
+            self._write(self._err, printable(self._shortened(line)))
+
+    def _step(self, head: str, text: str) -> None:
+        """Something to type or to read. It is shown as a whole or not at all: half a command line is another one."""
+        if len(text) > _LONGEST_LINE and self.verbosity < 1:
+            text = f"a line of {len(text)} characters, shown with -v"
+        self._write(self._err, f"  {head}  {printable(text)}")
+
+    def _shortened(self, line: str) -> str:
+        return line if self.verbosity > 0 else shortened(line, _LONGEST_LINE)
+
+    def _with_colours(self, line: str) -> str:
+        """The line made printable, but for colours; they end with it, and there are none where we show none."""
+        if "\x1b" not in line:
+            return printable(line)
+        parts = re.split(rf"({_COLOUR})", line)  # every second one is a colour
+        parts[::2] = map(printable, parts[::2])
+        if not _is_coloured(self._out):
+            return "".join(parts[::2])
+        return "".join(parts) + (_NO_COLOUR if len(parts) > 1 else "")
 
     def _write(self, stream: TextIO | None, text: str) -> None:
         if stream is None:  # closed before we started, as by ``>&-``
@@ -99,5 +162,12 @@ def _discard_from_now_on(stream: TextIO) -> None:
 
 
 def _tinted(stream: TextIO | None, code: str, text: str) -> str:
-    plain = stream is None or not stream.isatty() or "NO_COLOR" in os.environ
-    return text if plain else f"\x1b[{code}m{text}\x1b[0m"
+    return f"\x1b[{code}m{text}{_NO_COLOUR}" if _is_coloured(stream) else text
+
+
+def _is_coloured(stream: TextIO | None) -> bool:
+    return _is_terminal(stream) and "NO_COLOR" not in os.environ
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli import purposes
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -87,7 +87,7 @@ def _write_model(console: Console) -> None:
 
     model = demonstration_model()
     write_whole(Path("model.onnx"), [model.SerializeToString(deterministic=True)])
-    console.note(f"model.onnx: a transformer of {len(model.graph.node)} nodes with several branches\n")
+    console.note(f"model.onnx: a transformer of {len(model.graph.node)} nodes with several branches", "")
 
 
 def _real_bug(console: Console) -> list[Sequence[str]] | None:
@@ -98,13 +98,14 @@ def _real_bug(console: Console) -> list[Sequence[str]] | None:
         return None
     _require(status, COMPARE, expected=1)
     console.note(
-        "\n   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:"
+        "",
+        "   It does not. 2. Golden values of every layer, and each layer's inputs, from the run that is right:",
     )
     _require(_run(GOLDEN, console), GOLDEN)
     _require(_run(MERGE, console), MERGE)
-    console.note("\n3. The smallest part of the model that still fails:")
+    console.note("", "3. The smallest part of the model that still fails:")
     _require(_run(REDUCE, console), REDUCE)
-    console.note("\n4. There it is:")
+    console.note("", "4. There it is:")
     _require(_run(SHOW, console), SHOW)
     return [COMPARE, GOLDEN, MERGE, REDUCE, SHOW]
 
@@ -116,8 +117,10 @@ def _second_demonstration(console: Console) -> list[Sequence[str]]:
     from biopsy.model.demonstration import SEARCHED_FOR
 
     console.note(
-        f"\n   It does: onnxruntime {onnxruntime.__version__} no longer has the bug that this demonstration is about.\n"
-        f"   So here is another: the check fails if the model has the operator {SEARCHED_FOR}.\n"
+        "",
+        f"   It does: onnxruntime {onnxruntime.__version__} no longer has the bug that this demonstration is about.",
+        f"   So here is another: the check fails if the model has the operator {SEARCHED_FOR}.",
+        "",
     )
     search = _search_for(SEARCHED_FOR)
     _require(_run(search, console), search)
@@ -134,20 +137,21 @@ def _run(words: Sequence[str], console: Console) -> int:
 
 
 def _typed(words: Sequence[str]) -> str:
-    return shlex.join(("biopsy", *words))
+    return line_of(("biopsy", *words))
 
 
 def _require(status: int, words: Sequence[str], expected: int = 0) -> None:
     if status != expected:
         raise errors.BiopsyError(
-            f"the demonstration did not go as planned: status {status} of\n  {_typed(words)}",
+            f"the demonstration did not go as planned: status {status} of",
+            details=[f"  {_typed(words)}"],
             next_steps=["biopsy doctor"],
         )
 
 
 def _say_end(console: Console, folder: Path, used: Sequence[Sequence[str]]) -> None:
-    console.note(f"\nEverything is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
-    console.note("The command lines, to repeat them on your own model:\n")
+    console.note("", f"Everything is in {folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    console.note("The command lines, to repeat them on your own model:", "")
     for words in used:
         console.say(f"  {_typed(words)}")
 

@@ -1,29 +1,10 @@
-"""Command lines as a person can paste them into a shell."""
+"""The line that goes on with what a command line began."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-
-def line_of(words: Sequence[str]) -> str:
-    """The words as one line of bash: what no quotes can hold, such as names that are no Unicode, is in ``$'...'``."""
-    return " ".join(map(_quoted, words))
-
-
-def _quoted(word: str) -> str:
-    if word == "{}":  # which means nothing to a shell
-        return word
-    data = word.encode("utf-8", "surrogateescape")
-    if word.isprintable() and data == word.encode("utf-8", "replace"):
-        return shlex.quote(word)
-    return f"$'{''.join(map(_escaped, data))}'"
-
-
-def _escaped(byte: int) -> str:
-    if byte in b"\\'":
-        return f"\\{chr(byte)}"
-    return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"  # bash reads two digits at most
+from biopsy.shell_words import line_of
 
 
 def resume_line(words: Sequence[str], rest: Collection[str], without: Collection[str] = ()) -> str:

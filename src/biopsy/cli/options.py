@@ -63,7 +63,7 @@ def _dim(option: str, word: str, text: str) -> Dim:
     if text == "-1":
         return None
     if not text.isidentifier():
-        raise _wrong(option, word, f"'{text}' is no dimension", "x:[1,3,224,224] y:[2]")
+        raise _wrong(option, word, f"{text!r} is no dimension", "x:[1,3,224,224] y:[2]")
     return text
 
 
@@ -122,7 +122,7 @@ def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dic
 def _tolerance(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
-        raise ValueError(f"'{text}' is no tolerance: it must be a number, 0 or more")
+        raise ValueError(f"{text!r} is no tolerance: it must be a number, 0 or more")
     return value
 
 
@@ -134,7 +134,7 @@ def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile
 def _quantile(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
-        raise ValueError(f"'{text}' is no quantile: it must lie between 0 and 1")
+        raise ValueError(f"{text!r} is no quantile: it must lie between 0 and 1")
     return value
 
 
@@ -147,7 +147,7 @@ def _stat(text: str) -> Stat:
     for stat in STATS:
         if text == stat:
             return stat
-    raise ValueError(f"'{text}' is none of {', '.join(STATS)}")
+    raise ValueError(f"{text!r} is none of {', '.join(STATS)}")
 
 
 def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> dict[str, tuple[float, float]]:
@@ -158,7 +158,7 @@ def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> di
 def _range(text: str) -> tuple[float, float]:
     ends = [float(end) for end in text[1:-1].split(",")] if text[:1] + text[-1:] == "[]" else []
     if len(ends) != 2 or not all(map(math.isfinite, ends)) or ends[0] > ends[1]:
-        raise ValueError(f"'{text}' is no range: it needs two numbers, the smaller one first")
+        raise ValueError(f"{text!r} is no range: it needs two numbers, the smaller one first")
     return ends[0], ends[1]
 
 
@@ -171,7 +171,7 @@ def _by_name(words: Sequence[str] | None, option: str, example: str, parse: Call
                 raise ValueError("there is no name before the colon")
             values[name] = parse(text)
         except ValueError as error:
-            why = f"'{text}' is no number" if "could not convert" in str(error) else str(error)
+            why = f"{text!r} is no number" if "could not convert" in str(error) else str(error)
             raise _wrong(option, word, why, example) from error
     return values
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from biopsy import events
 from biopsy.filesystem.write import cannot_write, open_anew
+from biopsy.text import printable, shortened
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -24,6 +25,8 @@ Some = TypeVar("Some", bound="Report")
 COLUMN = 10
 """Width of the first word of a line."""
 
+_LONGEST_SHOWN = 300
+"""Characters of the line that changes: it must stay one, or few, to be taken away again."""
 _MOST_LINES_SHOWN = 20
 _MOST_BYTES_SHOWN = 1 << 14
 _MOST_BYTES_LOGGED = 1 << 16
@@ -58,7 +61,8 @@ class LiveLine:
             self._shown.add_task("", total=1.0, head="")
             self._shown.start()
         task = self._shown.task_ids[0]
-        self._shown.update(task, description=text, completed=done, head=f"{head:<{COLUMN}}")
+        told = shortened(printable(text), _LONGEST_SHOWN)
+        self._shown.update(task, description=told, completed=done, head=f"{printable(head):<{COLUMN}}")
 
     def stop(self) -> None:
         """Take the line away."""
@@ -147,7 +151,7 @@ class Report:
 
     def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
         self._live.stop()
-        (self._console.warn if event.grave else self._console.note)(event.text)
+        (self._console.warn if event.grave else self._console.note)(event.text, *event.lines)
 
 
 def say_output(console: Console, output: bytes, *, whole: bool) -> None:
@@ -161,13 +165,13 @@ def say_output(console: Console, output: bytes, *, whole: bool) -> None:
             console.note(f"  | ... {left_out} lines before, shown by --show-output")
         lines = iter(last)
     for line in lines:
-        console.note(f"  | {line}")
+        console.quote(line)
 
 
 def _lines(output: bytes) -> Iterator[str]:
     """The lines of an output one by one: millions of them at once would need many times its memory."""
     for line in io.BytesIO(output):
-        yield from line.decode("utf-8", "backslashreplace").splitlines() or [""]
+        yield line.decode("utf-8", "backslashreplace").rstrip("\r\n")
 
 
 def time_left(seconds: float) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.shell_words import option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -63,9 +64,9 @@ class Feeder:
             names = ", ".join(map(repr, found.made_up))
             self._console.warn(f"the inputs loaded have no {names}: random values are used for it")
         for name, shape in found.guessed.items():
+            choice = option_line("--input-shapes", f"{name}:[...]")
             self._console.warn(
-                f"the model leaves the shape of input {name!r} open: {list(shape)} is used "
-                f"(--input-shapes {name}:[...] to choose)"
+                f"the model leaves the shape of input {name!r} open: {list(shape)} is used ({choice} to choose)"
             )
 
 

@@ -16,6 +16,7 @@ from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.engines.yardsticks import EXACT
 from biopsy.tensors.results import RunnerResult, release
+from biopsy.text import first_line
 
 if TYPE_CHECKING:
     from biopsy.cli.run_findings import Findings
@@ -49,7 +50,7 @@ class Arbiter:
             actual, expected, plain, exact = (only(side, names) for side in (*pair, plain, exact))
             return explained(actual, expected, plain, exact, self._perturbed)
         except errors.BiopsyError as error:
-            return Rounding("unknown", reason=error.message.splitlines()[0])
+            return Rounding("unknown", reason=first_line(error.message))
 
     def _perturbed(self) -> Iterator[RunnerResult]:
         for seed in range(_PERTURBED):

@@ -16,6 +16,7 @@ from biopsy.engines.registry import create
 from biopsy.engines.yardsticks import EXACT, PLAIN
 from biopsy.model.weight_text import count
 from biopsy.tensors.results import RunnerResult
+from biopsy.text import first_line
 
 WIDER = 10.0
 """How many times more is rounding where float64 cannot run: inputs that are one rounding off do not show all of it."""
@@ -153,12 +154,12 @@ def _first_of(specs: Sequence[str], run: Run) -> RunnerResult:
         try:
             return replace(run(engine), runner=engine.label)
         except errors.EngineFailure as failure:
-            failures.append(f"{engine.label} cannot {failure.stage} the model: {failure.message.splitlines()[0]}")
+            failures.append(f"{engine.label} cannot {failure.stage} the model: {first_line(failure.message)}")
     raise errors.CannotCompare(f"there is nothing to tell noise by: {'; '.join(failures)}")
 
 
 def _show(report: NoiseReport, console: Console) -> None:
-    console.note(f"\n{report.suspect}, its error by that of {report.plain}, both against {report.exact}")
+    console.note("", f"{report.suspect}, its error by that of {report.plain}, both against {report.exact}")
     if report.only_suspect:
         names = ", ".join(map(repr, report.only_suspect[:5]))
         console.warn(f"not judged, because {report.plain} or {report.exact} does not give it: {names}")

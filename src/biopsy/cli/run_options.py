@@ -145,14 +145,14 @@ def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:
 def _number(text: str, least: float) -> float:
     value = float(text)
     if not value >= least:
-        raise ValueError(f"'{text}' is too small: it must be {least:g} or more")
+        raise ValueError(f"{text!r} is too small: it must be {least:g} or more")
     return value
 
 
 def _top(text: str) -> TopK:
     count, _, axis = text.removeprefix("top-").partition(",axis=")
     if not count.isdecimal() or not int(count):
-        raise ValueError(f"'{text}' is no number of elements")
+        raise ValueError(f"{text!r} is no number of elements")
     return TopK(int(count), int(axis) if axis else -1)
 
 
@@ -166,6 +166,6 @@ def _by_name(words: Sequence[str], option: str, example: str, parse: Callable[[s
                 raise ValueError("there is no name before the colon")
             values[name] = parse(text)
         except ValueError as error:
-            why = f"'{text}' is no number" if "could not convert" in str(error) else str(error)
+            why = f"{text!r} is no number" if "could not convert" in str(error) else str(error)
             raise errors.UsageError(f"{option} {word}: {why}", next_steps=[f"{option} {example}"]) from error
     return values

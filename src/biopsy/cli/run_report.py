@@ -19,7 +19,7 @@ _MOST_FAILING = 20
 
 def show_comparison(compared: RunComparison, console: Console) -> None:
     """One comparison: a line per output that passes, several per output that fails; long lists are cut without -v."""
-    console.note(f"\n{compared.actual}, expected: {compared.expected}")
+    console.note("", f"{compared.actual}, expected: {compared.expected}")
     _show_differing_sets(compared, console)
     outputs = [(iteration.number, output) for iteration in compared.iterations for output in iteration.outputs]
     several = len(compared.iterations) > 1

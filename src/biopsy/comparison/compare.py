@@ -374,7 +374,7 @@ def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.C
 
 def _names(result: RunnerResult) -> str:
     names = list(result.iterations[0].outputs)
-    shown = ", ".join(f"'{name}'" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    shown = ", ".join(f"{name!r}" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     return shown or "no outputs"
 
 
@@ -397,7 +397,7 @@ def require_same_inputs(
             one = compare_output(name, feed[name], iteration.outputs[name], asked)
             if not one.passed:
                 raise errors.CannotCompare(
-                    f"input '{name}' of iteration {number} is fed with other values than {expected.runner} has for it"
+                    f"input {name!r} of iteration {number} is fed with other values than {expected.runner} has for it"
                     f" ({one.reason}): the outputs cannot be compared",
                     next_steps=["biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    then --load-inputs LAYERWISE"],
                 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import shlex
 
 from biopsy.comparison.compare import Measured, OutputComparison
 from biopsy.comparison.limits import Judged
 from biopsy.comparison.metrics import Element, Scalar, Statistics
 from biopsy.comparison.noise import Deviation, NoiseComparison, explained_by
 from biopsy.comparison.tolerance import AT_LEAST, Tolerance
-from biopsy.model.weight_text import printable
+from biopsy.shell_words import option_line
+from biopsy.text import printable
 
 
 def report_lines(output: OutputComparison) -> list[str]:
@@ -170,7 +170,7 @@ def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:
     if output.tolerance == Tolerance(0, 0) and output.expected_dtype.startswith(("int", "uint", "bool")):
         given += "; integers are compared exactly by default"
     found = [("atol", measured.passing_atol), ("rtol", measured.passing_rtol)]
-    options = [f"--{name} {shlex.quote(f'{output.name}:{value:g}')}" for name, value in found if value is not None]
+    options = [option_line(f"--{name}", f"{output.name}:{value:g}") for name, value in found if value is not None]
     passing = " or ".join(options) if options else "no tolerance"
     return [f"  passes    with {passing} (now: {given})"]
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.comparison.metrics import Element
+from biopsy.text import first_line
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
 """What a layer does: it is wrong alone; cannot be run by the suspect; hands on what came in; is right; nobody knows."""
@@ -49,7 +50,7 @@ class Failure:
     @property
     def text(self) -> str:
         """In one line."""
-        return f"cannot {self.stage}: {self.kind}: {self.message.splitlines()[0] if self.message else ''}"
+        return f"cannot {self.stage}: {self.kind}: {first_line(self.message)}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from typing import Any
 from biopsy import errors
 from biopsy.comparison.json_report import plain
 from biopsy.evidence.layers import Findings, Layer, TensorError
+from biopsy.shell_words import line_of
+from biopsy.text import printable
 
 VERSION = 1
 """Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
@@ -75,7 +77,11 @@ _COLUMNS = (
 
 
 def as_csv(found: Findings) -> bytes:
-    """One line per layer in the order of the graph; errors that were not measured are empty."""
+    """One line per layer in the order of the graph; errors that were not measured are empty.
+
+    Names are escaped where they are not printable, as on a terminal: a line is one line. The JSON report has them as
+    they are.
+    """
     ranks = {node: place for place, one in reversed(list(enumerate(found.suspects, 1))) for node in one.nodes}
     text = io.StringIO(newline="")
     writer = csv.writer(text)
@@ -83,9 +89,9 @@ def as_csv(found: Findings) -> bytes:
     for layer in found.layers:
         writer.writerow(
             [
-                layer.number, layer.name, layer.op_type, " ".join(layer.outputs), layer.verdict,
+                layer.number, *map(printable, (layer.name, layer.op_type, " ".join(layer.outputs))), layer.verdict,
                 ranks.get(layer.number, ""), *_figures(layer.introduced), *_figures(layer.propagated),
-                layer.failure.text if layer.failure is not None else "", layer.note,
+                printable(layer.failure.text) if layer.failure is not None else "", printable(layer.note),
             ]
         )  # fmt: skip
     return text.getvalue().encode("utf-8", "backslashreplace")
@@ -115,6 +121,6 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     if digest != digest_of(model):
         raise errors.UsageError(
             f"{report} was made of another model than {model}, or the model has changed since",
-            next_steps=[f"biopsy debug layers {model} --report {report}"],
+            next_steps=[line_of(["biopsy", "debug", "layers", str(model), "--report", str(report)])],
         )
     return ranking

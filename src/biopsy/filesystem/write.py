@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 from biopsy import errors
 from biopsy.isolation import cleanup
+from biopsy.shell_words import line_of
 
 _NEW = (
     os.O_RDWR
@@ -160,7 +161,8 @@ def cannot_write(path: Path, error: OSError) -> errors.UsageError:
     """The error that tells why ``path`` cannot be written."""
     if not path.parent.is_dir():
         return errors.UsageError(
-            f"cannot write {path}: there is no folder {path.parent}", next_steps=[f"mkdir -p {path.parent}"]
+            f"cannot write {path}: there is no folder {path.parent}",
+            next_steps=[line_of(["mkdir", "-p", "--", str(path.parent)])],
         )
     return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
 

@@ -7,7 +7,6 @@ with the model, from anybody: it never leads out of that folder.
 from __future__ import annotations
 
 import re
-import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
 from biopsy.model.storage import BITS, place_in_file, raw_size
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     import onnx
@@ -73,7 +73,7 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
         return errors.ModelError(text, next_steps=next_steps)
 
     root = folder.resolve()
-    copy = f"cp -rL {shlex.quote(str(root))} COPY    makes plain files of links: use the model in COPY"
+    copy = f"cp -rL {line_of([str(root)])} COPY    makes plain files of links: use the model in COPY"
 
     pure = PurePosixPath(location.replace("\\", "/"))
     if not location or "\0" in location or _is_too_long(location):

@@ -53,10 +53,10 @@ def _input_type(index: ModelIndex, name: str) -> TensorType:
     tensor = index.ids.get(name)
     if tensor is None or tensor not in index.inputs:
         known = ", ".join(index.names[number] for number in index.fed_inputs())
-        raise errors.UsageError(f"the model has no input '{name}'", next_steps=[f"its inputs are: {known}"])
+        raise errors.UsageError(f"the model has no input {name!r}", next_steps=[f"its inputs are: {known}"])
     declared = index.tensor_type(tensor)
     if declared is None:
-        raise errors.UsageError(f"the input '{name}' is no tensor: it has no shape to set")
+        raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
     return declared
 
 

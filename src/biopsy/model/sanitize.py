@@ -18,7 +18,7 @@ from biopsy import errors
 from biopsy.model import external, infer, storage, value_info, walk
 from biopsy.model.outputs import ALL, mark_outputs
 from biopsy.model.tensor_type import Shape, TensorType
-from biopsy.model.weight_text import printable
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     import onnx

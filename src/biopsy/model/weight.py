@@ -111,11 +111,11 @@ def _place(name: str, entries: dict[str, str]) -> ExternalPlace:
         length = place_in_file(entries["length"]) if entries.get("length") else None
     except ValueError as error:
         raise errors.ModelError(
-            f"the external data of weight '{name}' has an offset or length that is no number"
+            f"the external data of weight {name!r} has an offset or length that is no number"
         ) from error
     location = entries.get("location", "")
     if not location or offset < 0 or (length is not None and length < 0):
-        raise errors.ModelError(f"weight '{name}': its external data has no location, or a negative offset or length")
+        raise errors.ModelError(f"weight {name!r}: its external data has no location, or a negative offset or length")
     return ExternalPlace(location, offset, length)
 
 

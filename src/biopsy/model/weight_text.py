@@ -14,6 +14,7 @@ from biopsy.filesystem.plain_file import open_plain
 from biopsy.model.storage import elements, raw_size
 from biopsy.model.weight import Weight
 from biopsy.model.wire import BYTES, Buffer, fields, signed, text, varint_at
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,13 +24,6 @@ _FEW = 8  # values shown of a weight; a tensor with no more is shown whole and n
 _FORMATS = {1: "f", 2: "B", 3: "b", 4: "H", 5: "h", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d", 12: "I", 13: "Q"}
 _BFLOAT16 = 16
 _MOST_SUMMED = 1 << 26  # elements; statistics of a larger weight would take seconds and gigabytes
-
-
-def printable(name: str) -> str:
-    """Text from a model, safe for a terminal: what is not printable (escapes, newlines, bidi marks) is escaped."""
-    if name.isprintable():
-        return name
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in name)
 
 
 def count(number: int, noun: str) -> str:

@@ -144,7 +144,9 @@ class _Run:
         except errors.CheckError as error:
             if error.kept is None or self.best is None or self.best == self._all:
                 raise
-            raise errors.CheckError(error.message, kept=self._rescue(), next_steps=error.next_steps) from error
+            raise errors.CheckError(
+                error.summary, details=error.details, kept=self._rescue(), next_steps=error.next_steps
+            ) from error
         finally:
             self._trials.close()
         found = self._result(time.monotonic() - started)
@@ -199,7 +201,8 @@ class _Run:
             )
         return errors.HighPrecisionFails(
             f"the check fails even with every layer in {self._mixtures.high_name} ({judged.reason}), so no choice of "
-            f"layers can pass\n  tried   {line}",
+            "layers can pass",
+            details=[f"  tried   {line}"],
             next_steps=[
                 "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
                 "if the model itself is wrong: biopsy debug reduce",

@@ -13,6 +13,7 @@ from biopsy.precision.cost import Cost
 from biopsy.precision.formats import Form
 from biopsy.precision.plan import Layer
 from biopsy.precision.search import Direction, Mode
+from biopsy.text import printable
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,13 @@ def _layer(layer: Layer) -> dict[str, object]:
 
 
 def write_names(found: Found, path: Path) -> None:
-    """Write one name a line, as lists of nodes to exclude are; a layer without a name is a comment."""
-    lines = [layer.name if layer.name else f"# {layer.label}, which has no name" for layer in found.high]
-    write_whole(path, ["".join(f"{line}\n" for line in lines).encode()])
+    """Write one name a line, as lists of nodes to exclude are; a layer that has none for a line is a comment."""
+    write_whole(path, ["".join(f"{_name_line(layer)}\n" for layer in found.high).encode("utf-8", "surrogateescape")])
+
+
+def _name_line(layer: Layer) -> str:
+    if not layer.name:
+        return f"# {printable(layer.label)}, which has no name"
+    if layer.name.splitlines() != [layer.name]:  # whoever reads the list would take it for several names
+        return f"# {printable(layer.label)}, whose name has several lines: rename it first"
+    return layer.name

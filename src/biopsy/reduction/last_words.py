@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import shlex
 
 from biopsy.checks.judge import Rules
 from biopsy.checks.signature import Signature, same_failure
+from biopsy.shell_words import line_of
 
 _SHORTEST_HINT = 8
 _LONGEST_SHOWN = 300
@@ -30,22 +30,22 @@ def _shown(signature: Signature) -> str:
     return text[:_LONGEST_SHOWN] or "(nothing)"
 
 
-def doubt(original: Signature, result: Signature) -> str:
-    """What a person should know of such a result, and the options that tell the two failures apart."""
-    return (
+def doubt(original: Signature, result: Signature) -> list[str]:
+    """What a person should know of such a result, and the options that tell the two failures apart; lines."""
+    return [
         "the result has the status of the original, but what they print at their end differs. It may be another"
-        " failure:\n"
-        f"  original   {_shown(original)}\n"
-        f"  result     {_shown(result)}\n"
-        f"  {telling_apart(original, result)}"
-    )
+        " failure:",
+        f"  original   {_shown(original)}",
+        f"  result     {_shown(result)}",
+        f"  {telling_apart(original, result)}",
+    ]
 
 
 def telling_apart(original: Signature, other: Signature) -> str:
     """The options that tell two failures apart that have the same status."""
     match = "message" if same_failure(other, original, "auto") else "auto"
     regex = _particular(original, other)
-    named = f"; --fail-regex {shlex.quote(regex)} names the one you are after" if regex else ""
+    named = f"; --fail-regex {line_of([regex])} names the one you are after" if regex else ""
     return f"--match {match} tells them apart{named}"
 
 

@@ -90,20 +90,19 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
     tried = "" if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: "
     often = f" in {tries} runs" if tries > 1 else ""
     message = (
-        f"the original model does not fail this check ({tried}{judged.reason}{often}), so there is nothing to reduce.\n"
-        f"  tried   {line}"
+        f"the original model does not fail this check ({tried}{judged.reason}{often}), so there is nothing to reduce."
     )
-    if driver.problem.may_cut_outputs:
-        message += f"\n  {_masked(driver)}"
+    details = [f"  tried   {line}", *(_masked(driver) if driver.problem.may_cut_outputs else ())]
     if not driver.check.automatic:
-        return errors.OriginalPasses(message)
+        return errors.OriginalPasses(message, details=details)
     return errors.OriginalPasses(
         message,
+        details=details,
         next_steps=["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"],
     )
 
 
-def _masked(driver: Driver) -> str:
+def _masked(driver: Driver) -> list[str]:
     """Whether the failure shows once every tensor is an output: a wrong tensor can be masked by what follows it."""
     if not driver.check.automatic:
         driver.listener(
@@ -112,11 +111,11 @@ def _masked(driver: Driver) -> str:
     boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
     judged = driver.trials.again(driver.original("marked", "the original, every tensor an output", boundary))
     if judged.outcome is Outcome.REPRODUCES:
-        return (
-            "but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.\n"
-            "          give --mark-intermediate to reduce from there"
-        )
-    return "passes  also with every intermediate tensor marked as an output"
+        return [
+            "  but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.",
+            "          give --mark-intermediate to reduce from there",
+        ]
+    return ["  passes  also with every intermediate tensor marked as an output"]
 
 
 def _try_identity(driver: Driver, trial: Trial) -> None:
@@ -148,11 +147,11 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     assert driver.reference is not None
     found = signature_of(judged.evidence)
     ends = last_words(driver.reference, found, driver.trials.rules)
-    shown = f"\n  original   {ends[0]}\n  Identity   {ends[1]}" if ends else ""
-    shown += _what_all_have(driver)
+    shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else []
     return errors.CheckError(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
-        f" and a reduction would say nothing.\n  tried   {driver.check.line(name)}{shown}",
+        " and a reduction would say nothing.",
+        details=[f"  tried   {driver.check.line(name)}", *shown, *_what_all_have(driver)],
         kept="nothing was written",
         next_steps=[
             *([telling_apart(driver.reference, found)] if ends else []),
@@ -165,17 +164,17 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     )
 
 
-def _what_all_have(driver: Driver) -> str:
-    """Where a plainer Identity model passes: what makes all models fail that are like the original; else nothing."""
+def _what_all_have(driver: Driver) -> list[str]:
+    """Where a plainer Identity model passes: what makes all models fail that are like the original; else no lines."""
     index = driver.problem.index
     plain = Trial([identity_bytes()], 1, "identity", "a one-node Identity model of opset 17")
     try:
         passes = driver.trials.again(plain).outcome is Outcome.PASSES
     except errors.CheckError:
-        return ""
+        return []
     if not passes:
-        return ""
-    return (
-        "\n  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, but"
+        return []
+    return [
+        "  passes   a model of one Identity node of opset 17 and IR version 8, float32: what fails is no node, but"
         f" opset {index.opset}, IR version {index.ir_version}, or the type of the first input"
-    )
+    ]

@@ -23,6 +23,7 @@ from biopsy.model.tensor_type import BOOL, ELEM_OF_DTYPE, STRING, Shape, TensorT
 from biopsy.reduction.dependence import dependence, dependent_on_inputs
 from biopsy.reduction.order import neighbourhood_order
 from biopsy.tensors.results import Array, Feed, same_values
+from biopsy.text import first_line
 
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
 
@@ -142,13 +143,13 @@ class Recording:
             try:
                 return self._record(engine, nodes)
             except errors.BiopsyError as error:
-                failures.append(f"{engine}: {error.message.splitlines()[0]}")
-        told = "\n  ".join(failures)
+                failures.append(f"{engine}: {first_line(error.message)}")
         runs = self._record_upstream(self._engines[0], nodes)
         if not runs:
             self._listener(
                 events.Remark(
-                    f"the original could not be run to record values; cuts are typed and fed, none is frozen\n  {told}"
+                    "the original could not be run to record values; cuts are typed and fed, none is frozen",
+                    lines=tuple(f"  {failure}" for failure in failures),
                 )
             )
         return runs

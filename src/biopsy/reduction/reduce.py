@@ -95,7 +95,7 @@ def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Stea
     except (errors.CheckError, errors.UsageError, errors.ModelError, OSError) as error:
         kept = _rescue(driver, target) or getattr(error, "kept", None)
         if isinstance(error, errors.BiopsyError):
-            raise type(error)(error.message, kept=kept, next_steps=error.next_steps) from error
+            raise type(error)(error.summary, details=error.details, kept=kept, next_steps=error.next_steps) from error
         raise errors.CheckError(str(error), kept=kept) from error
 
 
@@ -212,7 +212,8 @@ def _compare_last_words(driver: Driver, result: Signature) -> None:
     assert driver.reference is not None
     driver.last_words = last_words(driver.reference, result, driver.trials.rules)
     if driver.last_words is not None:
-        driver.listener(events.Remark(doubt(driver.reference, result), grave=True))
+        text, *lines = doubt(driver.reference, result)
+        driver.listener(events.Remark(text, grave=True, lines=tuple(lines)))
 
 
 def _rarer(driver: Driver, output: Path, shown: str, original: str) -> errors.CheckError:

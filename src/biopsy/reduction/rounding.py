@@ -20,6 +20,7 @@ from biopsy.comparison.mismatch import (
 )
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.trials import Trial
+from biopsy.shell_words import option_line
 
 _NOTE = "mismatches"
 
@@ -76,7 +77,9 @@ def _only_rounding(found: tuple[Mismatch, ...], rounding: Rounding) -> str:
     worst = worst_of(found)
     times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
     passing = None if worst is None else worst.passing_atol
-    advice = "" if worst is None or passing is None else f" --atol {worst.output}:{passing:g} would pass."
+    advice = ""
+    if worst is not None and passing is not None:
+        advice = f" {option_line('--atol', f'{worst.output}:{passing:g}')} would pass."
     more = f" ({rounding.reason})" if rounding.reason else ""
     return (
         f"the original's error is only rounding{times}{more}.{advice} The result will show where engines round"

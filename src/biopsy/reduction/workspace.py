@@ -106,11 +106,11 @@ def _require(index: ModelIndex, tensor: int, place: ExternalPlace) -> None:
         size = path.stat().st_size
     except OSError as error:
         raise errors.ModelError(
-            f"the weight '{index.names[tensor]}' stands in {path}, which cannot be read: {error.strerror}",
+            f"the weight {index.names[tensor]!r} stands in {path}, which cannot be read: {error.strerror}",
             next_steps=["give the folder of the weights by --external-data-dir"],
         ) from error
     if place.offset + (place.length or 0) > size:
-        raise errors.ModelError(f"the weight '{index.names[tensor]}' should stand in {path}, but the file is too short")
+        raise errors.ModelError(f"the weight {index.names[tensor]!r} should stand in {path}, but the file is too short")
 
 
 def _referred(index: ModelIndex, external: dict[int, ExternalPlace], prefix: PurePosixPath) -> dict[int, bytes]:

@@ -145,6 +145,6 @@ def _arrays(tensors: Any, keys: set[str], read: Read) -> dict[str, Array]:
                 raise errors.DataError("its type is no name")
             arrays[str(name)] = read(key, dtype)
     except errors.DataError as error:
-        with placed(f"tensor '{name}'"):
+        with placed(f"tensor {name!r}"):
             raise error
     return arrays

@@ -44,9 +44,9 @@ def dtype_named(name: str) -> np.dtype[Any]:
     try:
         dtype = np.dtype(name)
     except (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
-        raise errors.DataError(f"'{name}' is no element type known here") from error
+        raise errors.DataError(f"{name!r} is no element type known here") from error
     if dtype.kind not in KINDS:
-        raise errors.DataError(f"elements of type '{name}' cannot be read")
+        raise errors.DataError(f"elements of type {name!r} cannot be read")
     return dtype
 
 
@@ -90,7 +90,7 @@ def storable(name: str, value: Any) -> Array:
             return np.asarray(array, order="C")
     dtype = array.dtype
     if dtype.kind not in KINDS and not is_extended(dtype):
-        raise errors.DataError(f"tensor '{name}' of type {dtype} cannot be saved: no ONNX tensor has that type")
+        raise errors.DataError(f"tensor {name!r} of type {dtype} cannot be saved: no ONNX tensor has that type")
     if dtype.kind in "US" and dtype.itemsize == 0:
         array = array.astype(f"{dtype.kind}1")
     if dtype.byteorder == ">" or (dtype.byteorder == "=" and sys.byteorder == "big"):
@@ -100,7 +100,7 @@ def storable(name: str, value: Any) -> Array:
 
 def _stored_text(name: str, array: Array) -> Array:
     if not all(isinstance(element, str | bytes) for element in array.flat):
-        raise errors.DataError(f"tensor '{name}' holds Python objects that are no strings: it cannot be saved")
+        raise errors.DataError(f"tensor {name!r} holds Python objects that are no strings: it cannot be saved")
     return text(array)
 
 

@@ -18,6 +18,7 @@ from biopsy.filesystem.plain_file import open_plain
 from biopsy.isolation.memory import memory
 from biopsy.model.load import require_file
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
+from biopsy.shell_words import option_line
 from biopsy.tensors.dtypes import KINDS, dtype_named, is_extended, require_possible
 from biopsy.tensors.results import Array
 
@@ -118,7 +119,7 @@ def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> N
     pairs = zip(tensor.shape, shape, strict=False)
     if not same_rank or any(isinstance(dim, int) and dim != size for dim, size in pairs):
         raise errors.DoesNotFit(
-            f"the shape {list(shape)} given for input '{name}' does not fit the model, where it is {tensor}",
+            f"the shape {list(shape)} given for input {name!r} does not fit the model, where it is {tensor}",
             next_steps=[_shape_option(name, tensor)],
         )
 
@@ -126,14 +127,14 @@ def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> N
 def _filled(name: str, tensor: TensorType, symbols: Mapping[str, int]) -> tuple[int, ...]:
     if tensor.shape is None:
         raise errors.DoesNotFit(
-            f"the model does not say how many dimensions input '{name}' has", next_steps=[_shape_option(name, tensor)]
+            f"the model does not say how many dimensions input {name!r} has", next_steps=[_shape_option(name, tensor)]
         )
     return tuple(dim if isinstance(dim, int) else symbols.get(dim, 1) if dim is not None else 1 for dim in tensor.shape)
 
 
 def _shape_option(name: str, tensor: TensorType) -> str:
-    example = "1,3,224,224" if tensor.shape is None else ",".join("1" if d is None else str(d) for d in tensor.shape)
-    return f"--input-shapes '{name}:[{example}]'"
+    sizes = (1, 3, 224, 224) if tensor.shape is None else [d if isinstance(d, int) else 1 for d in tensor.shape]
+    return option_line("--input-shapes", f"{name}:[{','.join(map(str, sizes))}]")
 
 
 # Values
@@ -147,7 +148,7 @@ class _Draw:
         self._elem = elem
         if elem not in DTYPE_OF_ELEM:
             raise errors.DoesNotFit(
-                f"no values can be made up for input '{name}': its element type ({elem}) is unknown",
+                f"no values can be made up for input {name!r}: its element type ({elem}) is unknown",
                 next_steps=["give them with --load-inputs FILE or --data-loader-script FILE.py"],
             )
         self._dtype = np.dtype(np.str_) if elem == STRING else dtype_named(DTYPE_OF_ELEM[elem])
@@ -214,7 +215,7 @@ def _bounds(name: str, dtype: np.dtype[Any], elem: int, ranges: Mapping[str, Ran
     """The range to draw from, within what the type can hold."""
     low, high = ranges.get(name, ranges.get("", DEFAULT_RANGE))
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise errors.UsageError(f"the range [{low:g},{high:g}] for input '{name}' is empty or has no end")
+        raise errors.UsageError(f"the range [{low:g},{high:g}] for input {name!r} is empty or has no end")
     if elem in {BOOL, STRING}:
         return low, high
     least, most = _limits(dtype, elem)
@@ -222,9 +223,9 @@ def _bounds(name: str, dtype: np.dtype[Any], elem: int, ranges: Mapping[str, Ran
         low, high = math.trunc(low), math.trunc(high)
     if name in ranges and not (least <= low and high <= most):
         raise errors.UsageError(
-            f"the range [{low:g},{high:g}] for input '{name}' does not fit its type {dtype.name}, "
+            f"the range [{low:g},{high:g}] for input {name!r} does not fit its type {dtype.name}, "
             f"which holds {least:g} to {most:g}",
-            next_steps=[f"--val-range '{name}:[{max(low, least):g},{min(high, most):g}]'"],
+            next_steps=[option_line("--val-range", f"{name}:[{max(low, least):g},{min(high, most):g}]")],
         )
     return min(max(low, least), most), min(max(high, least), most)
 
@@ -267,8 +268,8 @@ def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[
     if not callable(loader):
         found = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         raise errors.UsageError(
-            f"{path} has no function '{function}'",
-            next_steps=[f"--data-loader-script {path}:{name}" for name in found[:3]],
+            f"{path} has no function {function!r}",
+            next_steps=[option_line("--data-loader-script", f"{path}:{name}") for name in found[:3]],
         )
     return _iterations(path, loader)
 
@@ -327,6 +328,6 @@ def _checked(place: str, feed: Any) -> dict[str, Array]:
         array = np.asarray(value)
         text = array.dtype.kind == "O" and all(isinstance(element, str | bytes) for element in array.flat)
         if not (text or array.dtype.kind in KINDS or is_extended(array.dtype)):
-            raise errors.DataError(f"{place}: '{name}' is of type {type(value).__name__}, not a tensor")
+            raise errors.DataError(f"{place}: {name!r} is of type {type(value).__name__}, not a tensor")
         arrays[str(name)] = array
     return arrays

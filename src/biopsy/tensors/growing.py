@@ -34,6 +34,7 @@ from biopsy.filesystem.own_file import open_own
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.privacy import make_as_private_as_new
 from biopsy.filesystem.write import cannot_write, write_whole
+from biopsy.shell_words import line_of
 from biopsy.tensors import archive, dtypes, safetensors_file
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.saved import Saved
@@ -243,7 +244,10 @@ class GrowingFile:
         differ = [key for key in wanted if known.get(key) != wanted[key]]
         return errors.UsageError(
             f"an unfinished recording stands at {self._data_path}, and it is not of the same {' and '.join(differ)}",
-            next_steps=[f"rm {self._data_path} {self._journal_path}    to begin anew", "or name another file"],
+            next_steps=[
+                f"{line_of(['rm', '--', str(self._data_path), str(self._journal_path)])}    to begin anew",
+                "or name another file",
+            ],
         )
 
     def _damaged(self) -> errors.UsageError:

@@ -177,7 +177,7 @@ def _runners(lst: Any) -> Iterator[RunnerResult]:
             raise errors.DataError("its list of runners is damaged")
         iterations = []
         for number, iteration in enumerate(entry[1]):
-            with placed(f"runner '{entry[0]}', iteration {number}"):
+            with placed(f"runner {entry[0]!r}, iteration {number}"):
                 if not isinstance(iteration, _Iteration):
                     raise errors.DataError("it is no IterationResult")
                 iterations.append(Iteration(_tensors(iteration.outputs or {}), archive.seconds_of(iteration.runtime)))
@@ -190,7 +190,7 @@ def _tensors(tree: Any) -> dict[str, Array]:
     if not isinstance(tree, dict):
         raise errors.DataError("it is no object of named tensors")
     for name, value in tree.items():
-        with placed(f"tensor '{name}'"):
+        with placed(f"tensor {name!r}"):
             if isinstance(value, _Damaged):
                 raise value.error
             if not hasattr(value, "dtype"):

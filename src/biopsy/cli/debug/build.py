@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import secrets
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -13,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.words import as_word
 from biopsy.cli import option_groups, options, purposes, trt_options
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_text import count
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -359,9 +360,10 @@ def _say_result(console: Console, plan: Plan, tally: Tally, seconds: float) -> N
     for line in verdict_lines(difference(tally.builds)):
         console.say(line)
     if plan.record is not None:
-        console.note(f"{'Next':<{COLUMN}} biopsy debug diff-tactics --dir {shlex.quote(str(plan.artifacts.folder))}")
+        words = ["biopsy", "debug", "diff-tactics", "--dir", as_word(plan.artifacts.folder)]
+        console.note(f"{'Next':<{COLUMN}} {line_of(words)}")
     else:
-        again = shlex.join(["biopsy", *sys.argv[1:3]])
+        again = line_of(["biopsy", *sys.argv[1:3]])
         console.note(
             f"{'Next':<{COLUMN}} {again} ... --save-tactics replay.json    keeps what was chosen in each build"
         )

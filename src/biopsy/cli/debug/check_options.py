@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
 from biopsy.cli import options, purposes
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
@@ -242,7 +243,7 @@ def _ask(question: str) -> str:
     elsewhere = typed and not _is_terminal(sys.stdout) and _is_terminal(sys.stderr)
     shown = sys.stderr if elsewhere else sys.stdout  # as where the output goes into a file
     encoding = (shown.encoding if shown is not None else None) or "utf-8"
-    question = question.encode(encoding, "backslashreplace").decode(encoding)
+    question = printable(question).encode(encoding, "backslashreplace").decode(encoding)
     if elsewhere:
         print(question, end="", file=shown, flush=True)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
@@ -12,6 +11,7 @@ from biopsy.cli import option_groups, purposes
 from biopsy.cli.debug import check_options, varied_run
 from biopsy.cli.progress import COLUMN, Report, say_output
 from biopsy.model.weight_text import count
+from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -183,10 +183,11 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
     if not found.complete:
         console.say("More sets of this size may exist; the search stopped at its limit.")
     best = found.switches[0]
-    environment = "".join(f"{name}={shlex.quote(value)} " for name, value in best.change.environment.items())
+    environment = "".join(f"{name}={line_of([value])} " for name, value in best.change.environment.items())
     console.note(count(found.checks, "check") + (f"; report: {args.output}" if args.output else ""))
     console.note("")
-    console.note(f"{'Next':<8} {environment}--engine {wording.changed(best.change).text}    is the engine without it")
+    engine = option_line("--engine", wording.changed(best.change).text)
+    console.note(f"{'Next':<8} {environment}{engine}    is the engine without it")
 
 
 def _save_report(args: argparse.Namespace, wording: Wording, found: Flags) -> None:

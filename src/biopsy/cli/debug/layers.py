@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.cli import option_groups, options, purposes, run_options
+from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -131,7 +133,9 @@ def _require_sense(args: argparse.Namespace) -> None:
         if path is not None and (path.suffix or path != args.save_inputs):
             require_writable(path)
     if args.work_dir is not None and not args.work_dir.is_dir():
-        raise errors.UsageError(f"there is no folder {args.work_dir}", next_steps=[f"mkdir -p {args.work_dir}"])
+        raise errors.UsageError(
+            f"there is no folder {args.work_dir}", next_steps=[line_of(["mkdir", "-p", as_word(args.work_dir)])]
+        )
 
 
 def _question(args: argparse.Namespace, console: Console) -> Question:
@@ -192,10 +196,8 @@ def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, co
     if found.made_up:
         console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
     for name, shape in found.guessed.items():
-        console.warn(
-            f"the model leaves the shape of input {name!r} open: {list(shape)} is used (--input-shapes {name}:[...] to "
-            "choose)"
-        )
+        choice = option_line("--input-shapes", f"{name}:[...]")
+        console.warn(f"the model leaves the shape of input {name!r} open: {list(shape)} is used ({choice} to choose)")
     feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
     if args.save_inputs is not None:
         from biopsy.tensors.files import write_feeds

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.cli.debug.layers_next import next_lines
-from biopsy.cli.lines import line_of
 from biopsy.cli.progress import COLUMN, Report, time_left
-from biopsy.model.weight_text import count, printable, size_text
+from biopsy.model.weight_text import count, size_text
+from biopsy.shell_words import line_of
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.checks.words import as_word
-from biopsy.cli.lines import line_of
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -90,7 +90,7 @@ def say_result(console: Console, found: Found, names: Path | None) -> None:
     console.say(f"{count(found.checks, 'check')}   {told}")
     console.say(f"{found.seconds:.1f} s")
     if found.stopped is not None:
-        console.note(f"\nstopped by {found.stopped}: fewer layers may be enough")
+        console.note("", f"stopped by {found.stopped}: fewer layers may be enough")
     _say_next(console, found, names)
 
 
@@ -119,7 +119,7 @@ def _say_weights(console: Console, found: Found) -> None:
     for damage in found.damage[:_MOST_SHOWN]:
         parts = [f"{damage.saturated} too large for {found.low}"] if damage.saturated else []
         parts += [f"{damage.vanished} become zero"] if damage.vanished else []
-        console.note(f"weight '{damage.name}': of {count(damage.count, 'value')} {', '.join(parts)}")
+        console.note(f"weight {damage.name!r}: of {count(damage.count, 'value')} {', '.join(parts)}")
     if len(found.damage) > _MOST_SHOWN:
         console.note(f"and {len(found.damage) - _MOST_SHOWN} weights more (--report lists all)")
 
@@ -127,10 +127,10 @@ def _say_weights(console: Console, found: Found) -> None:
 def _say_next(console: Console, found: Found, names: Path | None) -> None:
     if found.output is not None:
         size = size_text(found.output.stat().st_size)
-        console.note(f"\n{found.output}, {size}   the mixed model")
+        console.note("", f"{found.output}, {size}   the mixed model")
     if names is not None:
         console.note(f"{names}   names for nodes_to_exclude, node_block_list")
     elif found.names:
-        console.note(f"\nnodes_to_exclude = {found.names[:_MOST_SHOWN]!r}")
+        console.note("", f"nodes_to_exclude = {found.names[:_MOST_SHOWN]!r}")
     if found.output is not None:
-        console.note(f"\nNext   biopsy inspect model {line_of([as_word(found.output)])} --mode=basic")
+        console.note("", f"Next   {line_of(['biopsy', 'inspect', 'model', as_word(found.output), '--mode=basic'])}")

@@ -230,7 +230,7 @@ class _ListPasses(argparse.Action):
         ]
         width = max(len(name) for name, _, _ in rows)
         lines = [f"{name:<{width}}  {summary}{f' ({only})' if only else ''}" for name, summary, only in rows]
-        Console().say("\n".join(lines))
+        Console().say(*lines)
         parser.exit()
 
 

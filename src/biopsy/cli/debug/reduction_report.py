@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.error_text import error_text
-from biopsy.cli.lines import line_of
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_text import count, size_text
 from biopsy.reduction.result_file import size_of
+from biopsy.shell_words import line_of
+from biopsy.text import first_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -117,7 +118,7 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     console.note("")
     most = _MOST_NODES_SHOWN if console.verbosity < 1 else len(result.nodes)
     head = f"{len(result.nodes)} of {result.nodes_before} nodes"
-    console.say("\n".join(_graph(head, result.nodes, result.reads, most)))
+    console.say(*_graph(head, result.nodes, result.reads, most))
     told = [f"{n} {what}" for what, n in result.outcomes.items()]
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
@@ -134,11 +135,11 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
         console.say(f"also met {times} x {reason}{f', as in {kept}' if kept else ''}")
     if result.cannot_say and len(result.nodes) > 1:
         for reason, times in sorted(result.cannot_say.items(), key=lambda entry: -entry[1])[:_MOST_REASONS]:
-            console.say(f"could not say {times} x {reason.splitlines()[0]}")
+            console.say(f"could not say {times} x {first_line(reason)}")
         console.say("          such candidates count for nothing: with values for them the result may get smaller")
     if result.stopped is not None:
-        console.note(f"\nstopped by {result.stopped}: smaller results may exist\nresume   {line}")
-    console.note(f"\nNext     biopsy inspect model {line_of([as_word(result.output)])} --mode=full")
+        console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
+    console.note("", f"Next     {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=full'])}")
 
 
 def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], most: int) -> Iterator[str]:

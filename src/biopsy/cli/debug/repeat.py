@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from biopsy.cli import purposes
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_text import count
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.checks.artifacts import Artifacts
@@ -257,7 +257,7 @@ def _say_result(console: Console, tally: Tally, args: argparse.Namespace, second
     if tally.decided:
         head = "Next"
         console.note("")
-        for line in _advice(tally, shlex.join(args.check)):
+        for line in _advice(tally, line_of(args.check)):
             console.note(f"{head:<8} {line}")
             head = ""
 

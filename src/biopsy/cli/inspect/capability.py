@@ -91,7 +91,7 @@ def _engine(args: argparse.Namespace) -> EngineSpec:
 
 
 def _show(found: Survey, engine: str, console: Console) -> None:
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     nodes = found.index.nodes
     total, refused = len(nodes), len(found.refused)
@@ -111,7 +111,7 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
 
 def _show_parts(found: Survey, console: Console) -> None:
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     parts = found.parts()
     console.say(f"{len(parts)} parts:")

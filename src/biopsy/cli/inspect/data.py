@@ -68,11 +68,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.say(f"{args.path}: {what}, {count} iteration{'' if count == 1 else 's'}")
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
             took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"
-            console.say(f"\niteration {number}{took}")
+            console.say("", f"iteration {number}{took}")
             for line in _tensor_lines(iteration.outputs, args):
                 console.say(line)
         if count > 1 and not args.all:
-            console.note(f"\n{count - 1} more: --all shows every iteration")
+            console.note("", f"{count - 1} more: --all shows every iteration")
     return 0
 
 

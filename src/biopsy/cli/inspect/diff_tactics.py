@@ -112,16 +112,18 @@ def _lines(found: Difference, *, whole: bool) -> Iterator[str]:
 def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
     from biopsy.tactics.difference import summarized
 
+    lines: list[tuple[str, ...]]
     together = [choice for group in found.only_in_bad for choice in group.choices]
     if all(choice.kind == "algorithm" for choice in together):
         by_layer: dict[str, list[str]] = {}
         for choice in together:
             by_layer.setdefault(choice.where, []).append(choice.value)
-        lines = [f"Layer: {layer}\n    Algorithms: {algorithms}" for layer, algorithms in by_layer.items()]
+        lines = [(f"Layer: {layer}", f"    Algorithms: {found}") for layer, found in by_layer.items()]
     else:
-        lines = [_summary_line(kind, value, places) for (kind, value), places in summarized(together).items()]
+        lines = [(_summary_line(kind, value, places),) for (kind, value), places in summarized(together).items()]
     most = len(lines) if whole else 2 * _MOST_CHOICES
-    yield from lines[:most]
+    for shown in lines[:most]:
+        yield from shown
     if len(lines) > most:
         yield f"    and {len(lines) - most} more (--all)"
 

@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.model.describe import describe
 
     verdict.report_looking()
-    console.say(describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir))
+    console.say(*describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir).split("\n"))
     return 0
 
 
@@ -73,7 +73,7 @@ def _show_built(path: Path, with_layers: bool, console: Console) -> None:
     from biopsy.checks import verdict
     from biopsy.engines import registry
     from biopsy.model.load import require_file
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     require_file(path)
     name = next(name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves)

@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.model import external, value_info
     from biopsy.model.extract import extract
     from biopsy.model.index import index_file
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     verdict.report_looking()
     index = index_file(args.model, args.external_data_dir)

@@ -75,7 +75,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks import verdict
     from biopsy.filesystem import write
     from biopsy.model import external, index, load, sanitize
-    from biopsy.model.weight_text import printable
+    from biopsy.text import printable
 
     verdict.report_looking()
     data = load.read_bytes(args.model)
