@@ -86,7 +86,7 @@ def _remove_what_was_left(job: Job, journal: Path) -> None:
     )  # fmt: skip
     for path in written:
         if path is not None:
-            part = rf"\.{re.escape(path.name)}\.(?P<process>\d+)\.part(-wal|-shm|-journal)?"
+            part = rf"\.{re.escape(path.name)}\.(?P<process>\d+)\.part"
             remove_files(path.parent, part, but_of_the_living=True)
     copy = rf"\.{re.escape(output.stem)}\.(?P<process>\d+){re.escape(output.suffix)}"
     remove_files(output.parent, copy, but_of_the_living=True)
@@ -167,7 +167,7 @@ def _written(job: Job) -> Iterator[Path]:
     if external is not None:
         yield output.with_name(external)
     if wanted.journal is not None:
-        yield from (wanted.journal.with_name(wanted.journal.name + end) for end in ("", "-wal", "-shm", "-journal"))
+        yield wanted.journal
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:
