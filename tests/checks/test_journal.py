@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
+from biopsy.checks import journal_file
 from biopsy.checks.journal import Journal
 from biopsy.checks.journal_file import Values
 from biopsy.checks.outcome import Evidence, Judged, Outcome
@@ -184,6 +185,18 @@ def test_a_journal_that_is_removed_leaves_nothing_behind(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
+def test_a_journal_is_removed_from_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "j").write_bytes(b"mine")
+    monkeypatch.chdir(tmp_path)
+    journal = Journal.open(Path("j"), IDENTITY)
+    monkeypatch.chdir("elsewhere")
+    add(journal)
+    journal.remove()
+    assert not (tmp_path / "j").exists()
+    assert Path("j").read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("name", ["a?b#c %41.journal", ":memory:", "\udcff.journal"])
 def test_a_journal_may_have_any_name(tmp_path: Path, name: str) -> None:
     for found in range(2):
@@ -240,6 +253,30 @@ def test_a_process_that_is_killed_while_it_makes_a_journal_leaves_none_or_a_whol
     journal = Journal.open(path, {"model": "m"})
     add(journal)
     journal.close()
+
+
+def test_the_disk_is_waited_for_once_a_second_and_for_an_answer_that_is_taken_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def sync(descriptor: int) -> None:
+        waited.append(time.monotonic())
+        os.fsync(descriptor)
+
+    monkeypatch.setattr(journal_file, "_datasync", sync)
+    monkeypatch.setattr(journal_file, "_SHARE_OF_SYNCING", 1.0)  # a disk that is busy with something else is no matter
+    journal = Journal.open(path, IDENTITY)
+    opened = time.monotonic()
+    while not waited:
+        add(journal)
+    assert waited[0] - opened > 0.9
+    add(journal)
+    assert len(waited) == 1
+    journal.forget(b"digest")
+    assert len(waited) == 2
+    journal.close()
+    assert len(waited) == 3
 
 
 def test_an_empty_file_becomes_a_journal(path: Path) -> None:

@@ -93,7 +93,7 @@ class Journal:
             made = not os.path.lexists(path)
             if not made:
                 require_plain(path.lstat(), path)
-            file = JournalFile.open(path)
+            file = JournalFile.open(path.absolute())  # a check in this process may go to another folder
         except (OSError, InUseError) as error:
             raise _refusal(path, error) from error
         try:

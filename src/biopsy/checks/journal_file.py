@@ -52,7 +52,7 @@ _PATIENCE = 0.2
 """Seconds to wait for whoever else has the file: one that was killed may just be ending."""
 
 _SYNC_EVERY = 1.0  # seconds
-_SHARE_OF_SYNCING = 0.02
+_SHARE_OF_SYNCING = 0.01
 """At most this part of the time is spent waiting for the disk, however slow it is."""
 
 _datasync = getattr(os, "fdatasync", os.fsync)
