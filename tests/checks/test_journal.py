@@ -1,5 +1,6 @@
 """The journal, with real files and real processes."""
 
+import contextlib
 import json
 import os
 import signal
@@ -16,9 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
+from biopsy.checks import journal_file
 from biopsy.checks.journal import Journal
+from biopsy.checks.journal_file import Values
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
+from support.journals import forge
 
 IDENTITY = {"model": "0" * 128, "check": "python check.py {}", "onnxruntime": "1.23.2"}
 FAILED = Judged(Outcome.REPRODUCES, "exit status 1", Evidence(1, seconds=0.25))
@@ -181,6 +185,18 @@ def test_a_journal_that_is_removed_leaves_nothing_behind(path: Path) -> None:
     assert list(path.parent.iterdir()) == []
 
 
+def test_a_journal_is_removed_from_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "j").write_bytes(b"mine")
+    monkeypatch.chdir(tmp_path)
+    journal = Journal.open(Path("j"), IDENTITY)
+    monkeypatch.chdir("elsewhere")
+    add(journal)
+    journal.remove()
+    assert not (tmp_path / "j").exists()
+    assert Path("j").read_bytes() == b"mine"
+
+
 @pytest.mark.parametrize("name", ["a?b#c %41.journal", ":memory:", "\udcff.journal"])
 def test_a_journal_may_have_any_name(tmp_path: Path, name: str) -> None:
     for found in range(2):
@@ -239,26 +255,34 @@ def test_a_process_that_is_killed_while_it_makes_a_journal_leaves_none_or_a_whol
     journal.close()
 
 
+def test_the_disk_is_waited_for_once_a_second_and_for_an_answer_that_is_taken_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def sync(descriptor: int) -> None:
+        waited.append(time.monotonic())
+        os.fsync(descriptor)
+
+    monkeypatch.setattr(journal_file, "_datasync", sync)
+    monkeypatch.setattr(journal_file, "_SHARE_OF_SYNCING", 1.0)  # a disk that is busy with something else is no matter
+    journal = Journal.open(path, IDENTITY)
+    opened = time.monotonic()
+    while not waited:
+        add(journal)
+    assert waited[0] - opened > 0.9
+    add(journal)
+    assert len(waited) == 1
+    journal.forget(b"digest")
+    assert len(waited) == 2
+    journal.close()
+    assert len(waited) == 3
+
+
 def test_an_empty_file_becomes_a_journal(path: Path) -> None:
     path.touch()
     journal = Journal.open(path, IDENTITY)
     assert journal.found == 0
-    journal.close()
-
-
-def test_a_process_that_is_killed_while_its_log_goes_into_the_file_leaves_a_journal(path: Path) -> None:
-    journal = Journal.open(path, IDENTITY)
-    for _ in range(100):
-        add(journal)
-    pages = path.with_name(path.name + "-wal").read_bytes()
-    whole = path.read_bytes()
-    journal.close()
-    first_page = path.read_bytes()[:4096]
-    assert first_page != whole[:4096]
-    path.write_bytes(first_page + whole[4096:])  # as if only one page had been written when the process was killed
-    path.with_name(path.name + "-wal").write_bytes(pages)
-    journal = Journal.open(path, IDENTITY)
-    assert journal.found == 100
     journal.close()
 
 
@@ -371,7 +395,7 @@ def test_fresh_starts_over_and_keeps_every_old_journal(path: Path) -> None:
         journal.close()
 
 
-def test_fresh_keeps_what_a_killed_process_had_only_in_its_log(path: Path) -> None:
+def test_fresh_keeps_what_a_killed_process_had_added(path: Path) -> None:
     process = child(path, 3)
     assert process.stdout is not None
     while process.stdout.readline() != "2\n":
@@ -393,18 +417,44 @@ def no_journal(path: Path) -> None:
     path.write_bytes(b"these are my notes\n" * 500)
 
 
-def cut_in_half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def without_its_beginning(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[path.stat().st_size // 2 :])
 
 
-def pages_overwritten(path: Path) -> None:
+def without_a_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:50] + lines[51:]))
+
+
+def with_lines_exchanged(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:50], lines[51], lines[50], *lines[52:]]))
+
+
+def overwritten(path: Path) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[:4096] + b"\xa5" * (len(data) - 4096))
+    path.write_bytes(data[:4096] + b"\xa5" * (len(data) - 4097) + b"\n")
 
 
-@pytest.mark.parametrize("damage", [no_journal, cut_in_half, pages_overwritten])
+def as_sqlite_has_them(path: Path) -> None:
+    path.unlink()
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE runs (number INTEGER PRIMARY KEY)")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (no_journal, "it is no journal"),
+        (without_its_beginning, "it is no journal"),
+        (without_a_line, "it is damaged at line 51: its checksum is another one"),
+        (with_lines_exchanged, "it is damaged at line 51: its checksum is another one"),
+        (overwritten, "it is damaged at line"),
+        (as_sqlite_has_them, "it is an SQLite file, as other programs and older versions of biopsy write them"),
+    ],
+)
 def test_a_file_that_is_damaged_or_no_journal_is_refused_and_can_be_put_aside(
-    path: Path, damage: Callable[[Path], None]
+    path: Path, damage: Callable[[Path], None], said: str
 ) -> None:
     journal = Journal.open(path, IDENTITY)
     for _ in range(200):
@@ -412,67 +462,47 @@ def test_a_file_that_is_damaged_or_no_journal_is_refused_and_can_be_put_aside(
     journal.close()
     damage(path)
     error = refusal(path)
-    assert error.message.startswith(f"{path} cannot be used as a journal: ")
+    assert error.message.startswith(f"{path} cannot be used as a journal: {said}")
     assert error.kept == "that file, as it is"
     assert error.next_steps == ("--fresh    starts over, and keeps the old journal aside",)
     data = path.read_bytes()
     Journal.open(path, IDENTITY, fresh=True).close()
-    assert path.with_name(f"{path.name}.1").read_bytes()[100:] == data[100:]  # before stands how SQLite writes to it
-
-
-def execute(path: Path, statement: str) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript(statement)
-    connection.close()
+    assert path.with_name(f"{path.name}.1").read_bytes() == data
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("line", "said"),
     [
-        ("UPDATE runs SET outcome = 'wonderful'", "unknown outcome 'wonderful'"),
-        ("UPDATE runs SET outcome = x'ff'", "'outcome' of a wrong type"),
-        ("UPDATE runs SET reason = CAST(x'ff' AS TEXT)", "decode"),
-        ("UPDATE runs SET status = 'much'", "'status' of a wrong type"),
-        ("UPDATE runs SET seconds = 9e999", "'seconds' that is no number"),
-        ("UPDATE runs SET timed_out = 2", "neither 0 nor 1"),
-        ("UPDATE runs SET timed_out = 1.5", "neither 0 nor 1"),
-        ("UPDATE runs SET digest = 'text'", "'digest' of a wrong type"),
-        ("UPDATE notes SET value = x'00'", "value of a wrong type"),
-        ("UPDATE identity SET value = x'00'", "value of a wrong type"),
-        ("DROP TABLE notes", "its tables"),
-        ("CREATE TRIGGER t AFTER INSERT ON runs BEGIN DELETE FROM runs; END", "its tables"),
-        ("PRAGMA user_version = 1", "of version 1, and this biopsy writes version 2"),
+        (("run", "00", "wonderful", "", 1, 0.5, False, "", "", 1), "a run in it has the unknown outcome 'wonderful'"),
+        (("run", "0x", "passed", "", 1, 0.5, False, "", "", 1), "a run in it has a 'digest' that is not hexadecimal"),
+        (("run", "00", "passed", "", "1", 0.5, False, "", "", 1), "it is no line of a journal"),
+        (("run", "00", "passed", "", 1, 1, False, "", "", 1), "it is no line of a journal"),
+        (("run", "00", "passed", "", 1, 0.5, 0, "", "", 1), "it is no line of a journal"),
+        (("run", "00", "passed", "", 1, 0.5, False, "", ""), "it is no line of a journal"),
+        (("run", "00", "passed", "", 1, 0.5, False, "", "", 1 << 63), "a run in it has a number that is too large"),
+        (("note", "steadiness", 1), "it is no line of a journal"),
+        (("dance",), "it is no line of a journal"),
+        (("note", "nested", ["a"]), "it is no list of texts and numbers"),
+        (("dance", 1), "it is no line of a journal"),
+        (("identity", "model", "another"), "it stands in the wrong place"),
     ],
 )
-def test_values_that_no_biopsy_would_write_are_refused(path: Path, statement: str, said: str) -> None:
-    journal = Journal.open(path, IDENTITY)
-    add(journal)
-    journal.note("a", "b")
-    journal.close()
-    execute(path, statement)
-    error = refusal(path)
-    assert said in error.message
-    assert str(path) in error.message
+def test_values_that_no_biopsy_would_write_are_refused(path: Path, line: Values, said: str) -> None:
+    with_a_run(path, IDENTITY)
+    forge(path, line)
+    assert refusal(path).message == f"{path} cannot be used as a journal: it is damaged at line 7: {said}"
     Journal.open(path, IDENTITY, fresh=True).close()
 
 
-@pytest.mark.parametrize("fresh", [False, True])
-@pytest.mark.parametrize("mode", ["DELETE", "WAL"])
-def test_an_sqlite_file_of_another_program_is_never_touched(path: Path, mode: str, fresh: bool) -> None:
-    connection = sqlite3.connect(path)
-    connection.executescript(f"PRAGMA journal_mode = {mode}; CREATE TABLE mine (value)")
-    before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
-    with pytest.raises(errors.UsageError, match="an SQLite file of another program") as caught:
-        Journal.open(path, IDENTITY, fresh=fresh)
-    assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
-    assert caught.value.next_steps
-    connection.close()
+def test_a_journal_of_another_version_is_refused(path: Path) -> None:
+    path.write_bytes(b'["biopsy journal",4,["of the future"]]\n')
+    assert refusal(path).message.endswith("it is of version 4, and this biopsy writes version 3")
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match="there is no folder"):
         Journal.open(tmp_path / "missing" / "j", IDENTITY)
-    with pytest.raises(errors.UsageError, match="is a directory"):
+    with pytest.raises(errors.UsageError, match="it is a folder"):
         Journal.open(tmp_path, IDENTITY)
-    with pytest.raises(errors.UsageError, match="it is no file"):
+    with pytest.raises(errors.UsageError, match="it is no plain file"):
         Journal.open(Path("/dev/null"), IDENTITY)

@@ -96,11 +96,19 @@ def _read(field: Field[Any], value: Any) -> Any:
 
 
 def _message_from(found: Mapping[str, Any]) -> Message:
+    _require_texts(found["meaning"], *found["items"], found["exact"])
     return Message(found["meaning"], tuple(found["items"]), found["exact"])
 
 
 def _raised_from(found: Sequence[Mapping[str, Any]]) -> tuple[Raised, ...]:
+    for one in found:
+        _require_texts(one["kind"], one["function"], one["line"])
     return tuple(Raised(one["kind"], one["function"], one["line"]) for one in found)
+
+
+def _require_texts(*values: object) -> None:
+    if not all(isinstance(value, str) for value in values):
+        raise TypeError("something that is no text")
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {

@@ -173,7 +173,7 @@ def _twice(one: Purpose, other: Purpose) -> errors.UsageError:
 
 
 _LONGEST_NAME = 255  # bytes, as nearly all file systems have it
-_ROOM = len("..4194304.part-journal")  # what is written stands under a longer name until it is whole
+_ROOM = len("..4194304.part")  # what is written stands under a longer name until it is whole
 
 
 def _require_short_name(one: Purpose) -> None:

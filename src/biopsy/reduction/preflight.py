@@ -31,10 +31,9 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     judged, tries = steadiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged, tries)
-    if trials.reference is None:
-        trials.reference = signature_of(judged.evidence)
-        if trials.journal is not None:
-            trials.journal.note("signature", json.dumps(trials.reference.as_json()))
+    if trials.reference is None and trials.journal is not None:
+        trials.journal.note("signature", json.dumps(signature_of(judged.evidence).as_json()))
+    trials.reference = signature_of(judged.evidence)  # also where one is remembered: that one may be forged, and wider
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
     driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
@@ -66,7 +65,7 @@ def _remembered_signature(driver: Driver) -> Signature | None:
         return None
     try:
         return Signature.from_json(json.loads(noted))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         from biopsy.checks.journal import FRESH
 
         raise errors.UsageError(

@@ -108,12 +108,33 @@ def _searched(driver: Driver, schedule: Schedule, target: Target, steadiness: St
             driver.doubt()
             return False
         _refine(driver, schedule.afterwards)
+        _require_confirmed(driver, target.output)
     except UndoError:  # the search is run again, with every other answer remembered
         if driver.take_back() == driver.original("", "").digest:
             _preflight(driver, steadiness)
         driver.best, driver.refined = driver.problem.whole, None
         return False
     return True
+
+
+def _require_confirmed(driver: Driver, output: Path) -> None:
+    """Ask a person about a result that only a journal says they have seen fail: anybody may have written that.
+
+    Raises CheckError if it does not fail. Other checks are asked about every result, once it is written.
+    """
+    trial = driver.best_trial("confirm", "the result: so far only the journal says that it fails")
+    if driver.check.automatic or driver.trials.was_asked(trial):
+        return
+    judged = driver.trials.again(trial)
+    if judged.outcome is not Outcome.REPRODUCES:
+        from biopsy.checks.journal import FRESH
+
+        driver.best, driver.refined = driver.problem.whole, None
+        raise errors.CheckError(
+            f"the journal says that the result fails, and you do not ({judged.outcome.value})",
+            kept=f"{output}, of which nobody knows whether it fails" if driver.saved else "the journal, as it is",
+            next_steps=[FRESH],
+        )
 
 
 def _run_schedule(driver: Driver, schedule: Schedule, target: Target, left: Candidate) -> Candidate:

@@ -149,7 +149,7 @@ def _written(job: Job) -> Iterator[Path]:
     if external is not None:
         yield output.with_name(external)
     if wanted.journal is not None:
-        yield from (wanted.journal.with_name(wanted.journal.name + end) for end in ("", "-wal", "-shm", "-journal"))
+        yield wanted.journal
 
 
 def digest_of_feeds(feeds: Sequence[Feed]) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
@@ -14,15 +13,11 @@ from biopsy.comparison.mismatch import (
     error_size,
     kind_of,
     may_be_rounding,
-    mismatches_from,
-    rounding_from,
     worst_of,
 )
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.trials import Trial
 from biopsy.shell_words import option_line
-
-_NOTE = "mismatches"
 
 
 def weigh_original(driver: Driver, trial: Trial, said: VerdictFile) -> None:
@@ -36,29 +31,16 @@ def weigh_original(driver: Driver, trial: Trial, said: VerdictFile) -> None:
     rules = trials.rules
     if rules.decide_alone or rules.match == "any":
         return
-    found, rounding = _remembered(driver) or (said.mismatches, said.rounding)
+    found, rounding = said.mismatches, said.rounding  # as it fails now: what a file remembers may be forged
     if kind_of(found) != "mismatch":
         return
     if rounding is None and may_be_rounding(found):
         rounding = _asked(driver, trial)
-    if trials.journal is not None:
-        tree = {"found": [asdict(one) for one in found], "rounding": None if rounding is None else asdict(rounding)}
-        trials.journal.note(_NOTE, json.dumps(tree))
     driver.error_before = error_size(found, rounding)
     if rounding is not None and rounding.verdict == "rounding":
         driver.listener(events.Remark(_only_rounding(found, rounding), grave=True))
         return
     trials.original = found
-
-
-def _remembered(driver: Driver) -> tuple[tuple[Mismatch, ...], Rounding | None] | None:
-    """What an interrupted reduction has found out: candidates must be held against the same."""
-    journal = driver.trials.journal
-    noted = journal.noted(_NOTE) if journal is not None else None
-    if noted is None:
-        return None
-    tree = json.loads(noted)
-    return mismatches_from(tree["found"]), rounding_from(tree["rounding"])
 
 
 def _asked(driver: Driver, trial: Trial) -> Rounding | None:

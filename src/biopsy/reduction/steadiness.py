@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.reduction.trials import Trial, Trials
@@ -45,6 +45,7 @@ class Steadiness:
         self._trials = trials
         self._repeating = repeating
         self.wavers = False
+        self._is_hearsay = False  # whether only a file says that it wavers
         if repeating.repeat is not None:
             trials.repetitions = repeating.repeat
 
@@ -112,12 +113,18 @@ class Steadiness:
         Both are run some times more. What they showed, such as "2 of 12" and "12 of 12"; None if their rates may be the
         same (their intervals meet), if the original wavers too, or if a person said how often to repeat.
         """
-        if self.wavers or self._repeating.repeat is not None or not self._trials.check.automatic:
+        if (
+            (self.wavers and not self._is_hearsay)
+            or self._repeating.repeat is not None
+            or not self._trials.check.automatic
+        ):
+            return None
+        before = [self._trials.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
+        known = before.count(Outcome.REPRODUCES)
+        if self.wavers and known < len(before):
             return None
         again = [self._trials.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
         shown, runs = 1 + again.count(Outcome.REPRODUCES), tries + len(again)
-        before = [self._trials.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
-        known = before.count(Outcome.REPRODUCES)
         if interval(shown, runs)[1] >= interval(known, len(before))[0]:
             return None
         return f"{shown} of {runs}", f"{known} of {len(before)}"
@@ -144,15 +151,37 @@ class Steadiness:
         self._trials.listener(events.Wavers(failed, runs, needed, self._repeating.confidence))
 
     def _remembered(self) -> bool:
-        """Take what an interrupted reduction found out, if there was one."""
-        noted = self._trials.journal.noted("steadiness") if self._trials.journal is not None else None
-        if noted is None:
+        """Take what an interrupted reduction found out, if there was one. Raises UsageError if that cannot be."""
+        journal = self._trials.journal
+        noted = journal.noted("steadiness") if journal is not None else None
+        if journal is None or noted is None:
             return False
-        found = json.loads(noted)
-        if found["needed"] > 1:
-            self._set(found["failed"], found["runs"])
+        try:
+            failed, runs, needed = _counts(noted)
+        except (ValueError, RecursionError) as error:
+            from biopsy.checks.journal import FRESH
+
+            raise errors.UsageError(
+                f"the journal {journal.path} does not tell how often the original fails: {error}",
+                kept="the journal, as it is",
+                next_steps=[FRESH],
+            ) from error
+        if needed > 1:
+            self._is_hearsay = True
+            self._set(failed, runs)
         return True
 
     def _note(self, found: dict[str, int]) -> None:
         if self._trials.journal is not None:
             self._trials.journal.note("steadiness", json.dumps(found))
+
+
+def _counts(noted: str) -> tuple[int, int, int]:
+    """How often it failed, of how many runs, and how many are needed. Raises ValueError for what nobody measured."""
+    found = json.loads(noted)
+    if not isinstance(found, dict) or not all(type(found.get(name)) is int for name in ("failed", "runs", "needed")):
+        raise ValueError("it holds no counts")
+    failed, runs, needed = found["failed"], found["runs"], found["needed"]
+    if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
+        raise ValueError(f"{failed} of {runs} runs")
+    return failed, runs, needed

@@ -203,6 +203,10 @@ class Trials:
         """Whether a model would be judged without running the check."""
         return concluded(self._runs_of(trial.digest), self.repetitions) is not None
 
+    def was_asked(self, trial: Trial) -> bool:
+        """Whether the check was asked about a model by this process, rather than by one that left a journal."""
+        return trial.digest in self._answered
+
     def take_back(self) -> bytes | None:
         """Forget the newest answer: the person who gave it takes it back. Returns which, None if there is none."""
         if not self._answered:

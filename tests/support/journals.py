@@ -1,0 +1,40 @@
+"""Journals as somebody may prepare them: the checksums are no secret."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def lines_of(path: Path) -> list[list[Any]]:
+    """What stands in a journal, line by line, without the checksums."""
+    return [json.loads(line)[:-1] for line in path.read_bytes().splitlines()]
+
+
+def runs_in(path: Path) -> int:
+    """How many runs were ever added to a journal."""
+    return sum(line[0] == "run" for line in lines_of(path))
+
+
+def write(path: Path, lines: Iterable[Sequence[object] | bytes]) -> None:
+    """Write a journal of these lines with checksums that are right; bytes are the JSON of a list as it is to stand."""
+    data, checksum = bytearray(), b""
+    for line in lines:
+        body = (line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode())[:-1]
+        checksum = hashlib.blake2b(checksum + body, digest_size=8).hexdigest().encode()
+        data += b'%s,"%s"]\n' % (body, checksum)
+    path.write_bytes(data)
+
+
+def forge(path: Path, *more: Sequence[object] | bytes) -> None:
+    """Add lines to a journal."""
+    write(path, [*lines_of(path), *more])
+
+
+def forged(path: Path, identity: Mapping[str, str], *more: Sequence[object] | bytes) -> None:
+    """Write a journal of an identity, with these lines."""
+    head: list[Sequence[object]] = [("biopsy journal", 3), *(("identity", *pair) for pair in identity.items())]
+    write(path, [*head, ("opened", 1), *more])
