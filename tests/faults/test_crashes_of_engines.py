@@ -2,6 +2,7 @@
 
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 from faults.conftest import BIN, wait_until
 from support.models import chain, save
@@ -251,3 +253,30 @@ def test_an_engine_that_is_asked_in_a_process_of_its_own_dies_there(folder: Path
     status, out, err = ended(start(folder, "inspect", "capability", "m.onnx", "--engine", "fake:crash.Relu=build"))
     assert (status, err) == (1, "")
     assert "ended its process with SIGSEGV" in out
+
+
+def test_what_cannot_be_saved_whole_is_not_saved(folder: Path) -> None:
+    """The disk is full: what stood there before stays, and nothing else is left."""
+    model = chain(3, ("Add",))
+    for node in model.graph.node:
+        node.input.append("w")
+    model.graph.initializer.append(helper.make_tensor("w", 1, (256, 256), bytes(1 << 18), raw=True))
+    save(model, folder / "m.onnx")
+    (folder / "saved.onnx").write_bytes(b"before")
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+    words = ["run", "m.onnx", "--engine", "onnxrt:optimization=none", "--build-only", "--save-engine", "saved.onnx"]
+    status, _, err = ended(start(folder, *words, preexec_fn=limited))
+    assert status in (1, 2), err
+    assert (folder / "saved.onnx").read_bytes() == b"before"
+    assert {path.name for path in folder.iterdir()} == {"m.onnx", "saved.onnx", "site"}
+
+
+def test_a_crash_leaves_no_folder_of_profiles(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    temporary = tmp_path_factory.mktemp("temporary")
+    words = ["run", "m.onnx", "--engine", "onnxrt:profile", "--engine", "fake:crash.Relu=run"]
+    status, out, _ = ended(start(folder, *words, environment={"TMPDIR": str(temporary)}))
+    assert (status, out.startswith("onnxrt:profile")) == (1, True)
+    assert wait_until(lambda: not list(temporary.glob("biopsy-*")))

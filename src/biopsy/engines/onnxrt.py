@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, O
 from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.onnxrt_facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
 from biopsy.engines.option import count, switch, words
+from biopsy.filesystem.write import cannot_write
+from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model import load
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, SequenceType, TensorType, ValueType
 from biopsy.tensors.containers import all_flattened, structured
@@ -227,7 +230,8 @@ class OnnxRuntimeSession(Session):
         """Write the optimized model, as ``.onnx`` or ``.ort``; the latter leaves out optimizations of the layout."""
         require_ending(self._engine, path)
         self._require_model("saved again")
-        self._engine.write_optimized(self._model, path)
+        with _written_whole(path) as made:
+            self._engine.write_optimized(self._model, made)
 
     def layers(self) -> Sequence[LayerRecord]:
         """The nodes of the optimized graph, with their times if ``profile`` was asked for; ends the profile.
@@ -235,7 +239,6 @@ class OnnxRuntimeSession(Session):
         They come from a second build with the same options, since only a file can be had of the graph.
         """
         from biopsy.engines.onnxrt_facts import layer_records
-        from biopsy.isolation.cleanup import temporary_folder
         from biopsy.model.index import index_bytes
 
         self._require_model("told in layers")
@@ -402,12 +405,25 @@ def _needs_a_file_for_weights(model: ModelInput) -> bool:
     return index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2
 
 
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Path]:
+    """A path in a fresh folder beside ``path``; what is written there, weights beside it too, replaces what is here.
+
+    Raises UsageError if it cannot be written. If what stands inside fails or crashes, nothing of it is left.
+    """
+    try:
+        with temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
+            yield scratch / path.name
+            for made in sorted(scratch.iterdir(), key=lambda made: made.name == path.name):  # the model last
+                made.replace(path.parent / made.name)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def _folder_for_profiles() -> Path:
     """A folder that lasts as long as this process: a session may write its profile when it ends."""
     import atexit
     from contextlib import ExitStack
-
-    from biopsy.isolation.cleanup import temporary_folder
 
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
