@@ -37,7 +37,7 @@ ARGUMENTS = [
     "surgeon sanitize {any} -o made.onnx",
     "surgeon extract {any} -o made.onnx --outputs y:auto",
     "inspect capability {any} --onnxrt",
-    "debug layers {any} --engine onnxrt",
+    "debug layers {any} --suspect onnxrt",
     "debug reduce {any} -o made.onnx --check false",
     "debug reduce m.onnx -o made.onnx --load-debug-replay {any} --check false",
     "debug reduce m.onnx -o made.onnx --load-inputs {any}.npz --check false",
@@ -75,15 +75,13 @@ def terminal(path: Path) -> None:
     path.symlink_to("/dev/tty")
 
 
-def kernel_file(path: Path) -> None:
-    path.symlink_to("/proc/kmsg")
-
-
 def itself(path: Path) -> None:
     path.symlink_to(path.name)
 
 
-@pytest.mark.parametrize("make", [pipe, endless, terminal, itself])
+@pytest.mark.parametrize(
+    "make", [pipe, *(pytest.param(other, marks=pytest.mark.slow) for other in (endless, terminal, itself))]
+)
 @pytest.mark.parametrize("words", ARGUMENTS)
 def test_what_is_no_file_is_refused_and_never_waited_for(
     words: str, make: Callable[[Path], None], folder: Path, confined: Confinement

@@ -62,7 +62,14 @@ def require_told(ended: Ended, file: str) -> None:
         assert "error: " not in ended.err
 
 
-@pytest.mark.parametrize("command", [*list(COMMANDS)[:-1], pytest.param("onnxrt", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "inspect",
+        "sanitize",
+        *(pytest.param(other, marks=pytest.mark.slow) for other in ("extract", "reference", "onnxrt")),
+    ],
+)
 @pytest.mark.parametrize("name", hostile_models.HOSTILE)
 def test_a_hostile_model_is_refused_or_harmless(name: str, command: str, folder: Path, confined: Confinement) -> None:
     if command == "onnxrt" and name in BREAKS_ENGINES:

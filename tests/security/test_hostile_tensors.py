@@ -43,7 +43,7 @@ def run(command: str, name: str, folder: Path, confined: Confinement) -> Ended:
     return confined.run(COMMANDS[command].format(file=f"file{extension}").split(), folder)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", ["inspect", pytest.param("merge", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", hostile_tensors.HOSTILE)
 def test_a_hostile_file_is_refused_or_harmless(name: str, command: str, folder: Path, confined: Confinement) -> None:
     ended = run(command, name, folder, confined)

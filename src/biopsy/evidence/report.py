@@ -13,6 +13,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.comparison.json_report import plain
 from biopsy.evidence.layers import Findings, Layer, TensorError
+from biopsy.filesystem.plain_file import open_plain
 from biopsy.shell_words import line_of
 from biopsy.text import printable
 
@@ -109,12 +110,13 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     Raises UsageError if there is no such report, or if it was made of another model.
     """
     try:
-        tree = json.loads(report.read_bytes())
+        with open_plain(report, follow=True) as stream:
+            tree = json.loads(stream.read())
         ranking = tuple(tuple(int(node) for node in one["nodes"]) for one in tree["ranking"])
         digest = tree["model"]["sha256"]
     except OSError as error:
         raise errors.UsageError(f"cannot read {report}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise errors.UsageError(
             f"{report} is no report of biopsy debug layers", next_steps=["biopsy debug layers MODEL --report FILE.json"]
         ) from error

@@ -33,9 +33,12 @@ def require_bounded(data: bytes, path: Path | None = None) -> None:
 
     ``path`` is only named in the message.
     """
-    own = b"".join(
-        [data[tag:end] for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
-    )
+    try:
+        own = b"".join(
+            [data[tag:end] for number, kind, tag, _, end in fields(data) if (number, kind) == (_FUNCTIONS, BYTES)]
+        )
+    except errors.ModelError:  # another format, such as .ort, or damaged: whoever reads it tells
+        return
     if not own:
         return
     import onnx

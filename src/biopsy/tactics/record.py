@@ -74,14 +74,14 @@ def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
             settings=_texts(tree["settings"]),
             environment=_texts(tree["environment"]),
             varied=tuple(map(_text, tree["varied"])),
-            iteration=tree["iteration"],
+            iteration=_number(tree["iteration"]),
             seed=_number(tree.get("seed")),
             block=_number(tree.get("block")),
-            build_seconds=tree["build_seconds"],
+            build_seconds=None if tree["build_seconds"] is None else float(tree["build_seconds"]),
             remarks=tuple(map(_text, tree["remarks"])),
             layers=tuple(map(_layer, tree["layers"])),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.DataError(f"{path} is a damaged tactic record: {type(error).__name__}: {error}") from error
 
 

@@ -64,7 +64,7 @@ def replay_of(tree: Mapping[str, Any], path: Path) -> TacticReplay:
     """The tactic replay that a parsed file holds. Raises DataError if it is damaged."""
     try:
         return TacticReplay({str(name): _algorithm(found) for name, found in tree["replay"].items()})
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise errors.DataError(f"{path} is a damaged tactic replay: {type(error).__name__}: {error}") from error
 
 
