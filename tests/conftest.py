@@ -3,7 +3,6 @@
 import locale
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,12 +19,14 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal
 
 @dataclass(frozen=True)
 class Process:
-    """What all tests of a process share, and the next one finds as it was left."""
+    """What all tests of a process share, and the next one finds as it was left.
+
+    ``sys.path`` does not belong to it: packages such as onnxruntime.quantization append to it when they are imported.
+    """
 
     folder: str
     variables: dict[str, str]
     signals: dict[int, Any]
-    paths: list[str]
     mask: int
     locale: str
 
@@ -35,7 +36,7 @@ class Process:
         os.umask(mask)
         variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         signals = {number: signal.getsignal(number) for number in _SIGNALS}
-        return cls(str(Path.cwd()), variables, signals, list(sys.path), mask, locale.setlocale(locale.LC_ALL))
+        return cls(str(Path.cwd()), variables, signals, mask, locale.setlocale(locale.LC_ALL))
 
     def restore(self) -> None:
         os.chdir(self.folder)
@@ -44,7 +45,6 @@ class Process:
         os.environ.update(self.variables)
         for number, handler in self.signals.items():
             signal.signal(number, handler)
-        sys.path[:] = self.paths
         os.umask(self.mask)
         locale.setlocale(locale.LC_ALL, self.locale)
 
