@@ -3,6 +3,7 @@
 import configparser
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -28,7 +29,7 @@ def type_in(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(folder / "site"), "NO_COLOR": "1", "COLUMNS": "100"}
     return subprocess.run(
-        command.split(), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        shlex.split(command), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -59,9 +60,9 @@ def test_the_page_shows_what_happens(installed: Path):
 
 def test_the_engine_agrees_with_onnxruntime_and_its_option_matters(installed: Path):
     path = save(chain(4, ("Tanh", "Relu")), installed / "m.onnx")
-    done = type_in(installed, f"biopsy run {path} --onnxrt --engine tiny")
+    done = type_in(installed, f"biopsy run '{path}' --onnxrt --engine tiny")
     assert done.returncode == 0, done.stdout
-    done = type_in(installed, f"biopsy run {path} --onnxrt --engine tiny:precision=float16")
+    done = type_in(installed, f"biopsy run '{path}' --onnxrt --engine tiny:precision=float16")
     assert done.returncode == 1, done.stdout
     assert "tiny:precision=float16 differs from onnxrt" in done.stdout
 
