@@ -113,13 +113,13 @@ def test_doctor_tells_of_a_broken_plug_in_that_is_asked_for(broken: Path):
 @pytest.mark.parametrize("engine", ["tiny", "onnxrt", "reference"])
 def test_commands_that_do_not_ask_for_a_broken_plug_in_go_on_without_it(broken: Path, engine: str):
     path = save(chain(2, ("Tanh",)), broken / "m.onnx")
-    done = type_in(broken, f"biopsy run {path} --engine {engine}")
+    done = type_in(broken, f"biopsy run '{path}' --engine {engine}")
     assert done.returncode == 0, done.stdout
     assert "broken" not in done.stdout
 
 
 def test_a_command_that_asks_for_it_concludes_nothing_and_says_why(broken: Path):
     path = save(chain(2, ("Tanh",)), broken / "m.onnx")
-    done = type_in(broken, f"biopsy run {path} --engine no-engine")
+    done = type_in(broken, f"biopsy run '{path}' --engine no-engine")
     assert done.returncode == 4
     assert "the plug-in of engine 'no-engine' (no_engine:Mine of package no-engine) is broken" in done.stdout
