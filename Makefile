@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # xdist workers; the engines are told to use one thread each, so two cores are enough for two workers.
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-peer fuzz bench bench-quick lint types imports clean
+.PHONY: demo test test-all test-lowest test-peer fuzz bench bench-quick lint types imports clean
 
 $(VENV)/.demo: pyproject.toml alias/pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment: install python3-venv"; exit 1; }
@@ -35,6 +35,20 @@ test: lint types imports
 test-all: lint types imports
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not peer" tests
 
+# The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
+LOWEST_PYTHON ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin/python $(PYTHON); do \
+	"$$p" -c "import venv" 2>/dev/null && { echo "$$p"; break; }; done)
+
+.venv-lowest/.ready: pyproject.toml alias/pyproject.toml
+	"$(LOWEST_PYTHON)" -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest/bin/python --resolution lowest-direct \
+		--editable ".[test]" --editable ./alias
+	touch $@
+
+test-lowest: .venv-lowest/.ready
+	.venv-lowest/bin/python -m pytest -n $(WORKERS) tests
+
 MINUTES ?= 10
 fuzz: $(VENV)/.test
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --minutes $(MINUTES)
@@ -56,4 +70,4 @@ bench-quick: $(VENV)/.test .venv-peer/.ready
 	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer --quick
 
 clean:
-	rm -rf $(VENV) .venv-peer biopsy-demo build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-lowest .venv-peer biopsy-demo build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,7 +1,61 @@
 """What holds for every test."""
 
+import locale
+import os
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 # Started in the background of a shell, pytest and all that it starts would be deaf to Ctrl-C, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGALRM, signal.SIGCHLD)
+
+
+@dataclass(frozen=True)
+class Process:
+    """What all tests of a process share, and the next one finds as it was left.
+
+    ``sys.path`` does not belong to it: packages such as onnxruntime.quantization append to it when they are imported.
+    """
+
+    folder: str
+    variables: dict[str, str]
+    signals: dict[int, Any]
+    mask: int
+    locale: str
+
+    @classmethod
+    def now(cls) -> "Process":
+        mask = os.umask(0)
+        os.umask(mask)
+        variables = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        signals = {number: signal.getsignal(number) for number in _SIGNALS}
+        return cls(str(Path.cwd()), variables, signals, mask, locale.setlocale(locale.LC_ALL))
+
+    def restore(self) -> None:
+        os.chdir(self.folder)
+        for name in set(os.environ) - set(self.variables) - {"PYTEST_CURRENT_TEST"}:
+            del os.environ[name]
+        os.environ.update(self.variables)
+        for number, handler in self.signals.items():
+            signal.signal(number, handler)
+        os.umask(self.mask)
+        locale.setlocale(locale.LC_ALL, self.locale)
+
+
+@pytest.fixture(autouse=True)
+def leaves_its_process_as_it_was() -> Iterator[None]:
+    """Or what the next test shows depends on which one ran before it: a change is undone, and the test fails."""
+    before = Process.now()
+    yield
+    after = Process.now()
+    if after != before:
+        before.restore()
+        changed = [field.name for field in fields(Process) if getattr(before, field.name) != getattr(after, field.name)]
+        pytest.fail(f"the test left its process changed: {', '.join(changed)}")

@@ -1,7 +1,6 @@
 """What ``import biopsy`` gives: names that stay."""
 
 import inspect
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,9 +9,9 @@ from pathlib import Path
 
 import numpy
 import pytest
-from packaging.version import Version
 
 import biopsy
+from support.distributions import built, copy_of_the_project, skip_without_setuptools
 
 NAMES = [
     "BiopsyError",
@@ -117,16 +116,8 @@ number: int = biopsy.__version__
 @pytest.mark.slow
 def test_a_script_is_type_checked_against_the_wheel_that_users_install(tmp_path: Path) -> None:
     """The wheel is built as ``pip install .`` does, unpacked into a fresh environment, and mypy sees nothing else."""
-    if Version(version("setuptools")) < Version("77"):
-        pytest.skip("setuptools 77 or newer builds the wheel")
-    root = Path(__file__).parents[1]
-    source = tmp_path / "source"
-    shutil.copytree(root / "src", source / "src", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(root / name, source)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "-q", "-w", str(tmp_path), str(source)], check=True, timeout=300)
-    (wheel,) = tmp_path.glob("*.whl")
+    skip_without_setuptools()
+    wheel = built("wheel", copy_of_the_project(tmp_path / "source"), tmp_path)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True, timeout=60)
     (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as archive:

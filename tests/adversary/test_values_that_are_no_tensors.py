@@ -6,6 +6,7 @@ The models and values are those that ONNX tests its own operators with.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,8 +29,9 @@ from support.models import FLOAT, info, model, save
 
 Captured = pytest.CaptureFixture[str]
 
+IF = "if_" if importlib.util.find_spec("onnx.backend.test.case.node.if_") else "if"  # which it is before onnx 1.19
 MODULES = (
-    "identity", "if_", "loop", "optionalgetelement", "optionalhaselement", "sequence_map", "sequenceinsert",
+    "identity", IF, "loop", "optionalgetelement", "optionalhaselement", "sequence_map", "sequenceinsert",
     "splittosequence",
 )  # fmt: skip
 

@@ -84,11 +84,11 @@ def test_a_verdict_file_is_read_and_one_of_another_form_is_an_error(tmp_path: Pa
 @pytest.mark.parametrize(
     ("command", "outcome"),
     [
-        ("! biopsy run {} --onnxrt", ""),  # turned round: the script's own status tells
-        ("biopsy run {} --onnxrt; exit 1", ""),  # it has another reason to fail
-        ("biopsy run {} --no-such-option || true", ""),
-        ("biopsy run {} --engine nosuch || exit 1", "infrastructure"),  # a missing engine is no failure of the model
-        ("biopsy run {} --onnxrt && exit 0", "passes"),
+        ("! biopsy run '{}' --onnxrt", ""),  # turned round: the script's own status tells
+        ("biopsy run '{}' --onnxrt; exit 1", ""),  # it has another reason to fail
+        ("biopsy run '{}' --no-such-option || true", ""),
+        ("biopsy run '{}' --engine nosuch || exit 1", "infrastructure"),  # a missing engine is no failure of the model
+        ("biopsy run '{}' --onnxrt && exit 0", "passes"),
     ],
 )
 def test_a_script_that_runs_biopsy_is_believed_where_it_passes_the_answer_on(

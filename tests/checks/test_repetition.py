@@ -143,7 +143,7 @@ def test_without_an_end_it_goes_on_until_it_is_closed(tmp_path: Path) -> None:
     """And what still runs is ended: it would leave a file otherwise."""
     started = time.monotonic()
     late = tmp_path / "late"
-    line = f"mkdir {tmp_path}/first && exit 3; sleep 5; touch {late}"
+    line = f"mkdir '{tmp_path}/first' && exit 3; sleep 5; touch '{late}'"
     with contextlib.closing(repetition("sh", "-c", line, jobs=3)) as runs:
         assert next(runs).judged.evidence.status == 3
     assert time.monotonic() - started < 4

@@ -1,5 +1,6 @@
 """Streams that are closed, or that nobody reads: the work goes on, and its status tells."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from support.models import chain, save, seeds_example
 
-BIOPSY = f"{sys.executable} -m biopsy"
+BIOPSY = f"{shlex.quote(sys.executable)} -m biopsy"
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:

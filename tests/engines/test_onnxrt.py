@@ -72,7 +72,10 @@ def test_a_provider_that_does_not_start_is_missing_and_never_replaced(monkeypatc
 
 def test_a_provider_that_runs_no_node_is_told():
     told = build("onnxrt:providers=azure").remarks
-    assert told == ("AzureExecutionProvider runs none of the 3 nodes: CPUExecutionProvider runs 3",)
+    if hasattr(ort.InferenceSession, "get_provider_graph_assignment_info"):
+        assert told == ("AzureExecutionProvider runs none of the 3 nodes: CPUExecutionProvider runs 3",)
+    else:
+        assert told == ("this version of ONNX Runtime does not tell which nodes AzureExecutionProvider really ran",)
 
 
 def test_the_cpu_needs_no_remark():

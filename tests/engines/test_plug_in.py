@@ -3,6 +3,7 @@
 import configparser
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ def type_in(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(folder / "site"), "NO_COLOR": "1", "COLUMNS": "100"}
     return subprocess.run(
-        command.split(), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        shlex.split(command), cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -51,9 +52,9 @@ def test_the_page_shows_what_happens(installed: Path):
 
 def test_the_engine_agrees_with_onnxruntime_and_its_option_matters(installed: Path):
     path = save(chain(4, ("Tanh", "Relu")), installed / "m.onnx")
-    done = type_in(installed, f"biopsy run {path} --onnxrt --engine tiny")
+    done = type_in(installed, f"biopsy run '{path}' --onnxrt --engine tiny")
     assert done.returncode == 0, done.stdout
-    done = type_in(installed, f"biopsy run {path} --onnxrt --engine tiny:precision=float16")
+    done = type_in(installed, f"biopsy run '{path}' --onnxrt --engine tiny:precision=float16")
     assert done.returncode == 1, done.stdout
     assert "tiny:precision=float16 differs from onnxrt" in done.stdout
 
@@ -104,13 +105,13 @@ def test_doctor_tells_of_a_broken_plug_in_that_is_asked_for(broken: Path):
 @pytest.mark.parametrize("engine", ["tiny", "onnxrt", "reference"])
 def test_commands_that_do_not_ask_for_a_broken_plug_in_go_on_without_it(broken: Path, engine: str):
     path = save(chain(2, ("Tanh",)), broken / "m.onnx")
-    done = type_in(broken, f"biopsy run {path} --engine {engine}")
+    done = type_in(broken, f"biopsy run '{path}' --engine {engine}")
     assert done.returncode == 0, done.stdout
     assert "broken" not in done.stdout
 
 
 def test_a_command_that_asks_for_it_concludes_nothing_and_says_why(broken: Path):
     path = save(chain(2, ("Tanh",)), broken / "m.onnx")
-    done = type_in(broken, f"biopsy run {path} --engine no-engine")
+    done = type_in(broken, f"biopsy run '{path}' --engine no-engine")
     assert done.returncode == 4
     assert "the plug-in of engine 'no-engine' (no_engine:Mine of package no-engine) is broken" in done.stdout

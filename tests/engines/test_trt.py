@@ -111,9 +111,11 @@ def test_an_operator_that_it_does_not_parse_fails_at_load_with_its_name():
 
 
 def test_an_unknown_operator_fails_at_load_and_prints_nothing(capfd: pytest.CaptureFixture[str]):
-    with pytest.raises(errors.EngineFailure, match="Foo #0: Plugin not found") as caught:
+    told = "Foo #0: (Plugin not found|Op type Foo is not supported)"
+    with pytest.raises(errors.EngineFailure, match=told) as caught:
         build(RTX, model([helper.make_node("Foo", ["x"], ["y"])], [info("x")], [info("y")]))
-    assert (caught.value.stage, caught.value.kind) == ("load", "INVALID_NODE")
+    assert caught.value.stage == "load"
+    assert caught.value.kind in {"INVALID_NODE", "INTERNAL_ERROR"}  # the latter before 1.7
     assert capfd.readouterr() == ("", "")
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.engines.wide_operators import CONTRIB, OPERATORS
@@ -90,7 +91,12 @@ def single(domain: str, name: str, inputs: list[Array | None], number: int, attr
 def test_it_gives_what_onnx_runtime_gives(case: tuple[str, str, list[Array | None], int, dict[str, Any]]) -> None:
     model, feed = single(*case), {"x0": np.asarray(case[2][0])}
     found = create("reference:float64").build(model).run(feed)
-    expected = create("onnxrt:optimization=none").build(model).run(feed)
+    try:
+        expected = create("onnxrt:optimization=none").build(model).run(feed)
+    except errors.EngineFailure as refused:
+        if "is under development" not in str(refused):
+            raise
+        pytest.skip("this version of ONNX Runtime does not know the opset")
     assert found.keys() == expected.keys()
     for name, value in found.items():
         assert value.dtype == np.float64

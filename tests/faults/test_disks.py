@@ -94,6 +94,10 @@ EVERYTHING = (
 )  # fmt: skip
 
 
+@pytest.mark.skipif(
+    not mounts("mount -t tmpfs -o size=64k none /mnt && mount -o remount,size=1m /mnt"),
+    reason="a file system cannot be made larger by this user",
+)
 @pytest.mark.parametrize(
     "room", [pytest.param(room, marks=[] if room in (24, 64) else pytest.mark.slow) for room in range(8, 136, 8)]
 )

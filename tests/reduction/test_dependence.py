@@ -22,6 +22,14 @@ TOLD_BY_THE_SPECIFICATION_ALONE = {
     *(("", name) for name in ("GlobalLpPool", "GroupNormalization", "MaxRoiPool", "MaxUnpool", "OneHot")),
     ("", "MeanVarianceNormalization"),
 }
+OF_OPSET_26 = {("", "BitCast"), ("", "CumProd")}
+"""Those in the table that the oldest onnx that is allowed does not have yet."""
+
+TABLE = {
+    operator: places
+    for operator, places in SIZE_INPUTS.items()
+    if operator not in OF_OPSET_26 or onnx.defs.onnx_opset_version() >= 26
+}
 ONNXS_OWN = {("", False), ("ai.onnx.ml", False)}
 
 
@@ -66,14 +74,14 @@ def _is_static(case, places: tuple[int, ...]) -> bool:
 def test_onnx_proves_nearly_every_line_of_the_table_from_shapes_alone() -> None:
     wrong = {operator for operator, is_proven in proven().items() if not is_proven}
     assert wrong <= TOLD_BY_THE_SPECIFICATION_ALONE
-    untried = {operator for operator in SIZE_INPUTS if operator not in proven() and not operator[0]}
+    untried = {operator for operator in TABLE if operator not in proven() and not operator[0]}
     assert untried <= TOLD_BY_THE_SPECIFICATION_ALONE
     assert sum(proven().values()) >= 155
 
 
 def test_the_table_names_operators_that_there_are_and_inputs_that_they_have() -> None:
     schemas = {(schema.domain, schema.name): schema for schema in onnx.defs.get_all_schemas_with_history()}
-    for operator, places in SIZE_INPUTS.items():
+    for operator, places in TABLE.items():
         if operator[0] != "com.microsoft":
             assert operator in schemas
             versions = [entry for entry in onnx.defs.get_all_schemas_with_history() if entry.name == operator[1]]

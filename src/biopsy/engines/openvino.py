@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +100,7 @@ class OpenVino(Engine):
         except OSError as error:
             raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
         try:
-            compiled = core.import_model(exported, self.options["device"], self._properties(openvino))
+            compiled = core.import_model(exported, self.options["device"], self._given_properties(openvino))
         except Exception as error:
             raise _failure(error, "load") from error
         wanted, used = self.options["precision"], _precision(compiled)
@@ -157,12 +158,16 @@ class OpenVino(Engine):
             raise errors.UsageError(f"engine 'openvino': config.{key}={value}: {said}") from error
 
     def _properties(self, openvino: Any) -> dict[str, Any]:
+        return {"CACHE_DIR": "", **self._given_properties(openvino)}  # each build is one
+
+    def _given_properties(self, openvino: Any) -> dict[str, Any]:
+        """What this engine's options ask for. There is nothing to cache of a file: OpenVINO 2025 refuses to be told."""
         properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": getattr(openvino.Type, self.options["precision"])}
         if self.options["threads"]:
             properties["INFERENCE_NUM_THREADS"] = self.options["threads"]
         if self.options["profile"]:
             properties["PERF_COUNT"] = True
-        return {"CACHE_DIR": "", **properties, **self.options["config"]}
+        return {**properties, **self.options["config"]}
 
 
 def _real_devices(device: str) -> set[str]:
@@ -248,8 +253,9 @@ class OpenVinoSession(Session):
     def save(self, path: Path) -> None:
         """Export the compiled model as ``.blob``."""
         _require_blob(path)
+        exported = io.BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
-            exported = self._compiled.export_model()
+            self._compiled.export_model(exported)
         except Exception as error:
             raise _failure(error, "build") from error
         write_whole(path, [exported.getvalue()])

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from onnx import helper
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
+from faults.conftest import wait_until
 from support.models import info, model, save, weight
 from support.precisions import KNOWN, Network, overflowing
 
@@ -282,11 +282,17 @@ def test_a_person_is_asked_and_may_take_an_answer_back(here: Path, monkeypatch: 
 
 def test_sigterm_keeps_the_best_so_far(here: Path) -> None:
     save(exps(24), here / "m.onnx")
-    code = "import time\nn = len([i for i in range(24) if f'n{i}' in high])\ntime.sleep(60 if 0 < n < 12 else 0)\n"
-    check = looking(here, code + "sys.exit(not {'n3'} <= high)")
+    hangs = here.parent / f"{here.name}-hangs"
+    code = f"""
+import time
+if 0 < len([i for i in range(24) if f'n{{i}}' in high]) < 12:
+    open({str(hangs)!r}, "w").close()
+    time.sleep(60)
+sys.exit(not {{'n3'}} <= high)"""
+    check = looking(here, code)
     words = [sys.executable, "-m", "biopsy", "debug", "precision", "m.onnx", "-o", "mixed.onnx", "--jobs", "1", *check]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
-        time.sleep(6)
+        assert wait_until(hangs.exists)
         running.send_signal(signal.SIGTERM)
         told = running.communicate(timeout=60)[0]
     assert running.returncode == 5, told
