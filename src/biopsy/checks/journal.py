@@ -23,7 +23,6 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.journal_file import (
     DamagedError,
-    InUseError,
     JournalFile,
     Values,
     process_that_has,
@@ -32,6 +31,7 @@ from biopsy.checks.journal_file import (
 )
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
+from biopsy.filesystem.own_file import InUseError
 from biopsy.filesystem.write import cannot_write
 from biopsy.text import printable
 
@@ -95,7 +95,7 @@ class Journal:
             if not made:
                 require_plain(path.lstat(), path)
             file = JournalFile.open(path.absolute())  # a check in this process may go to another folder
-        except (OSError, InUseError) as error:
+        except OSError as error:
             raise _refusal(path, error) from error
         try:
             return cls._opened(path, file, {_kept(name): _kept(value) for name, value in identity.items()})

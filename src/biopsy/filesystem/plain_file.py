@@ -10,6 +10,11 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
+NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags of ``os.open`` with which nothing that stands at a path keeps us, nor do programs that we start have it."""
+NEVER_FOLLOWS = NEVER_WAITS | getattr(os, "O_NOFOLLOW", 0)
+"""The same, and a symbolic link is refused with ELOOP."""
+
 _CHUNK = 1 << 16
 _PATIENCE = 2.0
 
@@ -29,7 +34,7 @@ def open_delivering(path: Path) -> BinaryIO:
     Raises OSError for anything else, and for a pipe into which nobody has begun to write after two seconds: one that
     lies in a folder may have been put there in order that somebody waits for it.
     """
-    descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS)
+    descriptor = os.open(path, os.O_RDONLY | NEVER_WAITS)
     try:
         kind = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
@@ -66,7 +71,7 @@ def _first_of_pipe(descriptor: int, path: Path) -> bytes:
 
 def _opened(path: Path, *, follow: bool) -> int:
     try:
-        descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS | (0 if follow else _NEVER_FOLLOWS))
+        descriptor = os.open(path, os.O_RDONLY | (NEVER_WAITS if follow else NEVER_FOLLOWS))
     except OSError as error:
         if error.errno == errno.ELOOP and not follow:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
@@ -90,10 +95,6 @@ def read_plain(path: Path, most: int) -> bytes:
         return _read(descriptor, most)
     finally:
         os.close(descriptor)
-
-
-_NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
-_NEVER_FOLLOWS = getattr(os, "O_NOFOLLOW", 0)
 
 
 def _read(descriptor: int, most: int) -> bytes:

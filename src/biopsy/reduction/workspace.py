@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
+from biopsy.filesystem.own_file import InUseError
 from biopsy.filesystem.write import cannot_write, create_new
 from biopsy.isolation.cleanup import PassingFolder
 from biopsy.model.external import resolve
@@ -70,7 +71,7 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     try:
         return Claim(wanted), wanted
-    except BlockingIOError:
+    except InUseError:
         if may_move:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
             return Claim(other), other
