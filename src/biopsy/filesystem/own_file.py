@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -97,6 +98,14 @@ def lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InUseError(error.errno, error.strerror) from None
+
+
+def unlock(descriptor: int) -> None:
+    """Let others have the file, though something here still has it open, such as a map."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def stands_at(path: Path, descriptor: int) -> bool:
