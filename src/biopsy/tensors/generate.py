@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.isolation.memory import memory
 from biopsy.model.load import require_file
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
@@ -259,8 +259,7 @@ def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[
     """
     path = require_file(Path(path), "data loader script")
     with _running(path):
-        with open_plain(path, follow=True) as stream:
-            source = compile(stream.read(), str(path), "exec")
+        source = compile(read_whole(path), str(path), "exec")
         module = ModuleType(path.stem)
         module.__file__ = str(path)
         exec(source, module.__dict__)  # noqa: S102 - the user named this script in order to have it run
