@@ -488,9 +488,9 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
 
 
 def test_a_candidate_costs_the_watched_process_next_to_nothing(here: Path) -> None:
-    write.write_passing(here / "c.onnx", [b"first"])
+    write.write_transient(here / "c.onnx", [b"first"])
     started = time.perf_counter()
     for _ in range(200):
-        write.write_passing(here / "c.onnx", [b"model"])
+        write.write_transient(here / "c.onnx", [b"model"])
     assert (time.perf_counter() - started) / 200 < 0.005
-    cleanup.let_stay(here / "c.onnx")
+    cleanup.keep(here / "c.onnx")

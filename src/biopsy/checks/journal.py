@@ -47,7 +47,7 @@ _LONGEST_KEPT = 1 << 15  # characters of a text; what follows is only told apart
 _NO_VERDICT = VerdictFile()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One run of a check: of which model (the digest of its bytes), what came of it, and what the search was doing."""
 
@@ -280,7 +280,11 @@ def _entry(
         raise ValueError(f"the unknown outcome {outcome[:_LONGEST_SHOWN]!r}")
     evidence = Evidence(status, verdict=_NO_VERDICT, seconds=seconds, timed_out=timed_out)
     return Entry(
-        digest, Judged(_OUTCOMES[outcome], storable(reason), evidence), storable(stage), storable(doing), nodes
+        digest=digest,
+        judged=Judged(_OUTCOMES[outcome], storable(reason), evidence),
+        stage=storable(stage),
+        doing=storable(doing),
+        nodes=nodes,
     )
 
 

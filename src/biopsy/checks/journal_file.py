@@ -63,7 +63,7 @@ class DamagedError(Exception):
     """What stands in the file is not what a journal holds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _End:
     """Where a file ends: its size in bytes, its lines, and the checksum of the last."""
 
@@ -120,7 +120,7 @@ class JournalFile:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from None
             if number > 1:
                 yield number, values
-        self._end, self._doubtful = _End(at, number, checksum), size > at
+        self._end, self._doubtful = _End(size=at, lines=number, checksum=checksum), size > at
 
     def begin(self, lines: Sequence[Values]) -> None:
         """Start over, with these lines and that we have the file. Raises OSError; nothing then stands in it."""
@@ -145,7 +145,7 @@ class JournalFile:
         for values in lines:
             line, checksum = _line(values, end.checksum)
             data += line
-            end = _End(end.size + len(line), end.lines + 1, checksum)
+            end = _End(size=end.size + len(line), lines=end.lines + 1, checksum=checksum)
         if end.size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it would be larger than {_MOST_BYTES >> 20} MiB")
         self._require_end()

@@ -62,7 +62,7 @@ class Claim:
         return f"{self.path} holds the last candidate: what stood there before is still {self.aside}"
 
     def _let_go(self) -> None:
-        cleanup.let_stay(self.path)
+        cleanup.keep(self.path)
         for entry in self._entries:
             cleanup.strike(*entry)
         with contextlib.suppress(OSError):
