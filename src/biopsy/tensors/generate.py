@@ -190,7 +190,7 @@ _PEAK = 32
 def _require_possible(name: str, shape: tuple[int, ...]) -> None:
     """Raise DoesNotFit if nobody can make up values for so many elements: a model may declare any number of them."""
     shown = f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
-    refused = f"no values can be made up for input '{name}' of shape {shown}"
+    refused = f"no values can be made up for input {name!r} of shape {shown}"
     steps = ["--input-shapes, where the shape is open", "--load-inputs FILE"]
     try:
         require_possible(np.dtype(np.complex128), shape)
