@@ -3,6 +3,7 @@
 import locale
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +16,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal.SIGALRM, signal.SIGCHLD)
+
+
+# The key of whoever runs the tests stays out of them.
+_STATE = tempfile.TemporaryDirectory(prefix="biopsy-tests-")
+os.environ["XDG_STATE_HOME"] = _STATE.name
 
 
 @dataclass(frozen=True)

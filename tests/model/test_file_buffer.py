@@ -40,7 +40,8 @@ def test_another_reader_at_any_instruction_does_no_harm(tmp_path: Path) -> None:
     path.write_bytes(b"".join(bytes([place]) * FAR for place in range(2)))
     for held in (0, FAR):
         for instruction in count():
-            buffer = FileBuffer(path)
+            with path.open("rb") as stream:
+                buffer = FileBuffer(path, stream.fileno())
             assert buffer[held] == held // FAR
             found, came = read_with_another_reader_at(buffer, 0, FAR, instruction)
             assert (found, buffer[FAR], buffer[0]) == (0, 1, 0)

@@ -23,7 +23,6 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.journal_file import (
     DamagedError,
-    InUseError,
     JournalFile,
     Values,
     process_that_has,
@@ -32,6 +31,7 @@ from biopsy.checks.journal_file import (
 )
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.verdict import VerdictFile
+from biopsy.filesystem.own_file import InUseError
 from biopsy.filesystem.write import cannot_write
 from biopsy.text import printable
 
@@ -47,7 +47,7 @@ _LONGEST_KEPT = 1 << 15  # characters of a text; what follows is only told apart
 _NO_VERDICT = VerdictFile()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One run of a check: of which model (the digest of its bytes), what came of it, and what the search was doing."""
 
@@ -95,7 +95,7 @@ class Journal:
             if not made:
                 require_plain(path.lstat(), path)
             file = JournalFile.open(path.absolute())  # a check in this process may go to another folder
-        except (OSError, InUseError) as error:
+        except OSError as error:
             raise _refusal(path, error) from error
         try:
             return cls._opened(path, file, {_kept(name): _kept(value) for name, value in identity.items()})
@@ -280,7 +280,11 @@ def _entry(
         raise ValueError(f"the unknown outcome {outcome[:_LONGEST_SHOWN]!r}")
     evidence = Evidence(status, verdict=_NO_VERDICT, seconds=seconds, timed_out=timed_out)
     return Entry(
-        digest, Judged(_OUTCOMES[outcome], storable(reason), evidence), storable(stage), storable(doing), nodes
+        digest=digest,
+        judged=Judged(_OUTCOMES[outcome], storable(reason), evidence),
+        stage=storable(stage),
+        doing=storable(doing),
+        nodes=nodes,
     )
 
 

@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from biopsy.filesystem.own_file import PRIVATE, lock, open_own, require_own
+from biopsy.filesystem.own_file import PRIVATE, lock, open_locked, require_own, stands_at
+from biopsy.filesystem.plain_file import NEVER_FOLLOWS, open_plain
 
 VERSION = 3
 """Of the format; the journals of versions 1 and 2 were SQLite files."""
@@ -62,11 +63,7 @@ class DamagedError(Exception):
     """What stands in the file is not what a journal holds."""
 
 
-class InUseError(Exception):
-    """Another process has the file."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _End:
     """Where a file ends: its size in bytes, its lines, and the checksum of the last."""
 
@@ -97,19 +94,7 @@ class JournalFile:
 
         Raises InUseError, or OSError as ``open_own`` does.
         """
-        until = time.monotonic() + _PATIENCE
-        while True:
-            descriptor = open_own(path)
-            try:
-                if _is_locked(descriptor) and _stands_at(path, descriptor):  # else it was removed or renamed meanwhile
-                    return cls(path, descriptor)
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
-            if time.monotonic() > until:
-                raise InUseError
-            time.sleep(_PATIENCE / 20)
+        return cls(path, open_locked(path, _PATIENCE))
 
     @property
     def count(self) -> int:
@@ -135,7 +120,7 @@ class JournalFile:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from None
             if number > 1:
                 yield number, values
-        self._end, self._doubtful = _End(at, number, checksum), size > at
+        self._end, self._doubtful = _End(size=at, lines=number, checksum=checksum), size > at
 
     def begin(self, lines: Sequence[Values]) -> None:
         """Start over, with these lines and that we have the file. Raises OSError; nothing then stands in it."""
@@ -160,7 +145,7 @@ class JournalFile:
         for values in lines:
             line, checksum = _line(values, end.checksum)
             data += line
-            end = _End(end.size + len(line), end.lines + 1, checksum)
+            end = _End(size=end.size + len(line), lines=end.lines + 1, checksum=checksum)
         if end.size > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it would be larger than {_MOST_BYTES >> 20} MiB")
         self._require_end()
@@ -202,7 +187,7 @@ class JournalFile:
     def remove(self) -> None:
         """Delete the file and let go of it. What cannot be deleted does no harm."""
         with contextlib.suppress(OSError):
-            if _stands_at(self.path, self._descriptor):  # while we have the lock: what is there later is another's
+            if stands_at(self.path, self._descriptor):  # while we have the lock: what is there later is another's
                 self.path.unlink()
         self.abandon()
 
@@ -230,18 +215,14 @@ def _abandon_all() -> None:
 
 def process_that_has(path: Path) -> int | None:
     """The number of the process that opened a file last, as far as can be told: it is only good to know."""
-    found = None
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | _NEVER_FOLLOWS)
-        try:
-            for line in _whole_lines(descriptor, min(os.fstat(descriptor).st_size, _MOST_BYTES)):
-                if line.startswith(b'["opened",') and (match := _OPENED_BY.match(line)):
-                    found = int(match[1])
-        except DamagedError:
-            return None
-        finally:
-            os.close(descriptor)
-    return found
+    with contextlib.suppress(OSError, DamagedError), open_plain(path) as stream:
+        found = None
+        size = min(os.fstat(stream.fileno()).st_size, _MOST_BYTES)
+        for line in _whole_lines(stream.fileno(), size):
+            if line.startswith(b'["opened",') and (match := _OPENED_BY.match(line)):
+                found = int(match[1])
+        return found
+    return None
 
 
 def set_aside(path: Path) -> None:
@@ -260,19 +241,15 @@ def set_aside(path: Path) -> None:
     if status.st_size == 0 and _is_own(status, path):
         return
     try:
-        descriptor = os.open(path, os.O_RDWR | _NEVER_FOLLOWS)
+        descriptor = os.open(path, os.O_RDWR | NEVER_FOLLOWS)
     except PermissionError:  # of another user, or one that we made unwritable: no biopsy has it
         _rename(path)
         return
     try:
-        if not _is_locked(descriptor):
-            raise InUseError
+        lock(descriptor)
         _rename(path)
     finally:
         os.close(descriptor)
-
-
-_NEVER_FOLLOWS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 def require_plain(status: os.stat_result, path: Path) -> None:
@@ -295,22 +272,6 @@ def _rename(path: Path) -> None:
     while os.path.lexists(path.with_name(f"{path.name}.{number}")):
         number += 1
     path.rename(path.with_name(f"{path.name}.{number}"))
-
-
-def _is_locked(descriptor: int) -> bool:
-    """Whether we could have the file to ourselves."""
-    try:
-        lock(descriptor)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _stands_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 # Lines

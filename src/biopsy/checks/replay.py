@@ -21,7 +21,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.journal import ENTRY_TYPES, Entry, Journal, entry_of, require_same_identity, storable
 from biopsy.checks.outcome import Outcome
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.write import write_whole
 
 _VERSION = 1
@@ -123,12 +123,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         if not path.is_file():
             raise errors.UsageError(f"there is no replay {path}" if not path.exists() else f"{path} is no file")
-        with open_plain(path, follow=True) as stream:
-            data = stream.read(_MOST_BYTES + 1) if path.stat().st_size <= _MOST_BYTES else None
+        data = read_plain(path, _MOST_BYTES, follow=True)
     except OSError as error:
         raise errors.UsageError(f"cannot read the replay {path}: {error.strerror}") from error
-    if data is None or len(data) > _MOST_BYTES:
-        raise errors.UsageError(f"the replay {path} is larger than {_MOST_BYTES >> 20} MiB")
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:

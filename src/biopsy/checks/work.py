@@ -17,7 +17,7 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.signature import status_text
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
-from biopsy.filesystem.write import write_passing
+from biopsy.filesystem.write import write_transient
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def run_check(work: Work, stop: Stop | None = None) -> Evidence:
     if work.parts is not None:
         try:
             clear(work.candidate)
-            write_passing(work.candidate, work.parts)
+            write_transient(work.candidate, work.parts)
         except errors.UsageError as error:
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
         except OSError as error:

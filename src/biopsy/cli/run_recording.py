@@ -27,7 +27,7 @@ from biopsy.tensors.sizes import tensor_sizes
 
 
 class Recorder:
-    """Records the outputs of engines, one engine after the other, into the file of --save-outputs or a passing one."""
+    """Records the outputs of engines, one after the other, into the file of --save-outputs or one that is transient."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Recorder:
             file.close()
             raise errors.Interrupted(
                 "interrupted",
-                kept=f"{len(file.committed)} of {self._wanted(feeds)} tensors" if self._saved else None,
-                resume="the same command goes on from there" if self._saved else None,
+                kept=f"{len(file.committed)} of {self._wanted(feeds)} tensors" if file.stays else None,
+                resume="the same command goes on from there" if file.stays else None,
             ) from interrupt
         except BaseException:
             file.close()
@@ -112,10 +112,8 @@ class Recorder:
             self._file.discard()
             self._scratch.close()
         elif self._file.committed:
-            self._console.warn(
-                f"{self._path} is not written; {size_text(self._file.size)} are kept beside it, and the same command "
-                "goes on from there"
-            )
+            kept = f"{size_text(self._file.size)} are kept beside it, and the same command goes on from there"
+            self._console.warn(f"{self._path} is not written; {kept if self._file.stays else 'nothing is kept of it'}")
         return False
 
     def _wanted(self, feeds: Sequence[Feed]) -> int:
@@ -129,7 +127,7 @@ class Recorder:
                 for iteration in range(len(feeds))
                 for name in self._names
             ]
-            self._file = GrowingFile(self._path, self._identity(feeds), places)
+            self._file = GrowingFile(self._path, self._identity(feeds) if self._saved else None, places)
         return self._file
 
     def _identity(self, feeds: Sequence[Feed]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.openvino_ignores import ignored_inputs
 from biopsy.engines.option import count, switch
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
@@ -95,8 +95,7 @@ class OpenVino(Engine):
         openvino = _import()
         core = self._core(openvino)
         try:
-            with open_plain(path, follow=True) as stream:
-                exported = stream.read()
+            exported = read_whole(path)
         except OSError as error:
             raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
         try:

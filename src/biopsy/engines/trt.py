@@ -16,7 +16,7 @@ from biopsy.engines.cuda import gpu_names, require_gpu
 from biopsy.engines.trt_package import Package
 from biopsy.engines.trt_settings import OPTIONS, Settings, span_of, unknown_names
 from biopsy.engines.trt_types import numpy_name
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
@@ -84,8 +84,7 @@ class TensorRt(Engine):
         require_ending(path)
         package = self._package()
         try:
-            with open_plain(path, follow=True) as stream:
-                plan = memoryview(stream.read())
+            plan = memoryview(read_whole(path))
         except OSError as error:
             raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
         require_gpu(f"{path} is an engine of TensorRT: reading it")

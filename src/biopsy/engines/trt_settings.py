@@ -12,7 +12,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput, Option
 from biopsy.engines.option import switch, words
 from biopsy.engines.trt_package import CHOICES, Package
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.tensor_type import TensorType
 
 PRECISIONS = ("fp16", "bf16", "fp8", "int8")
@@ -151,8 +151,7 @@ class Settings:
         data = b""
         if path is not None and Path(path).exists():
             try:
-                with open_plain(Path(path), follow=True) as stream:
-                    data = stream.read()
+                data = read_whole(Path(path))
             except OSError as error:
                 raise errors.UsageError(f"the timing cache {path} cannot be read: {error.strerror}") from error
         _quietly(lambda: config.set_timing_cache(config.create_timing_cache(data), False))

@@ -37,7 +37,7 @@ _MOST_SHOWN = 2000  # bytes of what a dying engine printed
 class Worker:
     """Runs models in ``engine`` (a spec such as ``onnxrt:optimization=none``). Use it in a ``with``.
 
-    ``scratch`` is a folder for files that pass; nothing stays there. ``timeout`` is in seconds per run.
+    ``scratch`` is a folder for transient files; nothing stays there. ``timeout`` is in seconds per run.
     """
 
     def __init__(self, engine: str, scratch: Path, timeout: float | None = None) -> None:

@@ -101,7 +101,7 @@ def _in_types_of_the_model(index: ModelIndex, samples: Sequence[Mapping[str, Arr
         return None
     names = list(samples[0])
     places = [(0, number, name) for number in range(len(samples)) for name in names]
-    with GrowingFile(path, {"recording": "fed"}, places) as file:
+    with GrowingFile(path, None, places) as file:
         for number, sample in enumerate(samples):
             for name, value in sample.items():
                 with np.errstate(all="ignore"):
@@ -141,7 +141,7 @@ class Recorder:
         path = folder / "recorded.safetensors"
         given = [name for name in feeds[0] if name not in names] if feeds else []
         places = [(0, sample, name) for sample in range(len(feeds)) for name in (*given, *names)]
-        with GrowingFile(path, {"recording": "layers"}, places) as file:
+        with GrowingFile(path, None, places) as file:
             for sample, feed in enumerate(feeds):
                 for name in given:
                     file.append((0, sample, name), feed[name])

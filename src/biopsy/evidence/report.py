@@ -13,7 +13,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.comparison.json_report import plain
 from biopsy.evidence.layers import Findings, Layer, TensorError
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.shell_words import line_of
 from biopsy.text import printable
 
@@ -110,8 +110,7 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     Raises UsageError if there is no such report, or if it was made of another model.
     """
     try:
-        with open_plain(report, follow=True) as stream:
-            tree = json.loads(stream.read())
+        tree = json.loads(read_whole(report))
         ranking = tuple(tuple(int(node) for node in one["nodes"]) for one in tree["ranking"])
         digest = tree["model"]["sha256"]
     except OSError as error:

@@ -20,7 +20,7 @@ from biopsy.evidence.truth import CANNOT_RUN, Runs
 class RoundingJudge:
     """Runs pieces exactly and plainly. Use it in a ``with``: its workers end there.
 
-    ``path`` is the file of recorded values that pieces are fed with; ``scratch`` a folder for files that pass.
+    ``path`` is the file of recorded values that pieces are fed with; ``scratch`` a folder for transient files.
     """
 
     def __init__(self, path: Path, scratch: Path, timeout: float | None = None) -> None:

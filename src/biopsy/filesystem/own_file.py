@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+import time
 from pathlib import Path
+
+from biopsy.filesystem.plain_file import NEVER_FOLLOWS
 
 PRIVATE = 0o600
 """The mode of what only this user is to read."""
 
-_NEVER_FOLLOWS = (
-    getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_NONBLOCK", 0)
-    | getattr(os, "O_NOCTTY", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-)
+_BETWEEN_TWO_LOOKS = 0.01  # seconds
+
+
+class InUseError(BlockingIOError):
+    """Another process has the file."""
 
 
 def open_own(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int:
@@ -27,7 +30,7 @@ def open_own(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int:
     device, a folder, a file of another user, or one that has a second name elsewhere.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NEVER_FOLLOWS | flags, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NEVER_FOLLOWS | flags, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
@@ -50,10 +53,64 @@ def require_own(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EMLINK, "it is a hard link to another file", str(path))
 
 
+def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int = 0) -> int:
+    """As ``open_own``, and nobody else has the file until the descriptor is closed or this process ends.
+
+    Raises InUseError if another process has it for ``patience`` seconds, OSError as ``open_own`` does.
+    """
+    until = time.monotonic() + patience
+    while True:
+        last = time.monotonic() >= until
+        try:
+            descriptor = take(path, mode=mode, flags=flags)
+        except InUseError:
+            if last:
+                raise
+            descriptor = None
+        if descriptor is not None:
+            return descriptor
+        if last:
+            raise InUseError(errno.EAGAIN, "others remove it again and again", str(path))
+        time.sleep(_BETWEEN_TWO_LOOKS)
+
+
+def take(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int | None:
+    """One attempt of ``open_locked``; None if the file was removed or renamed before we had it."""
+    descriptor = open_own(path, mode=mode, flags=flags)
+    try:
+        lock(descriptor)
+        if stands_at(path, descriptor):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
+
+
 def lock(descriptor: int) -> None:
-    """Have a file to ourselves until it is closed or this process ends. Raises BlockingIOError if another has it."""
+    """Have a file to ourselves until it is closed or this process ends. Raises InUseError if another has it."""
     try:
         import fcntl
     except ImportError:  # not on this platform: two processes are not told apart
         return
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InUseError(error.errno, error.strerror) from None
+
+
+def unlock(descriptor: int) -> None:
+    """Let others have the file, though something here still has it open, such as a map."""
+    with contextlib.suppress(ImportError):
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def stands_at(path: Path, descriptor: int) -> bool:
+    """Whether the very file that is open is the one at ``path``, which is not so once it was removed or renamed."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -10,7 +10,11 @@ import time
 from pathlib import Path
 from typing import BinaryIO
 
-_CHUNK = 1 << 16
+NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
+"""Flags of ``os.open`` with which nothing that stands at a path keeps us, nor do programs that we start have it."""
+NEVER_FOLLOWS = NEVER_WAITS | getattr(os, "O_NOFOLLOW", 0)
+"""The same, and a symbolic link is refused with ELOOP."""
+
 _PATIENCE = 2.0
 
 
@@ -19,7 +23,15 @@ def open_plain(path: Path, *, follow: bool = False) -> BinaryIO:
 
     Raises OSError, with words for a person as its ``strerror``, if something else stands there: nobody waits for it.
     """
-    descriptor = _opened(path, follow=follow)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | (NEVER_WAITS if follow else NEVER_FOLLOWS))
+    except OSError as error:
+        if error.errno == errno.ELOOP and not follow:
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -29,7 +41,7 @@ def open_delivering(path: Path) -> BinaryIO:
     Raises OSError for anything else, and for a pipe into which nobody has begun to write after two seconds: one that
     lies in a folder may have been put there in order that somebody waits for it.
     """
-    descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS)
+    descriptor = os.open(path, os.O_RDONLY | NEVER_WAITS)
     try:
         kind = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
@@ -64,47 +76,20 @@ def _first_of_pipe(descriptor: int, path: Path) -> bytes:
         time.sleep(0.02)
 
 
-def _opened(path: Path, *, follow: bool) -> int:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | _NEVER_WAITS | (0 if follow else _NEVER_FOLLOWS))
-    except OSError as error:
-        if error.errno == errno.ELOOP and not follow:
-            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no plain file", str(path))
-    return descriptor
+def read_whole(path: Path) -> bytes:
+    """The bytes of a plain file that a person named, however many. Raises OSError as ``open_plain`` does."""
+    with open_plain(path, follow=True) as stream:
+        return stream.read()
 
 
-def read_plain(path: Path, most: int) -> bytes:
-    """The bytes of a plain file of at most ``most`` bytes.
+def read_plain(path: Path, most: int, *, follow: bool = False) -> bytes:
+    """The bytes of a plain file of at most ``most`` bytes, which are whole MiB.
 
-    Raises OSError, with words for a person as its ``strerror``: also if it is a link, a pipe, a device or a folder, of
-    which a read might never end, or larger than that.
+    Raises OSError as ``open_plain`` does, and if it is larger than that.
     """
-    descriptor = _opened(path, follow=False)
-    try:
-        if os.fstat(descriptor).st_size > most:
-            raise _too_large(most)
-        return _read(descriptor, most)
-    finally:
-        os.close(descriptor)
-
-
-_NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
-_NEVER_FOLLOWS = getattr(os, "O_NOFOLLOW", 0)
-
-
-def _read(descriptor: int, most: int) -> bytes:
-    """What can be read; it may grow meanwhile."""
-    found = bytearray()
-    while chunk := os.read(descriptor, _CHUNK):
-        found += chunk
-        if len(found) > most:
-            raise _too_large(most)
-    return bytes(found)
-
-
-def _too_large(most: int) -> OSError:
-    return OSError(errno.EFBIG, f"it is larger than {most} bytes")
+    with open_plain(path, follow=follow) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        data = stream.read(most + 1) if size <= most else b""  # it may grow meanwhile
+    if max(size, len(data)) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB", str(path))
+    return data

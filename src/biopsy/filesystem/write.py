@@ -44,33 +44,33 @@ def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> 
     Raises UsageError if the folder does not exist or cannot be written, or if nobody reads from the pipe; what stood at
     ``path`` is then untouched.
     """
-    _write(path, parts, passing=False)
+    _write(path, parts, transient=False)
 
 
-def write_passing(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
+def write_transient(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> None:
     """Write a file that is to go with this process: as ``write_whole``, and it is removed if this process is killed.
 
-    Unless something else stands there by then; ``cleanup.let_stay`` ends that.
+    Unless something else stands there by then; ``cleanup.keep`` ends that.
     """
-    _write(path, parts, passing=True)
+    _write(path, parts, transient=True)
 
 
-def copy_passing(source: Path, path: Path) -> None:
-    """Copy a file to one that is to go with this process, see ``write_passing``. Raises as that does."""
+def copy_transient(source: Path, path: Path) -> None:
+    """Copy a file to one that is to go with this process, see ``write_transient``. Raises as that does."""
     try:
         with source.open("rb") as stream:
-            write_passing(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""))
+            write_transient(path, iter(lambda: stream.read(_COPIED_AT_ONCE), b""))
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
-def _write(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, passing: bool) -> None:
+def _write(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, transient: bool) -> None:
     try:
         if _is_stream(path):
             with os.fdopen(_opened_stream(path), "wb") as stream:
                 stream.writelines(parts)
             return
-        with _replacement(path, passing=passing) as stream:
+        with _replacement(path, transient=transient) as stream:
             stream.writelines(parts)
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -84,7 +84,7 @@ def open_anew(path: Path) -> BinaryIO:
     try:
         if _is_stream(path):
             return os.fdopen(_opened_stream(path), "wb")
-        with _replacement(path, passing=False) as stream:
+        with _replacement(path, transient=False) as stream:
             return os.fdopen(os.dup(stream.fileno()), "wb")
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -96,26 +96,26 @@ def create_new(path: Path) -> BinaryIO:
 
 
 @contextlib.contextmanager
-def _replacement(path: Path, *, passing: bool) -> Iterator[BinaryIO]:
+def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     """A file under a name of its own that takes the place of ``path`` at the end; nothing stays if that fails."""
     temporary = _temporary_name(path)
     stream = create_new(temporary)
     try:
         with stream:
-            status, of_now = os.fstat(stream.fileno()), path if passing else temporary
-            if passing or cleanup.watches():
+            status, of_now = os.fstat(stream.fileno()), path if transient else temporary
+            if transient or cleanup.watches():
                 cleanup.take_along(status, of_now, temporary)
             yield stream
         temporary.replace(path)
-        if passing:
+        if transient:
             cleanup.replaced(path)
     except BaseException:
         with contextlib.suppress(OSError):  # a read-only file system refuses even what is not there
             temporary.unlink(missing_ok=True)
         raise
     finally:
-        if not passing:
-            cleanup.let_stay(temporary)
+        if not transient:
+            cleanup.keep(temporary)
 
 
 def _temporary_name(path: Path) -> Path:

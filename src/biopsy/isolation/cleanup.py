@@ -1,4 +1,4 @@
-"""What must not outlive this process, however it ends: checks that run, temporary folders, and files that pass.
+"""What must not outlive this process, however it ends: checks that run, temporary folders, and transient files.
 
 Checks stand in sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
 itself. A shell, started with the first entry, holds a list of what there is now, and waits for the end of this
@@ -105,7 +105,7 @@ def _folder_of_the_system() -> Path:
     return Path(tempfile.gettempdir())
 
 
-class PassingFolder:
+class TransientFolder:
     """A folder of a given name that was made now, and that is removed also when this process is killed."""
 
     def __init__(self, path: Path) -> None:
@@ -175,7 +175,7 @@ class _Watch:
 _watch = _Watch()
 
 
-class _Passing:
+class _TransientFiles:
     """The files in the user's folders that are to go with this process, by their paths, the newest last."""
 
     def __init__(self) -> None:
@@ -200,7 +200,7 @@ class _Passing:
             strike(*entry)
 
 
-_passing = _Passing()
+_transient = _TransientFiles()
 
 
 def take_along(status: os.stat_result, path: Path, temporary: Path | None = None) -> None:
@@ -209,24 +209,24 @@ def take_along(status: os.stat_result, path: Path, temporary: Path | None = None
     Or at ``temporary``, where it stands until it is whole. The same holds for those that stood at ``path`` before,
     until ``replaced`` says that they have gone.
     """
-    _passing.take(status, path if temporary is None else temporary, path)
+    _transient.take(status, path if temporary is None else temporary, path)
 
 
 def take_what_stands_at(path: Path) -> None:
     """As ``take_along``, for a file that a process of ours has just written; nothing if there is none."""
     with suppress(OSError):
-        _passing.take(path.lstat(), path, path)
+        _transient.take(path.lstat(), path, path)
         replaced(path)
 
 
 def replaced(path: Path) -> None:
     """What was taken along last stands at ``path`` now, and nothing before it any more."""
-    _passing.let(path, but_newest=True)
+    _transient.let(path, but_newest=True)
 
 
-def let_stay(path: Path) -> None:
+def keep(path: Path) -> None:
     """Whatever stands at ``path`` is not removed any more when this process is killed."""
-    _passing.let(path)
+    _transient.let(path)
 
 
 def end_marked(folders: Iterable[str]) -> None:

@@ -140,7 +140,7 @@ def _opset(source: _Source, span: Span) -> str:
 def _summary(path: Path, graph: _Graph, parts: _Model) -> Iterator[str]:
     made = f"made by {' '.join(parts.producer)}".rstrip() if parts.producer[0] else ""
     opsets = sorted(parts.opsets, key=lambda entry: not entry.startswith("opset"))
-    named = f"graph '{graph.name}'" if graph.name else ""
+    named = f"graph {graph.name!r}" if graph.name else ""
     facts = (printable(path.name), named, f"IR version {parts.ir_version}", *opsets, made)
     yield "model      " + " · ".join(filter(None, facts))
     yield from _listed("inputs", graph.inputs, graph)
@@ -299,7 +299,7 @@ def _body_lines(
     inner = [*scopes, graph.types]
     taken = ", ".join(_with_type(tensor, inner) for tensor in graph.inputs)
     given = ", ".join(_with_type(tensor, inner) for tensor in graph.outputs)
-    yield f"{indent}{name} = graph '{graph.name}' ({taken}) -> {given}"
+    yield f"{indent}{name} = graph {graph.name!r} ({taken}) -> {given}"
     if source.weights:
         yield from _weight_lines(source, graph, indent + "    ")
     for number, node in enumerate(graph.nodes):

@@ -24,10 +24,10 @@ class FileBuffer:
     is read on as it was.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError if it cannot be opened."""
+    def __init__(self, path: Path, descriptor: int) -> None:
+        """``descriptor``: of the file, which is opened; a duplicate is kept. ``path`` is named in messages."""
         self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        self._descriptor = os.dup(descriptor)
         weakref.finalize(self, os.close, self._descriptor)
         self._state = self._state_now()
         self._length = self._state[0]

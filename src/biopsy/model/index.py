@@ -52,7 +52,7 @@ def _value_bytes(weight: Weight) -> int:
 
 def label(op_type: str, name: str, number: int) -> str:
     """``Mul 'attention/scale'``, or ``Mul #17`` where the node has no name."""
-    return f"{op_type} '{name}'" if name else f"{op_type} #{number}"
+    return f"{op_type} {name!r}" if name else f"{op_type} #{number}"
 
 
 @dataclass

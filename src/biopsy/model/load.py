@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import open_plain, read_whole
 from biopsy.model.file_buffer import FileBuffer
 from biopsy.model.utf8 import require_text
 
@@ -40,8 +40,7 @@ def read_bytes(path: Path) -> bytes:
     """The bytes of a model file. Raises UsageError if there is none, ModelError if it cannot be read."""
     require_file(path)
     try:
-        with open_plain(path, follow=True) as stream:
-            data = stream.read()
+        data = read_whole(path)
     except OSError as error:
         raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
     if not data:
@@ -62,7 +61,7 @@ def open_model(path: Path) -> bytes | FileBuffer:
     try:
         with open_plain(path, follow=True) as stream:
             large = os.fstat(stream.fileno()).st_size > READ_WHOLE and hasattr(os, "pread")
-            found = FileBuffer(path) if large else stream.read()
+            found = FileBuffer(path, stream.fileno()) if large else stream.read()
     except OSError as error:
         raise errors.ModelError(f"the model {path} cannot be read: {error.strerror}") from error
     if not len(found):

@@ -16,7 +16,7 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.checks.work import clear
 from biopsy.filesystem.privacy import as_private_as
-from biopsy.filesystem.write import cannot_write, copy_passing, require_writable
+from biopsy.filesystem.write import cannot_write, copy_transient, require_writable
 from biopsy.isolation import cleanup
 from biopsy.model.index import ModelIndex
 from biopsy.precision.cost import Cost
@@ -314,7 +314,7 @@ class _Run:
                 clear(copy)
             except OSError as error:
                 raise cannot_write(copy, error) from error
-            copy_passing(output, copy)
+            copy_transient(output, copy)
             return replace(plain, place=copy)
 
         try:
@@ -322,7 +322,7 @@ class _Run:
         finally:
             with contextlib.suppress(OSError):
                 clear(copy, whole=True)
-            cleanup.let_stay(copy)
+            cleanup.keep(copy)
 
     def _write(self, high: tuple[int, ...]) -> None:
         target = self._job.target

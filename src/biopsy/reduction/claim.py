@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.filesystem.own_file import lock, open_own
+from biopsy.filesystem.own_file import InUseError, stands_at, take
 from biopsy.filesystem.write import cannot_write
 from biopsy.isolation import cleanup
 
@@ -30,7 +30,7 @@ class Claim:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises BlockingIOError if another process has it, OSError if that cannot be told or the folder not written.
+        """Raises InUseError if another process has it, OSError if that cannot be told or the folder not written.
 
         Its words name the file that stands in the way, if it is not ``path``.
         """
@@ -62,11 +62,11 @@ class Claim:
         return f"{self.path} holds the last candidate: what stood there before is still {self.aside}"
 
     def _let_go(self) -> None:
-        cleanup.let_stay(self.path)
+        cleanup.keep(self.path)
         for entry in self._entries:
             cleanup.strike(*entry)
         with contextlib.suppress(OSError):
-            if _inode(self._lock) == os.fstat(self._descriptor).st_ino:
+            if stands_at(self._lock, self._descriptor):
                 self._lock.unlink()
         os.close(self._descriptor)
 
@@ -96,7 +96,7 @@ def set_aside(path: Path | None, work: str) -> Iterator[str | None]:
         return
     try:
         claim = Claim(path)
-    except BlockingIOError:
+    except InUseError:
         raise errors.UsageError(f"another biopsy in this folder writes to {path}") from None
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -114,41 +114,29 @@ def _locked(path: Path) -> int:
     begun = free = time.monotonic()
     while True:
         was_there = os.path.lexists(path)
-        descriptor = _open_lock(path)
-        now = time.monotonic()
+        descriptor = None
         try:
-            lock(descriptor)
-            free = now
-            waited = not was_there or now > begun + _PATIENCE_WITH_THE_DEAD
-            if waited and _inode(path) == os.fstat(descriptor).st_ino:
-                return descriptor
-        except BlockingIOError:
-            if now > free + _PATIENCE_WITH_THE_LIVING:
-                os.close(descriptor)
+            descriptor = _taken(path)
+            free = time.monotonic()
+        except InUseError:
+            if time.monotonic() > free + _PATIENCE_WITH_THE_LIVING:
                 raise
-        except BaseException:
+        if descriptor is not None:
+            if not was_there or free > begun + _PATIENCE_WITH_THE_DEAD:
+                return descriptor
             os.close(descriptor)
-            raise
-        os.close(descriptor)
         time.sleep(0.01)
 
 
-def _open_lock(path: Path) -> int:
+def _taken(path: Path) -> int | None:
+    """As ``take``, with words that name the lock where something else stands there."""
     try:
-        return open_own(path)
-    except BlockingIOError:
+        return take(path)
+    except InUseError:
         raise
     except OSError as error:
         told = f"{path} is in the way: {error.strerror}" if os.path.lexists(path) else error.strerror
         raise OSError(error.errno, told, str(path)) from error
-
-
-def _inode(path: Path) -> int | None:
-    """None where nothing stands any more: whoever had the lock removes its file when it is let go."""
-    try:
-        return path.lstat().st_ino
-    except FileNotFoundError:
-        return None
 
 
 def _movable(path: Path) -> os.stat_result | None:

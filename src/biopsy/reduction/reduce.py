@@ -15,7 +15,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.checks.work import clear
 from biopsy.comparison.mismatch import error_size
-from biopsy.filesystem.write import cannot_write, copy_passing
+from biopsy.filesystem.write import cannot_write, copy_transient
 from biopsy.isolation import cleanup
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
@@ -285,7 +285,7 @@ def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
             clear(copy)
         except OSError as error:
             raise cannot_write(copy, error) from error
-        copy_passing(output, copy)
+        copy_transient(output, copy)
         return replace(driver.best_trial("final", doing), place=copy)
 
     try:
@@ -293,7 +293,7 @@ def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
     finally:
         with contextlib.suppress(OSError):
             clear(copy, whole=True)
-        cleanup.let_stay(copy)
+        cleanup.keep(copy)
 
 
 def _left(driver: Driver) -> str:

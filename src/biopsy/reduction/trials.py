@@ -252,7 +252,7 @@ class Trials:
             with contextlib.suppress(OSError):  # what went wrong before is told, not this
                 clear(place, whole=True)
         for place in self._places:
-            cleanup.let_stay(place)
+            cleanup.keep(place)
 
     def _own_executor(self) -> Executor:
         if self.jobs == 1 and not self.check.stoppable:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
+from biopsy.filesystem.own_file import InUseError
 from biopsy.filesystem.write import cannot_write, create_new
-from biopsy.isolation.cleanup import PassingFolder
+from biopsy.isolation.cleanup import TransientFolder
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
@@ -27,7 +28,7 @@ class Workspace:
 
     candidate: Path
     places: dict[int, bytes]
-    copied: PassingFolder | None = None
+    copied: TransientFolder | None = None
     claim: Claim | None = None
 
     @property
@@ -70,7 +71,7 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
     try:
         return Claim(wanted), wanted
-    except BlockingIOError:
+    except InUseError:
         if may_move:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
             return Claim(other), other
@@ -122,7 +123,7 @@ def _referred(index: ModelIndex, external: dict[int, ExternalPlace], prefix: Pur
     }
 
 
-def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> PassingFolder:
+def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> TransientFolder:
     """Weights in a folder that is made now: nothing is written where somebody may have put a link.
 
     Its name stands in the candidates' bytes, by which the journal knows them: it is the same when a reduction is
@@ -147,13 +148,13 @@ def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> Passin
     return copied
 
 
-def _first_free(wanted: Path) -> PassingFolder:
+def _first_free(wanted: Path) -> TransientFolder:
     for name in (wanted.name, *(f"{wanted.name}.{number}" for number in range(1, _MOST_NAMES))):
         try:
-            return PassingFolder(wanted.with_name(name))
+            return TransientFolder(wanted.with_name(name))
         except FileExistsError:
             continue
-    return PassingFolder(wanted.with_name(f"{wanted.name}.{os.urandom(8).hex()}"))
+    return TransientFolder(wanted.with_name(f"{wanted.name}.{os.urandom(8).hex()}"))
 
 
 _COPIED_AT_ONCE = 8 << 20

@@ -151,8 +151,7 @@ def write_results(path: Path | str, results: Sequence[RunnerResult]) -> None:
 def require_writable(path: Path | str) -> None:
     """Raise UsageError now if feeds or results could not be written to ``path`` later, at the end of long work."""
     path = Path(path)
-    if path.suffix:
-        _writer(path)
+    if _writer(path) is not None:
         require_writable_file(path)
     else:
         require_new_folder(path)

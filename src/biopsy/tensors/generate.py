@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.isolation.memory import memory
 from biopsy.model.load import require_file
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
@@ -190,7 +190,7 @@ _PEAK = 32
 def _require_possible(name: str, shape: tuple[int, ...]) -> None:
     """Raise DoesNotFit if nobody can make up values for so many elements: a model may declare any number of them."""
     shown = f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
-    refused = f"no values can be made up for input '{name}' of shape {shown}"
+    refused = f"no values can be made up for input {name!r} of shape {shown}"
     steps = ["--input-shapes, where the shape is open", "--load-inputs FILE"]
     try:
         require_possible(np.dtype(np.complex128), shape)
@@ -259,8 +259,7 @@ def load_script(path: Path | str, function: str = "load_data") -> Iterator[dict[
     """
     path = require_file(Path(path), "data loader script")
     with _running(path):
-        with open_plain(path, follow=True) as stream:
-            source = compile(stream.read(), str(path), "exec")
+        source = compile(read_whole(path), str(path), "exec")
         module = ModuleType(path.stem)
         module.__file__ = str(path)
         exec(source, module.__dict__)  # noqa: S102 - the user named this script in order to have it run

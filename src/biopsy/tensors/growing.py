@@ -10,19 +10,18 @@ disk. Whoever opens it again goes on after the last whole line. A line is ``{"te
 shape, start, end], ...]}``, offsets in bytes from the end of the header; a tensor that the engine did not give has null
 from the type on.
 
-Somebody else may have put files of these names there. So they are opened only if they are plain files of this user
-with no other name, and what a line says must lie within the file. That its values are what the engines gave, nobody can
-tell: whoever goes on with an unfinished recording trusts whoever began it.
+Somebody else may have put files of these names there, to have values of theirs taken for what the engines gave. So each
+line has a seal, made with a key that only this user can read: what has no such seal is refused, and nothing of it is
+read. Without a key nothing can be gone on with, and no lines are written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import math
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
@@ -30,25 +29,25 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 
 from biopsy import errors
-from biopsy.filesystem.own_file import open_own
-from biopsy.filesystem.plain_file import read_plain
+from biopsy.filesystem.own_file import InUseError, open_locked, stands_at, unlock
 from biopsy.filesystem.privacy import make_as_private_as_new
+from biopsy.filesystem.user_key import user_key
 from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.shell_words import line_of
 from biopsy.tensors import archive, dtypes, safetensors_file
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.saved import Saved
+from biopsy.tensors.sealed_lines import ForeignError, SealedLines
 
 Place: TypeAlias = tuple[int, int, str]
 """Where a tensor belongs: number of the runner, number of the iteration, name."""
 
-_FORM = 1
+_FORM = 2
 _SHAPE_ROOM = 128
 """Bytes for the shape of one tensor in the header, which is not known beforehand: twelve dimensions of nine digits."""
 
 _PAGE = 4096
-_LONGEST_JOURNAL = 1 << 30
-"""Bytes of a journal that are read: a line takes some hundred per tensor."""
+_PURPOSE = b"biopsy recording"
 
 
 class _Span(NamedTuple):
@@ -64,34 +63,58 @@ class GrowingFile:
     """Tensors on their way into ``path``. Use it in a ``with``: what is committed stays for the next one to open it.
 
     ``identity`` says what is recorded (such as digests of model and inputs), ``places`` all tensors that are to come.
-    Raises UsageError if an unfinished recording of something else stands there, if another process is at it, or if it
-    cannot be written.
+    Without an identity nobody goes on with it, and nothing stays. Raises UsageError if an unfinished recording of
+    something else stands there, or one that this user did not make, if another process is at it, or if it cannot be
+    written.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, str], places: Sequence[Place]) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, str] | None, places: Sequence[Place]) -> None:
         self._path = path
         self._data_path = path.with_name(f".{path.name}.recording")
-        self._journal_path = path.with_name(f".{path.name}.recording.json")
+        self._lines_path = path.with_name(f".{path.name}.recording.json")
         self._spans: dict[Place, _Span | None] = {}
         self._pending: dict[Place, _Span | None] = {}
         self._map: mmap.mmap | None = None
         self._room = 0
+        key = None if identity is None else user_key()
+        self.stays = key is not None
+        """Whether the next one can go on with what is committed."""
+        self._data = self._opened()
         try:
-            self._data: BinaryIO = os.fdopen(_opened(self._data_path, os.O_APPEND), "a+b")
-        except OSError as error:
-            raise _in_the_way(path, self._data_path, error) from error
-        try:
-            _lock(self._data, path)
-            if not self._resume(identity):
-                self._begin(identity, places)
-            self._end = self._committed_end
-            self._data.truncate(self._start + self._end)
+            # Nobody has a seal of a key that nobody knows: without one of ours, whatever stands there is another's.
+            self._lines = self._opened_lines(key or os.urandom(32))
+            try:
+                if not self._resume(identity or {}):
+                    self._begin(identity or {}, places)
+                self._end = self._committed_end
+                self._data.truncate(self._start + self._end)
+                self._data.seek(self._start + self._end)
+            except BaseException:
+                self._lines.close()
+                raise
         except OSError as error:
             self._data.close()
             raise cannot_write(path, error) from error
-        except errors.BiopsyError:
+        except BaseException:
             self._data.close()
             raise
+
+    def _opened(self) -> BinaryIO:
+        """The file of the tensors, which nobody else has."""
+        try:
+            descriptor = open_locked(self._data_path, 0, mode=0o666)
+        except InUseError as error:
+            raise errors.UsageError(f"another process is recording into {self._path}") from error
+        except OSError as error:
+            raise _in_the_way(self._path, self._data_path, error) from error
+        make_as_private_as_new(descriptor)
+        return os.fdopen(descriptor, "r+b")
+
+    def _opened_lines(self, key: bytes) -> SealedLines:
+        try:
+            return SealedLines(self._lines_path, key, _PURPOSE)
+        except OSError as error:
+            raise _in_the_way(self._path, self._lines_path, error) from error
 
     def __enter__(self) -> GrowingFile:
         return self
@@ -142,8 +165,9 @@ class GrowingFile:
         line = {"tensors": [[*place, *(span or [None] * 4)] for place, span in self._pending.items()]}
         try:
             self._data.flush()
-            os.fsync(self._data.fileno())
-            self._write_line(line)
+            if self.stays:
+                os.fsync(self._data.fileno())
+                self._lines.append(line)
         except OSError as error:
             raise cannot_write(self._path, error) from error
         self._spans |= self._pending
@@ -173,34 +197,34 @@ class GrowingFile:
         header = self._header(results)
         try:
             if len(header) <= self._room:
-                # Appending mode writes only at the end: the header needs a handle of its own.
-                with os.fdopen(_opened(self._data_path), "r+b") as stream:
-                    stream.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
-                    stream.flush()
-                    os.fsync(stream.fileno())
+                self._data.seek(0)
+                self._data.write(self._room.to_bytes(8, "little") + header.ljust(self._room))
+                self._data.flush()
+                os.fsync(self._data.fileno())
             else:
                 self._copy_behind(header)
             self._data_path.replace(self._path)
-            self._journal_path.unlink(missing_ok=True)
+            self._lines.remove()
         except OSError as error:
             raise cannot_write(self._path, error) from error
         self.close()
 
     def discard(self) -> None:
         """Remove the files. What was committed can be read on, as long as this process lives."""
+        self.stays = False
         self.close()
-        self._remove()
 
     def close(self) -> None:
-        """Let go of the file; what is committed stays and can be read on. If that is nothing, no file stays."""
+        """Let go of the file; what is committed stays and can be read on. No file stays if that is nothing."""
         if self._data.closed:
             return
         if self._spans:
             self._map = self._mapped()
-        else:
+        if not (self._spans and self.stays):
             self._remove()
+        self._lines.close()
         with contextlib.suppress(OSError):  # a full disk, told of when it was written to
-            _unlock(self._data)  # the map holds the file open
+            unlock(self._data.fileno())  # the map holds the file open
             self._data.close()
 
     def _mapped(self) -> mmap.mmap:
@@ -208,52 +232,38 @@ class GrowingFile:
         return mmap.mmap(self._data.fileno(), self._start + self._committed_end, access=mmap.ACCESS_READ)
 
     def _remove(self) -> None:
-        for path in (self._data_path, self._journal_path):
-            path.unlink(missing_ok=True)
+        if stands_at(self._data_path, self._data.fileno()):  # it is no result yet
+            self._data_path.unlink()
+            self._lines.remove()
 
     def _resume(self, identity: Mapping[str, str]) -> bool:
-        """Take over what an earlier process has committed; False if there is nothing."""
+        """Take over what an earlier process of this user has committed; False if there is nothing."""
         try:
-            lines = list(_whole_lines(self._journal_path))
-        except OSError as error:
-            raise _in_the_way(self._path, self._journal_path, error) from error
+            lines = self._lines.read()
+        except ForeignError:
+            raise self._refusal("nothing shows that you made it, with this version: it is not read") from None
         there = os.fstat(self._data.fileno()).st_size
         if not lines or there == 0:
             return False
         head = lines.pop(0)
-        if head.get("recording") != _FORM or head.get("identity") != identity:
-            raise self._another(head.get("identity"), identity)
-        kept = [head]
-        try:
-            self._room = _natural(head["room"])
-            for line in lines:
-                spans = {_place(entry[:3]): _span(entry[3:]) for entry in line["tensors"]}
-                if any(span is not None and self._start + span.end > there for span in spans.values()):
-                    break
-                _require_fitting(spans.values())
-                self._spans |= spans
-                kept.append(line)
-        except (KeyError, TypeError, ValueError, errors.DataError) as error:
-            raise self._damaged() from error
-        # A line that was cut short would spoil the next one.
-        write_whole(self._journal_path, map(_line, kept))
+        differ = [key for key in identity if head["identity"].get(key) != identity[key]]
+        if head["recording"] != _FORM or differ:
+            raise self._refusal(f"it is not of the same {' and '.join(differ) or 'version'}")
+        self._room = head["room"]
+        for line in lines:
+            spans = {_place(entry[:3]): _span(entry[3:]) for entry in line["tensors"]}
+            if any(span is not None and self._start + span.end > there for span in spans.values()):
+                raise self._refusal("some of it is missing")
+            self._spans |= spans
         return True
 
-    def _another(self, found: Any, wanted: Mapping[str, str]) -> errors.UsageError:
-        known = found if isinstance(found, dict) else {}
-        differ = [key for key in wanted if known.get(key) != wanted[key]]
+    def _refusal(self, reason: str) -> errors.UsageError:
         return errors.UsageError(
-            f"an unfinished recording stands at {self._data_path}, and it is not of the same {' and '.join(differ)}",
+            f"an unfinished recording stands at {self._data_path}, and {reason}",
             next_steps=[
-                f"{line_of(['rm', '--', str(self._data_path), str(self._journal_path)])}    to begin anew",
+                f"{line_of(['rm', '--', str(self._data_path), str(self._lines_path)])}    to begin anew",
                 "or name another file",
             ],
-        )
-
-    def _damaged(self) -> errors.UsageError:
-        return errors.UsageError(
-            f"an unfinished recording stands at {self._data_path}, and {self._journal_path} does not say what is in it",
-            next_steps=[f"rm {self._data_path} {self._journal_path}    to begin anew", "or name another file"],
         )
 
     def _begin(self, identity: Mapping[str, str], places: Sequence[Place]) -> None:
@@ -262,14 +272,8 @@ class GrowingFile:
         self._data.truncate(0)
         self._data.write(bytes(self._start))
         self._data.flush()
-        self._journal_path.unlink(missing_ok=True)
-        self._write_line({"recording": _FORM, "identity": dict(identity), "room": self._room})
-
-    def _write_line(self, line: Mapping[str, Any]) -> None:
-        with os.fdopen(_opened(self._journal_path, os.O_APPEND), "ab") as stream:
-            stream.write(_line(line))
-            stream.flush()
-            os.fsync(stream.fileno())
+        if self.stays:
+            self._lines.begin({"recording": _FORM, "identity": dict(identity), "room": self._room})
 
     def _header(self, results: Mapping[int, RunnerResult]) -> bytes:
         numbers = list(results)
@@ -288,10 +292,9 @@ class GrowingFile:
 
     def _copy_behind(self, header: bytes) -> None:
         """Write the file anew behind a header for which no room was left: only shapes of a great many dimensions."""
-        with os.fdopen(_opened(self._data_path), "rb") as source:
-            source.seek(self._start)
-            values = iter(lambda: source.read(1 << 20), b"")
-            write_whole(self._data_path, chain([len(header).to_bytes(8, "little"), header], values))
+        self._data.seek(self._start)
+        values = iter(lambda: self._data.read(1 << 20), b"")
+        write_whole(self._data_path, chain([len(header).to_bytes(8, "little"), header], values))
 
 
 class _Views(Mapping[str, Array]):
@@ -321,35 +324,6 @@ def results_of(file: GrowingFile, names: Sequence[str], runner: int, label: str,
     return RunnerResult(label, tuple(Iteration(file.outputs(runner, number, names)) for number in range(iterations)))
 
 
-def _lock(stream: BinaryIO, path: Path) -> None:
-    """Keep other processes out for as long as the file is open, where the system can."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    try:
-        fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise errors.UsageError(f"another process is recording into {path}") from error
-
-
-def _unlock(stream: BinaryIO) -> None:
-    with contextlib.suppress(ImportError):
-        import fcntl
-
-        fcntl.flock(stream.fileno(), fcntl.LOCK_UN)
-
-
-def _opened(path: Path, flags: int = 0) -> int:
-    """The descriptor of a file beside the result, made if there is none.
-
-    Raises OSError if it is no file of ours, see ``open_own``.
-    """
-    descriptor = open_own(path, mode=0o666, flags=flags)
-    make_as_private_as_new(descriptor)
-    return descriptor
-
-
 def _in_the_way(path: Path, beside: Path, error: OSError) -> errors.UsageError:
     """The error that tells why a file beside ``path`` cannot be used."""
     if not os.path.lexists(beside):
@@ -360,52 +334,15 @@ def _in_the_way(path: Path, beside: Path, error: OSError) -> errors.UsageError:
     )
 
 
-def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a journal that were written as a whole. Raises OSError if it is no file of ours."""
-    with contextlib.suppress(FileNotFoundError):
-        for line in read_plain(path, _LONGEST_JOURNAL).splitlines(keepends=True):
-            try:
-                found = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
-                found = None
-            if not isinstance(found, dict):
-                return
-            yield found
-
-
-def _line(tree: Mapping[str, Any]) -> bytes:
-    return json.dumps(tree, separators=(",", ":")).encode("ascii") + b"\n"
-
-
 def _span(entry: Sequence[Any]) -> _Span | None:
-    """What a line says of a tensor. Raises TypeError, KeyError or ValueError if that cannot be."""
+    """What a line says of a tensor."""
     dtype, shape, start, end = entry
-    if dtype is None:
-        return None
-    if not isinstance(dtype, str):
-        raise TypeError("a type is no text")
-    return _Span(dtype, tuple(map(_natural, shape)), _natural(start), _natural(end))
-
-
-def _require_fitting(spans: Iterable[_Span | None]) -> None:
-    """Raise ValueError or DataError unless each has as many bytes as its type and shape need."""
-    for span in filter(None, spans):
-        if span.end - span.start != math.prod(span.shape) * dtypes.stored_type(span.dtype).itemsize:
-            raise ValueError("a tensor has more or less bytes than its shape needs")
+    return None if dtype is None else _Span(dtype, tuple(shape), start, end)
 
 
 def _place(entry: Sequence[Any]) -> Place:
     runner, iteration, name = entry
-    if not isinstance(name, str):
-        raise TypeError("a name is no text")
-    return _natural(runner), _natural(iteration), name
-
-
-def _natural(value: object) -> int:
-    """A number that is none below 0. Raises ValueError for anything else."""
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no natural number")
-    return value
+    return runner, iteration, name
 
 
 def _room(place: Place) -> int:

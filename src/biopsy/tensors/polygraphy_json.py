@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import read_whole
 from biopsy.tensors import archive, dtypes, npy, npz
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.tensors.saved import Saved, placed
@@ -94,8 +94,7 @@ def read(path: Path) -> Saved:
     tensors.
     """
     try:
-        with open_plain(path, follow=True) as stream:
-            tree = json.loads(stream.read(), object_hook=_decoded)
+        tree = json.loads(read_whole(path), object_hook=_decoded)
     except (ValueError, RecursionError) as error:
         raise errors.DataError(f"it is no JSON file, or cut short: {error}") from error
     except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -95,6 +96,8 @@ def read(path: Path) -> Saved:
     try:
         with open_plain(path, follow=True) as stream:
             _validate(path)
+            if not os.path.samestat(path.stat(), os.fstat(stream.fileno())):
+                raise errors.DataError("another file has come to stand there while it was read")
             watch = Watch(path, stream.fileno())
             mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:

@@ -180,4 +180,4 @@ def every_node(model: onnx.ModelProto) -> Iterator[tuple[Place, int, onnx.NodePr
 
 def described(node: onnx.NodeProto) -> str:
     """A node in words: its operator, and its name if it has one."""
-    return f"{node.op_type} '{node.name}'" if node.name else str(node.op_type)
+    return f"{node.op_type} {node.name!r}" if node.name else str(node.op_type)

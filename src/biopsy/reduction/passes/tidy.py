@@ -169,7 +169,7 @@ def _unused_weights(model: onnx.ModelProto) -> Iterator[Removal]:
             (weight.values.name, None) for weight in graph.sparse_initializer if weight.values.name not in used
         )
     for name in unused:
-        yield Removal(f"the unused weight '{name}'", _dropping_weight(name))
+        yield Removal(f"the unused weight {name!r}", _dropping_weight(name))
 
 
 def _read_names(model: onnx.ModelProto) -> set[str]:
