@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from biopsy import errors
 from biopsy.model import external
+from biopsy.model.index import index_bytes
 
 WEIGHT = np.arange(512, dtype=np.float32)
 
@@ -79,6 +80,33 @@ class TestResolve:
         assert external.resolve(tmp_path / "folder", "w.bin") == tmp_path.resolve() / "real" / "w.bin"
 
 
+class TestPlace:
+    @pytest.mark.parametrize(
+        ("entries", "said"),
+        [
+            ({"location": ""}, "has no location"),
+            ({"location": "w.bin", "offset": "ten"}, "no proper offset or length"),
+            ({"location": "w.bin", "offset": "1_000"}, "no proper offset or length"),
+            ({"location": "w.bin", "length": "-1"}, "no proper offset or length"),
+            ({"location": "w.bin", "length": "9" * 5000}, "no proper offset or length"),
+            ({"location": "w.bin", "more": ("location", "x.bin")}, "names its location twice"),
+            ({"location": "w.bin", "offset": "0", "more": ("offset", "0")}, "names its offset twice"),
+        ],
+    )
+    def test_what_says_no_one_place_is_refused_alike_by_every_reader(
+        self, tmp_path: Path, entries: dict, said: str
+    ) -> None:
+        model = external_model(tmp_path)
+        weight = model.graph.initializer[0]
+        weight.ClearField("external_data")
+        for key, value in (value if key == "more" else (key, value) for key, value in entries.items()):
+            weight.external_data.add(key=key, value=value)
+        data = model.SerializeToString()
+        for read in (external.require_safe, external.require_safe_locations, index_bytes):
+            with pytest.raises(errors.ModelError, match=f"the external data of tensor 'w' .*{said}"):
+                read(data, tmp_path)
+
+
 class TestLoadInto:
     @pytest.mark.parametrize(("offset", "length"), [(0, 2048), (64, 2048), (0, None)])
     def test_the_values_are_those_of_the_file(self, tmp_path: Path, offset: int, length: int | None) -> None:
@@ -92,7 +120,7 @@ class TestLoadInto:
         [
             ({"location": "gone.bin"}, "there is no file"),
             ({"offset": 8, "length": 4}, "needs 2048 bytes"),
-            ({"offset": -1}, "should be bytes"),
+            ({"offset": -1}, "no proper offset"),
         ],
     )
     def test_what_cannot_be_right_is_refused_before_reading(self, tmp_path: Path, changes: dict, said: str) -> None:

@@ -21,7 +21,8 @@ from biopsy.filesystem.privacy import as_private_as
 from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
-from biopsy.model.storage import BITS, place_in_file, raw_size
+from biopsy.model.storage import BITS, raw_size
+from biopsy.model.weight import ExternalPlace, external_place
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) 
     """Raise ModelError if any tensor of a serialized model refers to what it may not read; it need not be there."""
     if may_refer(data):
         for tensor in _referring(parse(data, path)):
-            resolve(folder, _entries(tensor).get("location", ""), tensor.name)
+            resolve(folder, _said(tensor).location, tensor.name)
 
 
 def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
@@ -194,14 +195,8 @@ def _referring(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in walk.every_tensor(model) if tensor.external_data or is_external(tensor))
 
 
-def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """What a tensor says of its place. Raises ModelError if it says something twice: not all readers take the same."""
-    found: dict[str, str] = {}
-    for entry in tensor.external_data:
-        if entry.key in found:
-            raise errors.ModelError(f"the external data of tensor {tensor.name!r} names its {entry.key} twice")
-        found[entry.key] = entry.value
-    return found
+def _said(tensor: onnx.TensorProto) -> ExternalPlace:
+    return external_place(tensor.name, ((entry.key, entry.value) for entry in tensor.external_data))
 
 
 def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
@@ -223,23 +218,18 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
 
     Raises ModelError if the location is unsafe, the file is missing or no regular one, or is too short.
     """
-    entries = _entries(tensor)
-    path = resolve(folder, entries.get("location", ""), tensor.name)
+    said = _said(tensor)
+    path = resolve(folder, said.location, tensor.name)
+    offset, length = said.offset, byte_size(tensor) if said.length is None else said.length
     try:
-        offset = place_in_file(entries.get("offset") or "0")
-        length = place_in_file(entries["length"]) if entries.get("length") else byte_size(tensor)
         found = path.lstat()
-    except ValueError as error:
-        raise errors.ModelError(
-            f"the external data of tensor {tensor.name!r} has no proper offset or length"
-        ) from error
     except OSError as error:
         raise _missing(tensor.name, path, error) from error
     if not stat.S_ISREG(found.st_mode):
         raise errors.ModelError(
             f"the weights of tensor {tensor.name!r} cannot be read from {path}: it is no plain file"
         )
-    if offset < 0 or length < 0 or offset + length > found.st_size:
+    if offset + length > found.st_size:
         raise errors.ModelError(
             f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, "
             f"which has only {found.st_size}"

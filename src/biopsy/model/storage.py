@@ -42,7 +42,7 @@ def place_in_file(text: str) -> int:
 
     Raises ValueError if no file has such a place, or if readers would understand it differently, such as ``1_000``.
     """
-    if len(text) > _MOST_DIGITS or not (text.isascii() and text.removeprefix("-").isdigit()):
+    if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdigit()):
         raise ValueError(text[:_MOST_DIGITS])
     return int(text)
 
