@@ -15,6 +15,9 @@ BITS: dict[int, int] = (
 )
 """ONNX element type -> bits of one element in raw form; 0 for strings, which have none."""
 
+SIZED = frozenset(BITS) - {8}
+"""Element types of which the number of bytes is known."""
+
 MOST_DIMENSIONS = 64
 """As many as NumPy has; a model that says more is damaged, or made to keep somebody busy."""
 

@@ -151,7 +151,7 @@ def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
 
 
 def _write_one(part: Part, path: Path, parts: Parts) -> None:
-    from biopsy.model import external, load
+    from biopsy.model import load, weights_file
 
     made = load.parse(parts.bytes_of(part.nodes), None)
-    external.save_with_weights(made, path, parts.index.folder, None)
+    weights_file.save_with_weights(made, path, parts.index.folder, None)

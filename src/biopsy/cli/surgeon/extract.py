@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     from biopsy.checks import verdict
     from biopsy.filesystem import write
-    from biopsy.model import external, value_info
+    from biopsy.model import value_info, weights_file
     from biopsy.model.extract import extract
     from biopsy.model.index import index_file
     from biopsy.text import printable
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
-    external.save_with_weights(part, args.output, index.folder, name)
+    weights_file.save_with_weights(part, args.output, index.folder, name)
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
     console.note(f"  inputs   {printable(shown[0]) or 'none'}")
     console.note(f"  outputs  {printable(shown[1])}")

@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     from biopsy.checks import verdict
     from biopsy.filesystem import write
-    from biopsy.model import external, index, load, sanitize
+    from biopsy.model import external, index, load, sanitize, weights_file
     from biopsy.text import printable
 
     verdict.report_looking()
@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
     name = option_groups.weights_file(args, args.output)
-    external.save_with_weights(model, args.output, folder, name)
+    weights_file.save_with_weights(model, args.output, folder, name)
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {printable(', '.join(sanitize.changes(before, after))) or 'no node was added or removed'}")
     return 0
