@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from biopsy import errors
 from biopsy.isolation import whereabouts
+from biopsy.isolation.death import signal_name
 
 _HANDED_ON = frozenset(
     getattr(signal, name)
@@ -184,11 +185,3 @@ def _death(status: int, place: whereabouts.Place | None) -> errors.BiopsyError:
         )
     last = f"; the engine that was asked last is {place.engine}" if place is not None else ""
     return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{last}")
-
-
-def signal_name(number: int) -> str:
-    """What a signal is called: ``SIGSEGV``."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -124,27 +124,28 @@ def _infer(model: onnx.ModelProto, folder: Path, args: argparse.Namespace) -> No
 def _types_by_running(data: bytes, folder: Path) -> dict[str, TensorType]:
     """Types of the inputs and outputs of a model in one run with random inputs, in a process of its own."""
     from biopsy.engines.base import ModelInput
-    from biopsy.engines.child import run_in_child
+    from biopsy.engines.worker import Worker
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.model.index import index_bytes
     from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
-    from biopsy.tensors.files import read_results, write_feeds
+    from biopsy.tensors.files import write_feeds
     from biopsy.tensors.generate import generate_feeds
 
     index = index_bytes(data, folder)
     types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     feeds = generate_feeds({name: kind for name, kind in types.items() if kind is not None})
     with temporary_folder("biopsy-") as scratch:
-        given, made = scratch / "inputs.safetensors", scratch / "outputs.safetensors"
+        given = scratch / "inputs.safetensors"
         write_feeds(given, feeds)
         try:
-            run_in_child(ModelInput(data, folder.resolve()), "onnxrt:optimization=none", given, made)
+            with Worker("onnxrt:optimization=none", scratch) as worker:
+                outputs = worker.run(ModelInput(data, folder.resolve()), given)[0]
         except errors.EngineFailure as error:
             raise errors.BiopsyError(
                 f"the model cannot be run once to see its shapes: {error.message}",
                 next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
             ) from error
-        values = {**feeds[0], **read_results(made)[0].iterations[0].outputs}
+    values = {**feeds[0], **outputs}
     return {
         name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
     }
