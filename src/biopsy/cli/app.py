@@ -24,7 +24,6 @@ from biopsy import errors
 from biopsy.cli import purposes
 from biopsy.cli.console import Console
 from biopsy.filesystem.privacy import as_private_as
-from biopsy.model.known_names import VERDICT_VARIABLE
 
 STATUSES = """\
 exit status:
@@ -174,7 +173,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         _say_that_it_looks()
     work = partial(module.execute, args, console)
     with as_private_as(purposes.sources(parser, args)):
-        if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not os.environ.get(VERDICT_VARIABLE):
+        if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not _is_a_check():
             return _watched(work, console)
         return int(work())
 
@@ -184,6 +183,12 @@ def _watched(work: Callable[[], int], console: Console) -> int:
     from biopsy.isolation import supervised
 
     return supervised.run(lambda: _ended(work, console)) if supervised.is_possible() else int(work())
+
+
+def _is_a_check() -> bool:
+    from biopsy.checks import verdict
+
+    return verdict.is_wanted()
 
 
 def _say_that_it_looks() -> None:
