@@ -97,12 +97,12 @@ def _show(found: Survey, engine: str, console: Console) -> None:
     total, refused = len(nodes), len(found.refused)
     console.say(f"{engine} takes {total - refused} of {total} nodes ({_questions(found)})")
     for number, reason in sorted(found.refused.items())[:_MOST_SHOWN]:
-        console.say(printable(f"  {nodes[number].label}   {reason}"))
+        console.say(f"  {nodes[number].label}   {reason}")
     if refused > _MOST_SHOWN:
         console.say(f"  and {refused - _MOST_SHOWN} more")
     for group in found.together:
-        console.say(printable(f"refused together, though neither half is: {_span(found.index, group.nodes)}"))
-        console.say(printable(f"  {group.reason}"))
+        console.say(f"refused together, though neither half is: {_span(found.index, group.nodes)}")
+        console.say(f"  {group.reason}")
         console.say("  biopsy debug reduce finds the smallest part that is refused")
     for number, why in found.unknown.items():
         console.warn(printable(f"{nodes[number].label} could not be asked about alone: {why}"))
@@ -111,13 +111,11 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
 
 def _show_parts(found: Survey, console: Console) -> None:
-    from biopsy.text import printable
-
     parts = found.parts()
     console.say(f"{len(parts)} parts:")
     for part in parts[:_MOST_SHOWN]:
         kind = "supported  " if part.supported else "unsupported"
-        console.say(printable(f"  {kind}  {_span(found.index, part.nodes)}"))
+        console.say(f"  {kind}  {_span(found.index, part.nodes)}")
     if len(parts) > _MOST_SHOWN:
         console.say(f"  and {len(parts) - _MOST_SHOWN} more")
 

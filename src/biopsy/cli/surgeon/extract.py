@@ -64,7 +64,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.model import value_info, weights_file
     from biopsy.model.extract import extract
     from biopsy.model.index import index_file
-    from biopsy.text import printable
 
     verdict.report_looking()
     index = index_file(args.model, args.external_data_dir)
@@ -80,8 +79,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     kept = len(part.graph.node)
     weights_file.save_with_weights(part, args.output, index.folder, name)
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
-    console.note(f"  inputs   {printable(shown[0]) or 'none'}")
-    console.note(f"  outputs  {printable(shown[1])}")
+    console.note(f"  inputs   {shown[0] or 'none'}")
+    console.note(f"  outputs  {shown[1]}")
     return 0
 
 

@@ -75,7 +75,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks import verdict
     from biopsy.filesystem import write
     from biopsy.model import external, index, load, sanitize, weights_file
-    from biopsy.text import printable
 
     verdict.report_looking()
     data = load.read_bytes(args.model)
@@ -99,7 +98,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     name = option_groups.weights_file(args, args.output)
     weights_file.save_with_weights(model, args.output, folder, name)
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
-    console.note(f"  {printable(', '.join(sanitize.changes(before, after))) or 'no node was added or removed'}")
+    console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
 
 
