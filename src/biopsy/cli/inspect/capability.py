@@ -27,10 +27,6 @@ exit status: 0 the engine takes every node; 1 it refuses some; 4 nothing was con
 _MOST_SHOWN = 20
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES

@@ -29,10 +29,6 @@ MODES = {
 }
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES

@@ -26,10 +26,6 @@ examples:
 _ALSO_CALLED = {"float": "float32", "double": "float64", "half": "float16", "boolean": "bool", "str": "string"}
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon extract``."""
     parser.epilog = EXAMPLES

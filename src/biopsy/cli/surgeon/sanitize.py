@@ -22,10 +22,6 @@ examples:
   biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort"""
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES
