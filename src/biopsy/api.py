@@ -32,10 +32,12 @@ from biopsy.model.external import require_safe_locations
 from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
-from biopsy.reduction.job import Job, run_job
+from biopsy.reduction.job import Job
+from biopsy.reduction.job_run import run_job
+from biopsy.reduction.journal_identity import digest_of_feeds
 from biopsy.reduction.problem import Cut
-from biopsy.reduction.remembering import Remembering, digest_of_feeds
 from biopsy.reduction.result import Reduction, Target
+from biopsy.reduction.resume import Resume
 from biopsy.reduction.schedule import Mode, Selection
 from biopsy.reduction.steadiness import Repeating
 from biopsy.reduction.trials import Budget, Crew
@@ -205,7 +207,7 @@ def reduce(
             crew=Crew(jobs, executor),
             budget=Budget(max_checks, max_seconds),
             repeating=Repeating(repeat, confidence),
-            remembering=Remembering(
+            resume=Resume(
                 None if journal is None else Path(journal),
                 about={} if journal is None else {"inputs": digest_of_feeds(inputs or ())},
             ),

@@ -38,7 +38,7 @@ def reduced(folder: Path, code: str, *words: str, **options: object) -> tuple[bi
 
     def listen(event: events.Event) -> None:
         if isinstance(event, events.Remark) and event.grave:
-            told.append(event.text)
+            told.append("\n".join((event.text, *event.lines)))
 
     (folder / "check.py").write_text(code)
     model, output = save(chain(8), folder / "m.onnx"), folder / "r.onnx"

@@ -133,8 +133,6 @@ def test_answers_about_other_inputs_are_not_gone_on_with(
 def test_an_interrupted_reduction_tells_of_the_inputs_of_its_result(
     inputs_fail: bool, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / ".r.onnx.inputs.safetensors.4194300.part").touch()  # of a process that was killed
-
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

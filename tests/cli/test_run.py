@@ -259,7 +259,7 @@ def test_a_script_makes_inputs():
 def test_open_shapes_are_guessed_with_a_warning_or_given(capsys: Captured):
     save(model([helper.make_node("Neg", ["x"], ["y"])], [info("x", ("N", 3))], [info("y", ("N", 3))]), Path("d.onnx"))
     assert run("d.onnx", "--onnxrt") == 0
-    assert "--input-shapes x:[...]" in capsys.readouterr().err
+    assert "--input-shapes 'x:[...]'" in capsys.readouterr().err
     for option in ("--input-shapes", "--inputs", "--model-input-shapes"):
         assert run("d.onnx", "--onnxrt", option, "x:[5,3]", "--save-inputs", "in.json") == 0
         assert read_feeds("in.json")[0]["x"].shape == (5, 3)

@@ -13,7 +13,8 @@ from biopsy.checks.function import FunctionCheck
 from biopsy.cli.app import main
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
-from biopsy.reduction.job import Job, run_job
+from biopsy.reduction.job import Job
+from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES, Selection, schedule_of
 from support.control_flow import body, branching, looping

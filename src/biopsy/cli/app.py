@@ -22,6 +22,7 @@ from biopsy import errors
 from biopsy.cli import purposes
 from biopsy.cli.console import Console
 from biopsy.filesystem.privacy import as_private_as
+from biopsy.isolation import interrupts
 
 STATUSES = """\
 exit status:
@@ -149,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     program = Path(sys.argv[0]).name
     program = "biopsy" if program in {"", "__main__.py", "-c", "-m"} else program.removesuffix(".exe")
     console = Console()
+    interrupts.is_program = argv is None
     words = list(sys.argv[1:] if argv is None else argv)
     return _ended(lambda: _dispatch(program, words, console, is_program=argv is None), console)
 

@@ -53,7 +53,7 @@ def _all_differ(found: Findings, golden: Sequence[RunnerResult]) -> str | None:
     mutual = [one for one in found.compared if one.expected not in loaded]
     engines = {one.engine.name for one in found.ran if one.result is not None}
     everyone = {(one.engine.label, golden_one) for one in found.ran for golden_one in loaded}
-    if len(engines) < 2 or not mutual or not all(one.passed for one in mutual):
+    if not loaded or len(engines) < 2 or not mutual or not all(one.passed for one in mutual):
         return None
     if any(one.passed for one in against) or {(one.actual, one.expected) for one in against} != everyone:
         return None

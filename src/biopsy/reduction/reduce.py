@@ -163,7 +163,15 @@ def _save(driver: Driver, target: Target) -> None:
 
 
 def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
-    """Run the passes over the model itself, again and again until none changes it; then what they could not do."""
+    """Run the passes over the model itself, again and again until none changes it; then what they could not do.
+
+    They work on protobuf objects, which cannot hold every model that bytes can.
+    """
+    try:
+        driver.best_model()
+    except errors.ModelError as error:
+        driver.listener(events.Remark(f"only nodes were tried to be removed: {error.summary}"))
+        return
     while passes:
         before = driver.refined
         for named in passes:

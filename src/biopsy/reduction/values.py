@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Literal
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.model.load import parse
 from biopsy.reduction.candidate import Candidate, Proposal
@@ -50,6 +50,14 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
 
 
 def _probe(driver: Driver) -> bool:
+    try:
+        return _passes_with_other_values(driver)
+    except errors.ModelError as error:  # a protobuf object cannot hold every model that bytes can
+        driver.listener(events.Remark(f"values     kept: {error.summary}"))
+        return False
+
+
+def _passes_with_other_values(driver: Driver) -> bool:
     for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
         changed = _changed(driver, candidate)
         doing = "a part of the model that computes its outputs"

@@ -123,7 +123,7 @@ def test_an_open_shape_is_said_and_can_be_chosen(here: Path, capsys) -> None:
         value.type.tensor_type.shape.dim[0].dim_param = "N"
     save(made, here / "m.onnx")
     assert layers("--suspect", "onnxrt") == 0
-    assert "--input-shapes t0:[...]" in capsys.readouterr().err
+    assert "--input-shapes 't0:[...]'" in capsys.readouterr().err
     assert layers("--suspect", "onnxrt", "--input-shapes", "t0:[7,2]") == 0
     assert capsys.readouterr().err == ""
 

@@ -6,16 +6,14 @@ Each function adds the options of one purpose to a group; texts that differ from
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import sys
-import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
 from biopsy.cli import options, purposes
+from biopsy.isolation.interrupts import interrupted_once
 from biopsy.text import printable
 
 if TYPE_CHECKING:
@@ -288,27 +286,6 @@ def require_names(args: argparse.Namespace, model: Path) -> None:
         require_names_of_check(own, index_file(model))
 
 
-@contextlib.contextmanager
-def ended_politely() -> Iterator[None]:
-    """SIGTERM, and SIGHUP of a terminal that is closed, end what stands inside as Ctrl-C does: nothing found is lost.
-
-    Asked again within a few seconds it goes on with what it does then: to write the best result, and to end checks.
-    What is ignored, as with nohup, stays so.
-    """
-    asked: list[float] = []
-
-    def stop(number: int, frame: object) -> None:
-        if not asked or time.monotonic() - asked[-1] > _SECONDS_TO_END:
-            asked.append(time.monotonic())
-            raise KeyboardInterrupt
-
-    before = {}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def ended_politely() -> AbstractContextManager[None]:
+    """What asks this process to end interrupts what stands inside, once: see ``interrupted_once``."""
+    return interrupted_once(_SECONDS_TO_END)

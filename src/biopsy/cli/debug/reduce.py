@@ -295,7 +295,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.cli.run_names import require_names_of_check
-        from biopsy.reduction.job import run_job
+        from biopsy.reduction.job_run import run_job
 
         job = _job(args, jobs)
         index = index_of_model()
@@ -369,8 +369,8 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.cli.debug import safeguards
     from biopsy.engines.yardsticks import PLAIN
     from biopsy.reduction.job import Job
-    from biopsy.reduction.remembering import Remembering
     from biopsy.reduction.result import Target
+    from biopsy.reduction.resume import Resume
     from biopsy.reduction.schedule import Selection
     from biopsy.reduction.steadiness import Repeating
     from biopsy.reduction.trials import Budget, Crew
@@ -401,7 +401,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         crew=Crew(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
-        remembering=Remembering(
+        resume=Resume(
             _journal(output),
             args.fresh,
             args.load_debug_replay,

@@ -1,12 +1,11 @@
-"""What a reduction remembers on disk, and of what its answers are: another question must not be answered from it."""
+"""The journal of a job, and its identity: a journal never answers for another model, check, option or version."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,37 +17,11 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
 from biopsy.reduction.conditions import states, versions
 from biopsy.reduction.inputs_file import inputs_file
+from biopsy.reduction.job import Job
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
-    from biopsy.reduction.job import Job
-
-
-@dataclass(frozen=True)
-class Remembering:
-    """``journal`` is the file to resume from, None for none; ``fresh`` sets an old one aside.
-
-    ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
-    ``files`` are those that answers depend on too, besides those that the check names; ``about`` is whatever else they
-    depend on, by name.
-    """
-
-    journal: Path | None = None
-    fresh: bool = False
-    load: Path | None = None
-    save: Path | None = None
-    polygraphy_form: bool = False
-    files: tuple[Path, ...] = ()
-    about: Mapping[str, str] = field(default_factory=dict)
-
-    def export(self, journal: Journal) -> None:
-        """Write the replay that was asked for, if one was."""
-        if self.save is None:
-            return
-        from biopsy.checks.replay import save_polygraphy_replay, save_replay
-
-        (save_polygraphy_replay if self.polygraphy_form else save_replay)(self.save, journal)
 
 
 def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
@@ -56,7 +29,7 @@ def open_journal(index: ModelIndex, check: Check, job: Job) -> Journal | None:
 
     Raises UsageError if it, or the replay, is of another model, check, option or version, or in use.
     """
-    wanted = job.remembering
+    wanted = job.resume
     if wanted.journal is None:
         return None
     from biopsy.checks.journal import Journal
@@ -85,8 +58,8 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
             f"weights {location}",
             next((state for _, state in states(resolve(index.folder, location))), "cannot be read"),
         )
-    yield from _of_files([*job.remembering.files, *_named_by(check, job)], job)
-    yield from job.remembering.about.items()
+    yield from _of_files([*job.resume.files, *_named_by(check, job)], job)
+    yield from job.resume.about.items()
     yield from _of_check(check)
     options = {
         "--mode": job.mode,
@@ -142,7 +115,7 @@ def _of_files(paths: Iterable[Path], job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _written(job: Job) -> Iterator[Path]:
-    output, external, wanted = job.target.output, job.target.external, job.remembering
+    output, external, wanted = job.target.output, job.target.external, job.resume
     yield from filter(None, (output, job.target.min_good, job.candidate, job.files.info, job.files.inputs, wanted.save))
     yield from job.files.artifacts.files
     yield inputs_file(output)
