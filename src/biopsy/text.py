@@ -23,12 +23,14 @@ def first_line(text: str) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 
-def shortened(text: str, most: int) -> str:
-    """The text without its middle if it is longer than ``most`` characters; how much is missing is said in its place.
+def shortened(text: str, most: int, hint: str = "") -> str:
+    """The text without its middle if it is longer than ``most`` characters.
+
+    How much is missing is said in its place, and ``hint`` after it.
 
     Not for command lines: a quote may be among what is cut, and what follows then means something else to a shell.
     """
     if len(text) <= most:
         return text
     half = most // 2
-    return f"{text[:half]} [... {len(text) - 2 * half} characters, shown with -v ...] {text[-half:]}"
+    return f"{text[:half]} [... {len(text) - 2 * half} characters{hint} ...] {text[-half:]}"

@@ -10,6 +10,7 @@ import pytest
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.command import CommandCheck, own_words, program
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from support.models import chain, save
 
 NAME = "polygraphy_debug.onnx"
@@ -100,7 +101,7 @@ def test_a_script_that_runs_biopsy_is_believed_where_it_passes_the_answer_on(
 
 
 def test_a_verdict_file_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(verdict.VARIABLE, "/no/such/folder/verdict.json")
+    monkeypatch.setenv(VERDICT_VARIABLE, "/no/such/folder/verdict.json")
     verdict.report_pass()
 
 

@@ -14,6 +14,7 @@ from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.work import Work, run_check
 from biopsy.comparison.mismatch import Mismatch, Rounding
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
 FOUND = (
     Mismatch(output="y", elements=8, wrong=3, above=1, error=0.5, index=(1, 2), times_tolerance=40.0),
@@ -24,7 +25,7 @@ FOUND = (
 def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "verdict.json"
     assert not verdict.is_wanted()
-    monkeypatch.setenv(verdict.VARIABLE, str(path))
+    monkeypatch.setenv(VERDICT_VARIABLE, str(path))
     assert verdict.is_wanted()
     verdict.report_mismatch("onnxrt", ["y", "z"], mismatches=FOUND, rounding=Rounding("bug", 20.0))
     said = verdict.read(path)

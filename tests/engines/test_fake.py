@@ -14,8 +14,8 @@ from onnx import helper
 from benchmarks.models import control_flow, transformer
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.child import run_in_child
 from biopsy.engines.registry import create
+from biopsy.engines.worker import Worker
 from biopsy.model.outputs import mark_outputs
 from biopsy.tensors.files import write_feeds
 from support.models import FLOAT, INT64, chain, info, model, save
@@ -186,10 +186,11 @@ def test_a_layer_in_a_body_is_found():
 def test_a_layer_ends_the_process(tmp_path: Path, stage: str, setting: str, kind: str):
     path = save(chain(2, ("Neg",)), tmp_path / "m.onnx")
     write_feeds(tmp_path / "feeds.safetensors", [{"t0": X}])
-    with pytest.raises(errors.EngineFailure) as caught:
-        run_in_child(
-            path, f"fake:crash.n1={stage}{setting}", tmp_path / "feeds.safetensors", tmp_path / "out.safetensors"
-        )
+    with (
+        Worker(f"fake:crash.n1={stage}{setting}", tmp_path) as worker,
+        pytest.raises(errors.EngineFailure) as caught,
+    ):
+        worker.run(ModelInput(path.read_bytes(), tmp_path, path), tmp_path / "feeds.safetensors")
     assert (caught.value.stage, caught.value.kind) == (stage, kind)
 
 

@@ -8,9 +8,7 @@ import time
 
 import pytest
 
-from biopsy.checks import verdict
 from biopsy.checks.journal import Journal
-from biopsy.isolation import cleanup
 from faults.conftest import is_alive, wait_until
 from support.journals import lines_of
 
@@ -161,10 +159,6 @@ def test_a_killed_biopsy_whose_check_still_runs_keeps_no_journal(place) -> None:
     journal.unlink()
     for path in place.folder.glob("*polygraphy_debug*"):
         path.unlink()
-
-
-def test_the_one_who_cleans_up_knows_checks_by_the_variable_that_they_are_told(place) -> None:
-    assert cleanup.VARIABLE == verdict.VARIABLE
 
 
 @pytest.mark.slow

@@ -355,7 +355,7 @@ def test_what_does_not_depend_on_a_node_that_cannot_run_is_recorded_all_the_same
 
 def test_a_model_that_no_engine_knows_is_not_run_at_all(reducer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only thing replaced is the child process, to see that it is not asked for."""
-    monkeypatch.setattr("biopsy.engines.child.run_in_child", lambda *args, **options: pytest.fail("it was run"))
+    monkeypatch.setattr("biopsy.engines.worker.Worker.run", lambda *args, **options: pytest.fail("it was run"))
     nodes = [helper.make_node("Odd", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}", domain="my") for i in range(9)]
     typed = [info(f"t{i}", elem=INT64) for i in range(1, 9)]
     made = model(nodes, [info("t0", elem=INT64)], [info("t9", elem=INT64)], domains=["my"], value_info=typed)

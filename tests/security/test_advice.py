@@ -14,10 +14,12 @@ from biopsy.cli.options import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
 from biopsy.filesystem.write import cannot_write
+from biopsy.model.load import parse
 from biopsy.model.tensor_type import TensorType
 from biopsy.shell_words import line_of, option_line
 from biopsy.tensors.generate import resolve_shapes
 from support.hostile import HOSTILE
+from support.models import chain
 
 NAMES = [
     "a b",
@@ -109,3 +111,10 @@ def test_a_folder_to_make_is_advised_as_it_is_called(tmp_path) -> None:
     step = cannot_write(folder / "x", OSError()).next_steps[0]
     assert pasted(step) == ["mkdir", "-p", "--", str(folder)]
     assert shlex.split("mkdir -p -- plain") == ["mkdir", "-p", "--", "plain"]
+
+
+def test_a_model_with_a_name_that_is_no_text_is_advised_as_it_is_called(tmp_path) -> None:
+    data = chain(1, ("Abcd",)).SerializeToString().replace(b"Abcd", b"Ab\xffd")
+    path = tmp_path / "a 'b\n$(c).onnx"
+    step = step_of(lambda: parse(data, path))
+    assert pasted(step.partition("    shows it")[0]) == ["biopsy", "inspect", "model", str(path), "--show", "layers"]

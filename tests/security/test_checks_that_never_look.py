@@ -15,7 +15,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.child import run_in_child
+from biopsy.engines.worker import Worker
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save, seeds_example
 
@@ -167,9 +167,11 @@ def test_an_engine_that_cannot_be_loaded_in_a_child_does_not_fail_on_the_model(
     monkeypatch.setenv("PYTHONPATH", str(broken.folder / "site"))
     monkeypatch.setenv("FAULT", "1")
     model = broken.folder / "m.onnx"
-    with pytest.raises(errors.BiopsyError, match="before it looked at the model") as raised:
-        run_in_child(ModelInput(model.read_bytes(), broken.folder, model), "onnxrt", broken.folder / "inputs.json",
-                     broken.folder / "out.safetensors")  # fmt: skip
+    with (
+        Worker("onnxrt", broken.folder) as worker,
+        pytest.raises(errors.BiopsyError, match="before it looked at the model") as raised,
+    ):
+        worker.run(ModelInput(model.read_bytes(), broken.folder, model), broken.folder / "inputs.json")
     assert not isinstance(raised.value, errors.EngineFailure)
 
 

@@ -12,6 +12,7 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
 from biopsy.model.known_names import inside_a_check
+from biopsy.text import first_line
 
 
 class FunctionCheck:
@@ -80,9 +81,5 @@ def _verdict(error: Exception) -> VerdictFile:
         return VerdictFile("invalid", message=error.message)
     if isinstance(error, errors.BiopsyError):
         return VerdictFile("infrastructure", message=error.message)
-    return VerdictFile("fails", kind=type(error).__name__, message=_first_line(str(error)))
-
-
-def _first_line(message: str) -> str:
-    """What went wrong; what follows in the messages of numpy and torch are the values, another text for each shape."""
-    return next((line.strip() for line in message.splitlines() if line.strip()), "")
+    # What follows in the messages of numpy and torch are the values, another text for each shape.
+    return VerdictFile("fails", kind=type(error).__name__, message=first_line(str(error)))

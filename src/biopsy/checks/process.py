@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from biopsy import errors
-from biopsy.checks import verdict
 from biopsy.isolation import cleanup
 
 KEPT_OUTPUT = 8 << 20
@@ -98,7 +97,7 @@ class Process:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env={**_IN_ORDER, **os.environ, verdict.VARIABLE: str(told)},
+            env={**_IN_ORDER, **os.environ, cleanup.VERDICT_VARIABLE: str(told)},
             start_new_session=True,
         )
         self.pid = self._popen.pid

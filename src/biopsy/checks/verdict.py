@@ -33,10 +33,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.comparison.mismatch import Mismatch, Rounding, kind_of, mismatches_from, rounding_from
 from biopsy.filesystem.plain_file import read_plain
-from biopsy.model.known_names import VERDICT_VARIABLE
-
-VARIABLE = VERDICT_VARIABLE
-"""Name of the environment variable that holds the path of the verdict file."""
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
 OUTCOMES = frozenset({"fails", "passes", "invalid", "infrastructure"})
 _MOST_BYTES = 1 << 20
@@ -71,7 +68,7 @@ class VerdictFile:
 
 def is_wanted() -> bool:
     """Whether somebody will read a verdict: what it costs to find out more is not spent otherwise."""
-    return bool(os.environ.get(VARIABLE))
+    return bool(os.environ.get(VERDICT_VARIABLE))
 
 
 def report(verdict: VerdictFile) -> None:
@@ -93,7 +90,7 @@ def report_looking() -> None:
 
 def _write(data: bytes, flags: int) -> None:
     """Put bytes in the place of the verdict, never cutting it short first: it may be the last thing that is done."""
-    path = os.environ.get(VARIABLE)
+    path = os.environ.get(VERDICT_VARIABLE)
     if not path:
         return
     try:

@@ -18,9 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from biopsy.checks import process, verdict
+from biopsy.checks import process
 from biopsy.checks.command import CommandCheck, is_this_installation, own_words, verdict_of
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.interpreter import own_python
 
 _ZYGOTE = "biopsy.cli.zygote"
@@ -151,7 +152,7 @@ class Zygote:
         connection = self._free.get()
         try:
             with Pipe() as pipe:
-                fork = connection.ask({"words": list(words), verdict.VARIABLE: str(told)}, pipe.writing)
+                fork = connection.ask({"words": list(words), VERDICT_VARIABLE: str(told)}, pipe.writing)
                 pipe.handed_on()
                 return process.attend(fork, pipe.reading, limits, stop)
         finally:

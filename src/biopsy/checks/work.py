@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.signature import status_text
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
-from biopsy.filesystem.write import write_transient
+from biopsy.filesystem.write import cannot_write, copy_transient, write_transient
+from biopsy.isolation import cleanup
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,30 @@ def clear(candidate: Path, *, whole: bool = False) -> None:
         shutil.rmtree(candidate)
     elif whole or not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
         candidate.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def copies(output: Path) -> Iterator[Callable[[], Path]]:
+    """Fresh copies of a model file, one after the other, each at the same place beside it: so it finds its weights.
+
+    A check may change what it is given. Raises UsageError where a copy cannot be written; nothing is left behind.
+    """
+    copy = output.with_name(f".{output.stem}.{os.urandom(4).hex()}{output.suffix}")
+
+    def fresh() -> Path:
+        try:
+            clear(copy)
+        except OSError as error:
+            raise cannot_write(copy, error) from error
+        copy_transient(output, copy)
+        return copy
+
+    try:
+        yield fresh
+    finally:
+        with contextlib.suppress(OSError):
+            clear(copy, whole=True)
+        cleanup.keep(copy)
 
 
 class Inline(Executor):

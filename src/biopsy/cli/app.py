@@ -2,10 +2,8 @@
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
-``purposes``). ``HANDS_MODELS_TO_ENGINES = True`` says that engines, or other native code that a wrong model may crash,
-work in its process: it is then watched. One that has ``SAYS_WHEN_IT_LOOKS`` calls ``verdict.report_looking`` by itself,
-once all that it needs is loaded and before it opens its model: what ends it earlier is not the model's fault. Adding a
-command is one file plus one line in ``COMMANDS``.
+``purposes``). Adding a command is one file plus one line in ``COMMANDS``; what else it must declare are the fields of
+``Command``.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from biopsy.cli import purposes
 from biopsy.cli.console import Console
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.isolation import interrupts
-from biopsy.model.known_names import VERDICT_VARIABLE
 
 STATUSES = """\
 exit status:
@@ -40,10 +37,21 @@ class Command(NamedTuple):
     words: tuple[str, ...]
     module: str
     summary: str
+    may_crash: bool = False
+    """Engines, or other native code that a wrong model may crash, work in its process: it is watched from another."""
+    says_when_it_looks: bool = False
+    """It calls ``verdict.report_looking`` by itself, once all that it needs is loaded and before it opens its model:
+    what ends it earlier is not the model's fault. For the others this is said before they begin."""
 
 
 COMMANDS: tuple[Command, ...] = (
-    Command(("run",), "biopsy.cli.run", "run a model in one or more engines and compare the outputs"),
+    Command(
+        ("run",),
+        "biopsy.cli.run",
+        "run a model in one or more engines and compare the outputs",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
     Command(("debug", "reduce"), "biopsy.cli.debug.reduce", "find the smallest part of a model that still fails"),
     Command(("debug", "precision"), "biopsy.cli.debug.precision", "find the layers that need a high precision"),
     Command(("debug", "repeat"), "biopsy.cli.debug.repeat", "repeat a command: how often it fails, and in which ways"),
@@ -59,18 +67,44 @@ COMMANDS: tuple[Command, ...] = (
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
-    Command(("inspect", "model"), "biopsy.cli.inspect.model", "show the nodes, attributes and weights of a model"),
+    Command(
+        ("inspect", "model"),
+        "biopsy.cli.inspect.model",
+        "show the nodes, attributes and weights of a model",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
     Command(("inspect", "data"), "biopsy.cli.inspect.data", "show statistics of saved inputs or outputs"),
-    Command(("inspect", "capability"), "biopsy.cli.inspect.capability", "show which nodes an engine refuses, and why"),
+    Command(
+        ("inspect", "capability"),
+        "biopsy.cli.inspect.capability",
+        "show which nodes an engine refuses, and why",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
     Command(("inspect", "tactics"), "biopsy.cli.inspect.tactics", "show what an engine chose for each layer"),
     Command(
         ("inspect", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
         "show which engine choices correlate with bad builds",
     ),
-    Command(("surgeon", "sanitize"), "biopsy.cli.surgeon.sanitize", "fix shapes, fold constants, clean up"),
-    Command(("surgeon", "extract"), "biopsy.cli.surgeon.extract", "cut a subgraph out of a model"),
-    Command(("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others"),
+    Command(
+        ("surgeon", "sanitize"),
+        "biopsy.cli.surgeon.sanitize",
+        "fix shapes, fold constants, clean up",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
+    Command(
+        ("surgeon", "extract"),
+        "biopsy.cli.surgeon.extract",
+        "cut a subgraph out of a model",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
+    Command(
+        ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
+    ),
     Command(("demo",), "biopsy.cli.demo", "find a real bug of an engine in a model of 458 nodes"),
 )
 
@@ -172,11 +206,11 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
     purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
-    if not getattr(module, "SAYS_WHEN_IT_LOOKS", False):
+    if not command.says_when_it_looks:
         _say_that_it_looks()
     work = partial(module.execute, args, console)
     with as_private_as(purposes.sources(parser, args)):
-        if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not os.environ.get(VERDICT_VARIABLE):
+        if is_program and command.may_crash and not _is_a_check():
             return _watched(work, console)
         return int(work())
 
@@ -186,6 +220,12 @@ def _watched(work: Callable[[], int], console: Console) -> int:
     from biopsy.isolation import supervised
 
     return supervised.run(lambda: _ended(work, console)) if supervised.is_possible() else int(work())
+
+
+def _is_a_check() -> bool:
+    from biopsy.checks import verdict
+
+    return verdict.is_wanted()
 
 
 def _say_that_it_looks() -> None:

@@ -119,7 +119,7 @@ class Console:
         self._write(self._err, f"  {head}  {printable(text)}")
 
     def _shortened(self, line: str) -> str:
-        return line if self.verbosity > 0 else shortened(line, _LONGEST_LINE)
+        return line if self.verbosity > 0 else shortened(line, _LONGEST_LINE, ", shown with -v")
 
     def _with_colours(self, line: str) -> str:
         """The line made printable, but for colours; they end with it, and there are none where we show none."""

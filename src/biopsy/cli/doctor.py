@@ -16,9 +16,6 @@ NEEDED = "onnxrt"
 """The engine without which biopsy itself does not work: it records values."""
 
 
-HANDS_MODELS_TO_ENGINES = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``doctor``."""
     parser.epilog = "exit status: 0 if the engine onnxrt, or the one named, works here; else 4"

@@ -149,7 +149,7 @@ def add_weights_file(parser: argparse.ArgumentParser | argparse._ArgumentGroup) 
 
 def weights_file(args: argparse.Namespace, output: Path) -> str | None:
     """The name of the file for weights beside ``output``; None if they go inside."""
-    from biopsy.model.external import default_name
+    from biopsy.model.weights_file import default_name
 
     asked: str | None = args.save_external_data
     return default_name(output) if asked == "" else asked

@@ -41,10 +41,6 @@ exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engi
 2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES

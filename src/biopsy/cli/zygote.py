@@ -23,7 +23,7 @@ from typing import NoReturn
 from biopsy import errors
 from biopsy.checks.command import own_words
 from biopsy.checks.process import end_group, sacrifice
-from biopsy.checks.verdict import VARIABLE
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
 
 def main() -> None:
@@ -187,7 +187,7 @@ def _check(request: dict[str, object], output: int) -> NoReturn:
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
         os.close(output)
-        os.environ[VARIABLE] = str(request[VARIABLE])
+        os.environ[VERDICT_VARIABLE] = str(request[VERDICT_VARIABLE])
         words = request["words"]
         assert isinstance(words, list)
         sys.argv = [Path(words[0]).name]

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from biopsy import errors
-from biopsy.engines import stages
+from biopsy.engines import call_records
 from biopsy.engines.option import Option
 from biopsy.model.tensor_type import ValueType
 from biopsy.tensors.results import Array, Feed
@@ -97,7 +97,7 @@ class Session(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        stages.tell_of_session(cls)
+        call_records.record_calls_of_session(cls)
 
     @property
     @abstractmethod
@@ -153,7 +153,7 @@ class Engine(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        stages.tell_of_engine(cls)
+        call_records.record_calls_of_engine(cls)
 
     def __init__(self, options: Mapping[str, Any], label: str) -> None:
         self.options = options

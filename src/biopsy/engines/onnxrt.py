@@ -13,7 +13,6 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
-from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.onnxrt_facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
 from biopsy.engines.option import count, switch, words
 from biopsy.filesystem.write import cannot_write
@@ -143,7 +142,7 @@ class OnnxRuntime(Engine):
             )
         except Exception as error:
             if model.path is None or model.path.suffix != ".ort":
-                raise_if_model_is_broken(model)
+                load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise self._failure(error, _stage(error)) from error
         _require_active(session.get_providers(), providers.names)
         return session

@@ -13,12 +13,12 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
-from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.openvino_ignores import ignored_inputs
 from biopsy.engines.option import count, switch
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole
+from biopsy.model import load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
@@ -69,7 +69,7 @@ class OpenVino(Engine):
         try:
             read = _read(core, model, index)
         except Exception as error:
-            raise_if_model_is_broken(model)
+            load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise _failure(error, "load") from error
         if any(str(port.element_type.get_type_name()) == "string" for port in (*read.inputs, *read.outputs)):
             raise errors.EngineFailure(
@@ -281,7 +281,7 @@ def _indexed(model: ModelInput) -> ModelIndex:
     try:
         return index_bytes(model.data, model.folder)
     except errors.ModelError:
-        raise_if_model_is_broken(model)  # the same, and it names the file
+        load.parse(model.data, model.path)  # a file that is damaged is told as that, with its name
         raise
 
 

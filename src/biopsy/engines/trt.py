@@ -11,12 +11,12 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines import trt_package
 from biopsy.engines.base import Capabilities, Engine, ModelInput, Session
-from biopsy.engines.blame import raise_if_model_is_broken
 from biopsy.engines.cuda import gpu_names, require_gpu
 from biopsy.engines.trt_package import Package
 from biopsy.engines.trt_settings import OPTIONS, Settings, span_of, unknown_names
 from biopsy.engines.trt_types import numpy_name
 from biopsy.filesystem.plain_file import read_whole
+from biopsy.model import load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
@@ -148,7 +148,7 @@ class TensorRt(Engine):
         else:
             parsed = parser.parse(model.data, _path_for_weights(model))
         if not parsed:
-            raise_if_model_is_broken(model)
+            load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise trt_package.parse_failure(package, trt_package.refusals(parser))
         return network, parser
 
@@ -239,7 +239,7 @@ def _indexed(model: ModelInput) -> ModelIndex:
     try:
         return index_bytes(model.data, model.folder)
     except errors.ModelError:
-        raise_if_model_is_broken(model)  # the same, and it names the file
+        load.parse(model.data, model.path)  # a file that is damaged is told as that, with its name
         raise
 
 

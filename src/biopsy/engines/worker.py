@@ -1,7 +1,8 @@
-"""An engine in a process of its own that runs one model after the other: what many small runs need.
+"""An engine in a process of its own, which runs one model after the other: a crash, a hang or a leak there costs this
+process nothing.
 
-``child.run_in_child`` starts a process for each run, which costs more than most small models do. A worker stays. When a
-model kills it, that run fails as it would in a child, and the next one starts a new process.
+The process stays, since starting one costs more than most small models do. When a model kills it, that run fails, and
+the next one starts a new process.
 
 Both sides of the protocol stand here: the parent writes one JSON request per line; the child answers with lines that
 say which stage it has come to, and with one that ends the request.
@@ -13,7 +14,6 @@ import contextlib
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,15 +23,14 @@ from typing import IO, Any
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput
-from biopsy.engines.child import never_looked, rebuilt, signal_name, told
-from biopsy.engines.registry import create, parse_spec
+from biopsy.engines.errors_as_json import rebuilt, told
+from biopsy.engines.registry import create
 from biopsy.filesystem.write import write_whole
+from biopsy.isolation.death import kill, printed_tail, what_happened
 from biopsy.isolation.interpreter import own_python
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.tensors.results import Array
-
-_MOST_SHOWN = 2000  # bytes of what a dying engine printed
 
 
 class Worker:
@@ -115,7 +114,7 @@ class Worker:
         process, self._process = self._process, None
         if process is not None:
             if process.poll() is None:
-                _kill(process)
+                kill(process)
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
                     stream.close()  # type: ignore[union-attr]
@@ -148,7 +147,7 @@ class Worker:
 
         def end() -> None:
             late.set()
-            _kill(process)
+            kill(process)
 
         timer = threading.Timer(self._timeout, end) if self._timeout is not None else None
         if timer is not None:
@@ -168,21 +167,9 @@ class Worker:
         self, process: subprocess.Popen[bytes], stage: errors.Stage | None, *, timed_out: bool
     ) -> errors.BiopsyError:
         status = process.wait()
-        printed = _tail(self._printed)
+        printed = printed_tail(self._printed) if self._printed is not None else ""
         self.close()
-        name = parse_spec(self.engine).name
-        if stage is None:
-            return never_looked(self.engine, None if timed_out else status, printed)
-        if timed_out:
-            return errors.EngineFailure(
-                f"{self.engine} took too long to {stage}", engine=name, stage=stage, kind="Timeout"
-            )
-        quoted = f"; it printed:\n{printed}" if printed else ""
-        if status < 0:
-            kind = signal_name(-status)
-            message = f"{self.engine} ended its process with {kind}{quoted}"
-            return errors.EngineFailure(message, engine=name, stage=stage, kind=kind)
-        return errors.BiopsyError(f"the process of {self.engine} ended with status {status} without a result{quoted}")
+        return what_happened(self.engine, stage, None if timed_out else status, printed)
 
 
 def _answer(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any] | None, errors.Stage | None]:
@@ -209,23 +196,6 @@ def _mapped(path: Path) -> list[dict[str, Array]]:
     from biopsy.tensors.files import read_results
 
     return [dict(iteration.outputs) for iteration in read_results(path)[0].iterations]
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    process.wait()
-
-
-def _tail(printed: IO[bytes] | None) -> str:
-    if printed is None:
-        return ""
-    printed.seek(0, os.SEEK_END)
-    printed.seek(max(0, printed.tell() - _MOST_SHOWN))
-    return printed.read().decode(errors="replace").strip()
 
 
 # The child's side

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-VARIABLE = "BIOPSY_VERDICT"
+VERDICT_VARIABLE = "BIOPSY_VERDICT"
 """A check, and all that it starts, carry the path of its verdict file in this; it stands in a folder of its own."""
 
 Entry: TypeAlias = tuple[str, ...]
@@ -153,7 +153,7 @@ class _Watch:
             return
         reading, writing = os.pipe()
         # If this process is a check itself, whoever ends it with all that carry its mark must not end the shell.
-        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
         try:
             shell = subprocess.Popen(
                 ["/bin/sh", "-c", _SHELL, sys.executable, __file__],
@@ -234,7 +234,7 @@ def end_marked(folders: Iterable[str]) -> None:
 
     Only where /proc shows the environment of processes.
     """
-    marks = tuple(os.fsencode(f"{VARIABLE}={folder}/") for folder in folders)
+    marks = tuple(os.fsencode(f"{VERDICT_VARIABLE}={folder}/") for folder in folders)
     for _ in range(_ROUNDS if marks else 0):
         found = list(_marked(marks))
         for pid in found:

@@ -17,7 +17,8 @@ from contextlib import suppress
 from typing import NoReturn
 
 from biopsy import errors
-from biopsy.isolation import whereabouts
+from biopsy.isolation import engine_call
+from biopsy.isolation.death import signal_name
 
 _HANDED_ON = frozenset(
     getattr(signal, name)
@@ -48,7 +49,7 @@ def run(work: Callable[[], int]) -> int:
     raises EngineFailure if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
     this process too, this process ends by it.
     """
-    page = mmap.mmap(-1, whereabouts.SIZE)
+    page = mmap.mmap(-1, engine_call.SIZE)
     alive, kept_open = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
@@ -81,12 +82,12 @@ def _do(work: Callable[[], int], page: mmap.mmap) -> NoReturn:
     """Do the work and end. What is loaded is not taken apart: nobody needs that, and engines have crashed in it."""
     status = 4
     try:
-        whereabouts.share(page)
+        engine_call.share(page)
         status = work()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
-        whereabouts.finish(page, status)
+        engine_call.finish(page, status)
         import atexit
 
         atexit._run_exitfuncs()
@@ -157,10 +158,10 @@ def _told(ended: int, received: set[signal.Signals], page: mmap.mmap) -> int:
     if status < 0 and -status in received:
         _end_alike(-status)
         return 128 - status
-    finished = whereabouts.finished(page)
+    finished = engine_call.finished(page)
     if finished is not None:
         return finished
-    raise _death(status, whereabouts.place(page))
+    raise _death(status, engine_call.last_call(page))
 
 
 def _end_alike(number: int) -> None:
@@ -171,24 +172,16 @@ def _end_alike(number: int) -> None:
         time.sleep(0.1)  # it comes at once, unless this is the first process of a container, which signals spare
 
 
-def _death(status: int, place: whereabouts.Place | None) -> errors.BiopsyError:
+def _death(status: int, last: engine_call.LastCall | None) -> errors.BiopsyError:
     """What is to be told of work that did not come to its end."""
     kind = signal_name(-status) if status < 0 else f"exit status {status}"
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
-    if place is not None and place.inside:
-        stage: errors.Stage = "build" if place.stage == "build" else "run" if place.stage == "run" else "load"
-        name = place.engine.partition(":")[0]
+    if last is not None and last.is_open:
+        stage: errors.Stage = "build" if last.stage == "build" else "run" if last.stage == "run" else "load"
+        name = last.engine.partition(":")[0]
         how = f"ended with {kind}" if status < 0 else f"ended the process with {kind}"
         return errors.EngineFailure(
-            f"{place.engine} {how} while {place.doing}{memory}", engine=name, stage=stage, kind=kind
+            f"{last.engine} {how} while {last.doing}{memory}", engine=name, stage=stage, kind=kind
         )
-    last = f"; the engine that was asked last is {place.engine}" if place is not None else ""
-    return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{last}")
-
-
-def signal_name(number: int) -> str:
-    """What a signal is called: ``SIGSEGV``."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    asked = f"; the engine that was asked last is {last.engine}" if last is not None else ""
+    return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{asked}")

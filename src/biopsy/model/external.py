@@ -1,4 +1,4 @@
-"""Weights that stand in other files: finding them safely, reading them, and writing a model together with them.
+"""Weights that stand in other files: finding them safely, and reading them.
 
 A model names such a file by a path relative to its own folder (onnx.proto3, TensorProto.external_data). The name comes
 with the model, from anybody: it never leads out of that folder.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
-from biopsy.filesystem.privacy import as_private_as
-from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
-from biopsy.model.storage import BITS, place_in_file, raw_size
+from biopsy.model.storage import SIZED, raw_size
+from biopsy.model.weight import ExternalPlace, external_place
 from biopsy.shell_words import line_of
+from biopsy.text import shortened
 
 if TYPE_CHECKING:
     import onnx
@@ -37,14 +37,7 @@ _IN_MEMORY = re.compile(r"_ORT_(\w+_)?MEM_ADDR_")
 _ENGINE_FILE = b"EPContext"
 """An operator of ONNX Runtime that stands for what an engine has built; the file may be named in an attribute."""
 
-MOST_INLINE = 1 << 30
-"""Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
-
-_LARGEST_MESSAGE = (1 << 31) - 1
-_SIZED = frozenset(BITS) - {8}
-"""Element types of which the number of bytes is known."""
 _CHUNK = 8 << 20
-_PAGE = 4096
 _LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; longer ones no system has, with the folder before them
 _MOST_SHOWN = 200
 _MOST_NAMES = 10_000
@@ -69,7 +62,8 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
     """
 
     def refused(why: str, *next_steps: str) -> errors.ModelError:
-        text = f"the external data of tensor {tensor!r} may not be read from {_shortened(location)!r}: {why}"
+        place = shortened(location, _MOST_SHOWN)
+        text = f"the external data of tensor {tensor!r} may not be read from {place!r}: {why}"
         return errors.ModelError(text, next_steps=next_steps)
 
     root = folder.resolve()
@@ -97,10 +91,6 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
 def _is_too_long(location: str) -> bool:
     name = location.encode("utf-8", "surrogatepass")
     return len(name) > _LONGEST_PATH or any(len(part) > _LONGEST_NAME for part in name.split(b"/"))
-
-
-def _shortened(location: str) -> str:
-    return location if len(location) <= _MOST_SHOWN else f"{location[:_MOST_SHOWN]}..."
 
 
 def _may_be_shared(path: Path, root: Path) -> bool:
@@ -166,7 +156,7 @@ def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
         return
     model = parse(data, path)
     for tensor in _referring(model):
-        sized = is_external(tensor) and tensor.data_type in _SIZED
+        sized = is_external(tensor) and tensor.data_type in SIZED
         (span_of if sized else place_of)(tensor, folder)
     if may_name_engines:
         _require_safe_engine_files(model, folder)
@@ -176,7 +166,7 @@ def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) 
     """Raise ModelError if any tensor of a serialized model refers to what it may not read; it need not be there."""
     if may_refer(data):
         for tensor in _referring(parse(data, path)):
-            resolve(folder, _entries(tensor).get("location", ""), tensor.name)
+            resolve(folder, _said(tensor).location, tensor.name)
 
 
 def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
@@ -194,14 +184,8 @@ def _referring(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     return (tensor for tensor in walk.every_tensor(model) if tensor.external_data or is_external(tensor))
 
 
-def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
-    """What a tensor says of its place. Raises ModelError if it says something twice: not all readers take the same."""
-    found: dict[str, str] = {}
-    for entry in tensor.external_data:
-        if entry.key in found:
-            raise errors.ModelError(f"the external data of tensor {tensor.name!r} names its {entry.key} twice")
-        found[entry.key] = entry.value
-    return found
+def _said(tensor: onnx.TensorProto) -> ExternalPlace:
+    return external_place(tensor.name, ((entry.key, entry.value) for entry in tensor.external_data))
 
 
 def span_of(tensor: onnx.TensorProto, folder: Path) -> Span:
@@ -223,23 +207,18 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
 
     Raises ModelError if the location is unsafe, the file is missing or no regular one, or is too short.
     """
-    entries = _entries(tensor)
-    path = resolve(folder, entries.get("location", ""), tensor.name)
+    said = _said(tensor)
+    path = resolve(folder, said.location, tensor.name)
+    offset, length = said.offset, byte_size(tensor) if said.length is None else said.length
     try:
-        offset = place_in_file(entries.get("offset") or "0")
-        length = place_in_file(entries["length"]) if entries.get("length") else byte_size(tensor)
         found = path.lstat()
-    except ValueError as error:
-        raise errors.ModelError(
-            f"the external data of tensor {tensor.name!r} has no proper offset or length"
-        ) from error
     except OSError as error:
         raise _missing(tensor.name, path, error) from error
     if not stat.S_ISREG(found.st_mode):
         raise errors.ModelError(
             f"the weights of tensor {tensor.name!r} cannot be read from {path}: it is no plain file"
         )
-    if offset < 0 or length < 0 or offset + length > found.st_size:
+    if offset + length > found.st_size:
         raise errors.ModelError(
             f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, "
             f"which has only {found.st_size}"
@@ -270,6 +249,15 @@ def byte_size(tensor: onnx.TensorProto) -> int:
     return size
 
 
+def raw_values(tensor: onnx.TensorProto) -> bytes:
+    """The values of a tensor that stands in the model, little-endian and packed, whichever field holds them."""
+    if tensor.HasField("raw_data"):
+        return bytes(tensor.raw_data)
+    from onnx import numpy_helper
+
+    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
+
+
 def load_into(model: onnx.ModelProto | onnx.FunctionProto, folder: Path) -> None:
     """Read every external tensor of a model in ``folder``, or of a function of it, into the model itself.
 
@@ -277,10 +265,11 @@ def load_into(model: onnx.ModelProto | onnx.FunctionProto, folder: Path) -> None
     """
     found = [(tensor, span_of(tensor, folder)) for tensor in external_tensors(model)]
     for tensor, span in found:
-        _load_one(tensor, span)
+        load_values(tensor, span)
 
 
-def _load_one(tensor: onnx.TensorProto, span: Span) -> None:
+def load_values(tensor: onnx.TensorProto, span: Span) -> None:
+    """Read the values of an external tensor, which stand at ``span``, into the tensor itself. Raises ModelError."""
     values = b"".join(chunks(tensor.name, span))
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
@@ -301,139 +290,3 @@ def chunks(tensor: str, span: Span) -> Iterator[bytes]:
                 yield chunk
     except OSError as error:
         raise _missing(tensor, span.path, error) from error
-
-
-def save_with_weights(
-    model: onnx.ModelProto, path: Path, source_folder: Path, external: str | None, threshold: int = 1024
-) -> None:
-    """Write a model so that it finds its weights; ``model`` may be changed on the way.
-
-    External data of ``model`` stands in ``source_folder``. With ``external``, a file name, every initializer of
-    ``threshold`` bytes or more goes into that file beside ``path``; one tensor's chunk is in memory at a time. Without
-    it, a model written into ``source_folder`` goes on referring to its weights, and one written elsewhere gets them
-    inside. Both files are written whole or not at all.
-
-    Raises UsageError if the weights are too large for one file (over 1 GB, or 2 GB with everything) or a file cannot
-    be written; ModelError if weights are missing.
-    """
-    if external is not None:
-        _save_beside(model, path, source_folder, external, threshold)
-        return
-    sources: set[Path] = set()
-    if path.parent.resolve() != source_folder.resolve():
-        _require_small(model, path)
-        sources = {span_of(tensor, source_folder).path for tensor in external_tensors(model)}
-        load_into(model, source_folder)
-    with as_private_as(sources):
-        write_whole(path, [serialized(model, path)])
-
-
-def serialized(model: onnx.ModelProto, path: Path) -> bytes:
-    """The model as bytes. Raises UsageError if it is too large for one protobuf message; ``path`` is only named."""
-    if model.ByteSize() > _LARGEST_MESSAGE:
-        raise _too_large(model.ByteSize(), path)
-    return bytes(model.SerializeToString())
-
-
-def _require_small(model: onnx.ModelProto, path: Path) -> None:
-    total = model.ByteSize() + sum(byte_size(tensor) for tensor in external_tensors(model))
-    if total > MOST_INLINE and any(True for _ in external_tensors(model)):
-        raise _too_large(total, path)
-
-
-def _too_large(total: int, path: Path) -> errors.UsageError:
-    return errors.UsageError(
-        f"{path} would be {total / 1e9:.1f} GB with its weights inside, too much for one file",
-        next_steps=["--save-external-data, which puts the weights into a file beside it"],
-    )
-
-
-def _save_beside(model: onnx.ModelProto, path: Path, folder: Path, external: str, threshold: int) -> None:
-    target = _require_own_file(model, path, folder, external)
-    moved = [weight for weight in walk.weights(model) if _can_move(weight, threshold)]
-    kept = {id(weight) for weight in moved}
-    for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in kept]:
-        _load_one(tensor, span_of(tensor, folder))
-    sources = [(weight.name, _source(weight, folder)) for weight in moved]
-    offset = 0
-    offsets = []
-    for weight in moved:
-        length = byte_size(weight)
-        offset = _aligned(offset, length)
-        offsets.append(offset)
-        _refer(weight, external, offset, length)
-        offset += length
-    data = serialized(model, path)
-    with as_private_as(source.path for _, source in sources if isinstance(source, Span)):
-        write_whole(target, _laid_out(sources, offsets))
-        write_whole(path, [data])
-
-
-def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external: str) -> Path:
-    """The file for the weights, if it is a plain name and no file that the model's weights still stand in."""
-    if not external or Path(external).name != external or external == path.name:
-        raise errors.UsageError(
-            f"the file for external data {external!r} must be a file name: it is written beside {path}"
-        )
-    target = path.parent / external
-    used = {span_of(tensor, folder).path for tensor in external_tensors(model)}
-    if target.resolve() in used:
-        raise errors.UsageError(
-            f"{target} holds the weights of the model that is read; they would be overwritten",
-            next_steps=["--save-external-data ANOTHER-NAME"],
-        )
-    return target
-
-
-def _can_move(weight: onnx.TensorProto, threshold: int) -> bool:
-    return weight.data_type in BITS and weight.data_type != 8 and byte_size(weight) >= max(threshold, 1)
-
-
-def _source(weight: onnx.TensorProto, folder: Path) -> Span | bytes:
-    if is_external(weight):
-        return span_of(weight, folder)
-    values = raw_values(weight)
-    if len(values) != byte_size(weight):
-        raise errors.ModelError(
-            f"tensor {weight.name!r} needs {byte_size(weight)} bytes by its type and shape, but it has {len(values)}"
-        )
-    return values
-
-
-def raw_values(tensor: onnx.TensorProto) -> bytes:
-    """The values of a tensor that stands in the model, little-endian and packed, whichever field holds them."""
-    if tensor.HasField("raw_data"):
-        return bytes(tensor.raw_data)
-    from onnx import numpy_helper
-
-    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
-
-
-def _refer(weight: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "external_data"):
-        weight.ClearField(field)
-    weight.data_location = 1  # type: ignore[assignment]
-    for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
-        entry = weight.external_data.add()
-        entry.key, entry.value = key, value
-
-
-def _aligned(offset: int, length: int) -> int:
-    """Where a tensor may begin: large ones on a page, so that engines can map them, small ones on 64 bytes."""
-    step = _PAGE if length >= 1 << 16 else 64
-    return -(-offset // step) * step
-
-
-def _laid_out(sources: Iterable[tuple[str, Span | bytes]], offsets: Iterable[int]) -> Iterator[bytes]:
-    at = 0
-    for (name, source), offset in zip(sources, offsets, strict=True):
-        yield bytes(offset - at)
-        at = offset
-        for chunk in chunks(name, source) if isinstance(source, Span) else (source,):
-            yield chunk
-            at += len(chunk)
-
-
-def default_name(path: Path) -> str:
-    """The file name for weights beside ``path`` when the user gives none: ``model.onnx.data``, as torch names it."""
-    return f"{path.name}.data"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.model.external import Span, chunks, external_tensors, is_external, load_into, serialized, span_of
+from biopsy.model.external import Span, chunks, external_tensors, is_external, load_into, span_of
 from biopsy.model.weight import read_weight
+from biopsy.model.weights_file import serialized
 from biopsy.model.wire import fields, head
 
 if TYPE_CHECKING:

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from biopsy import errors
-
-VERDICT_VARIABLE = "BIOPSY_VERDICT"
-"""The variable of the environment that every command has which a reduction runs as its check: see checks.verdict."""
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
 _inside: ContextVar[bool] = ContextVar("inside_a_check", default=False)
 

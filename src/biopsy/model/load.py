@@ -85,5 +85,5 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
         raise errors.ModelError(f"the model {name} is damaged or cut short: {error}") from error
     if not model.HasField("graph"):
         raise errors.ModelError(f"the file {name} is no ONNX model: it has no graph")
-    require_text(data, name)
+    require_text(data, path)
     return model

@@ -428,12 +428,7 @@ def _cycle(nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], stuck: 
 
 def count_operators(model: onnx.ModelProto) -> Counter[str]:
     """How many nodes of each operator the model has, those in bodies and functions included."""
-    return Counter(_text(node.op_type) for node in walk.nodes(model))
-
-
-def _text(name: str | bytes) -> str:
-    """A name of a model as text: protobuf gives bytes for one that is no UTF-8."""
-    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
+    return Counter(node.op_type for node in walk.nodes(model))
 
 
 def changes(before: Counter[str], after: Counter[str]) -> Iterable[str]:

@@ -15,6 +15,9 @@ BITS: dict[int, int] = (
 )
 """ONNX element type -> bits of one element in raw form; 0 for strings, which have none."""
 
+SIZED = frozenset(BITS) - {8}
+"""Element types of which the number of bytes is known."""
+
 MOST_DIMENSIONS = 64
 """As many as NumPy has; a model that says more is damaged, or made to keep somebody busy."""
 
@@ -42,7 +45,7 @@ def place_in_file(text: str) -> int:
 
     Raises ValueError if no file has such a place, or if readers would understand it differently, such as ``1_000``.
     """
-    if len(text) > _MOST_DIGITS or not (text.isascii() and text.removeprefix("-").isdigit()):
+    if len(text) > _MOST_DIGITS or not (text.isascii() and text.isdigit()):
         raise ValueError(text[:_MOST_DIGITS])
     return int(text)
 

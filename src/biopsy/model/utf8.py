@@ -8,11 +8,13 @@ structure is parsed once more by the same schema in proto3, without documentatio
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model.node import string_in
 from biopsy.model.wire import BYTES, fields, raw, string_field
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -28,10 +30,10 @@ _NO_NAMES = frozenset({
 """Fields that no name stands in."""
 
 
-def require_text(data: bytes, name: object) -> None:
-    """Raise ModelError if a name in a serialized model, which is otherwise sound, is no UTF-8. ``name`` is the model's.
+def require_text(data: bytes, path: Path | None) -> None:
+    """Raise ModelError if a name in a serialized model, which is otherwise sound, is no UTF-8.
 
-    Names are those of tensors, nodes, operators, domains, attributes and symbols.
+    Names are those of tensors, nodes, operators, domains, attributes and symbols. ``path`` is only named in messages.
     """
     from google.protobuf.message import DecodeError
 
@@ -39,9 +41,13 @@ def require_text(data: bytes, name: object) -> None:
         _strict_model().FromString(data if len(data) < _SMALL else _without_weights(data))
     except DecodeError as error:
         raise errors.ModelError(
-            f"the model {name} holds a name that is no text (UTF-8)",
-            next_steps=["biopsy inspect model MODEL --show layers    shows it, its bytes escaped"],
+            f"the model {path or 'in memory'} holds a name that is no text (UTF-8)",
+            next_steps=[] if path is None else [f"{_shown_by(path)}    shows it, its bytes escaped"],
         ) from error
+
+
+def _shown_by(path: Path) -> str:
+    return line_of(["biopsy", "inspect", "model", str(path), "--show", "layers"])
 
 
 def _without_weights(data: bytes) -> bytes:

@@ -5,6 +5,7 @@ Field numbers: onnx.proto3, messages TensorProto, SparseTensorProto, StringStrin
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
     name = ""
     elem = 0
     dims: list[int] = []
-    entries: dict[str, str] = {}
+    entries: list[tuple[str, str]] = []
     external = False
     for number, kind, _, value, stop in fields(buffer, start, end):
         if number == 1:
@@ -66,10 +67,10 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
             name = text(buffer[value:stop])
         elif number == 13 and kind == BYTES:
             entry = buffer[value:stop]
-            entries[string_in(entry, 1, 0, len(entry))] = string_in(entry, 2, 0, len(entry))
+            entries.append((string_in(entry, 1, 0, len(entry)), string_in(entry, 2, 0, len(entry))))
         elif number == 14 and kind == VARINT:
             external = varint_at(buffer, value) == 1
-    place = _place(name, entries) if external else None
+    place = external_place(name, entries) if external else None
     return Weight(name, TensorType(elem, tuple(dims)), start, end, place)
 
 
@@ -105,18 +106,25 @@ def _dims(buffer: Buffer, kind: int, start: int, end: int) -> list[int]:
     return dims
 
 
-def _place(name: str, entries: dict[str, str]) -> ExternalPlace:
+def external_place(tensor: str, entries: Iterable[tuple[str, str]]) -> ExternalPlace:
+    """The place that the entries of a tensor's external data, keys and values, say.
+
+    Raises ModelError, naming ``tensor``, if one is given twice, since not all readers take the same; if there is no
+    location; or if offset or length is no number that a file can have.
+    """
+    found: dict[str, str] = {}
+    for key, value in entries:
+        if key in found:
+            raise errors.ModelError(f"the external data of tensor {tensor!r} names its {key} twice")
+        found[key] = value
+    if not found.get("location"):
+        raise errors.ModelError(f"the external data of tensor {tensor!r} has no location")
     try:
-        offset = place_in_file(entries.get("offset", "0") or "0")
-        length = place_in_file(entries["length"]) if entries.get("length") else None
+        offset = place_in_file(found.get("offset") or "0")
+        length = place_in_file(found["length"]) if found.get("length") else None
     except ValueError as error:
-        raise errors.ModelError(
-            f"the external data of weight {name!r} has an offset or length that is no number"
-        ) from error
-    location = entries.get("location", "")
-    if not location or offset < 0 or (length is not None and length < 0):
-        raise errors.ModelError(f"weight {name!r}: its external data has no location, or a negative offset or length")
-    return ExternalPlace(location, offset, length)
+        raise errors.ModelError(f"the external data of tensor {tensor!r} has no proper offset or length") from error
+    return ExternalPlace(found["location"], offset, length)
 
 
 def external_tensor(weight: Weight, place: ExternalPlace) -> bytes:

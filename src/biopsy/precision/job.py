@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,10 +13,9 @@ from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Judged, Outcome
-from biopsy.checks.work import clear
+from biopsy.checks.work import copies
 from biopsy.filesystem.privacy import as_private_as
-from biopsy.filesystem.write import cannot_write, copy_transient, require_writable
-from biopsy.isolation import cleanup
+from biopsy.filesystem.write import require_writable
 from biopsy.model.index import ModelIndex
 from biopsy.precision.cost import Cost
 from biopsy.precision.mixtures import Mixtures
@@ -307,22 +305,8 @@ class _Run:
         if output is None or not self._trials.check.names_candidate or not output.is_file():
             yield lambda: plain
             return
-        copy = output.with_name(f".{output.stem}.{os.urandom(4).hex()}{output.suffix}")
-
-        def fresh() -> Trial:
-            try:
-                clear(copy)
-            except OSError as error:
-                raise cannot_write(copy, error) from error
-            copy_transient(output, copy)
-            return replace(plain, place=copy)
-
-        try:
-            yield fresh
-        finally:
-            with contextlib.suppress(OSError):
-                clear(copy, whole=True)
-            cleanup.keep(copy)
+        with copies(output) as fresh:
+            yield lambda: replace(plain, place=fresh())
 
     def _write(self, high: tuple[int, ...]) -> None:
         target = self._job.target

@@ -55,7 +55,6 @@ class Recording:
         self._every_tensor = every_tensor
         self._made_up = made_up
         self._engines = engines
-        self._tries = 0
         self._asked_for: set[int] = set()
         self._recorded_by: tuple[str, tuple[int, ...]] | None = None
 
@@ -212,8 +211,8 @@ class Recording:
     ) -> list[Mapping[str, Array]]:
         """Run some nodes and return what they compute: ``tensors``, or else all that may be needed."""
         from biopsy.engines.base import ModelInput
-        from biopsy.engines.child import run_in_child
-        from biopsy.tensors.files import read_results, write_feeds
+        from biopsy.engines.worker import Worker
+        from biopsy.tensors.files import write_feeds
 
         started = time.monotonic()
         index = self._index
@@ -224,10 +223,8 @@ class Recording:
         inputs = {index.names[tensor] for tensor in index.fed_inputs()}
         write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self._samples])
         data = candidate_bytes(Subset(index, nodes), Boundary({}, {}, outputs=marked))
-        output = self._folder / f"values{self._tries}.safetensors"  # an earlier one may still be mapped
-        self._tries += 1
-        results = read_results(run_in_child(ModelInput(data, index.folder), engine, feeds, output))
-        runs = [iteration.outputs for iteration in results[0].iterations]
+        with Worker(engine, self._folder) as worker:
+            runs: list[Mapping[str, Array]] = [*worker.run(ModelInput(data, index.folder), feeds)]
         size = sum(value.nbytes for outputs in runs for value in outputs.values())
         self._recorded_by = engine, nodes
         self._listener(events.Recorded(engine, len(runs[0]), len(runs), size, time.monotonic() - started))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,10 +12,8 @@ from biopsy import errors, events
 from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.checks.work import clear
+from biopsy.checks.work import copies
 from biopsy.comparison.mismatch import error_size
-from biopsy.filesystem.write import cannot_write, copy_transient
-from biopsy.isolation import cleanup
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
@@ -216,7 +213,7 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
         return False
     driver.inputs = driver.feeding.settle(driver.best_parts(), output)
     driver.trials.use(driver.check.cold())
-    with _copies(driver, output, result) as fresh:
+    with _trials(driver, output, result) as fresh:
         judged, tries = steadiness.failure(fresh)
         rates = None
         if judged.outcome is Outcome.REPRODUCES and tries > 1:
@@ -268,7 +265,7 @@ def _not_verified(driver: Driver, output: Path, judged: Judged, tries: int) -> e
 
 
 @contextlib.contextmanager
-def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callable[[], Trial]]:
+def _trials(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callable[[], Trial]]:
     """Trials of copies of the file, beside it so that they find its weights: a check may change what it is given.
 
     A check that knows by itself where candidates stand is given the same model there.
@@ -277,23 +274,13 @@ def _copies(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
     if not driver.check.names_candidate or not output.is_file():
         yield lambda: driver.best_trial("final", doing)
         return
-    copy = output.with_name(f".{output.stem}.{os.urandom(4).hex()}{output.suffix}")
+    with copies(output) as fresh:
 
-    def fresh() -> Trial:
-        result.restore()
-        try:
-            clear(copy)
-        except OSError as error:
-            raise cannot_write(copy, error) from error
-        copy_transient(output, copy)
-        return replace(driver.best_trial("final", doing), place=copy)
+        def trial() -> Trial:
+            result.restore()
+            return replace(driver.best_trial("final", doing), place=fresh())
 
-    try:
-        yield fresh
-    finally:
-        with contextlib.suppress(OSError):
-            clear(copy, whole=True)
-        cleanup.keep(copy)
+        yield trial
 
 
 def _left(driver: Driver) -> str:

@@ -95,11 +95,12 @@ def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str
     if external is None and not has_external:
         write_whole(path, parts)
         return
-    from biopsy.model import external as weights
+    from biopsy.model import weights_file
+    from biopsy.model.external import byte_size, external_tensors
 
     data = b"".join(parts)
     model = parse(data, path)
-    if external is None and sum(map(weights.byte_size, weights.external_tensors(model))) <= weights.MOST_INLINE:
+    if external is None and sum(map(byte_size, external_tensors(model))) <= weights_file.MOST_INLINE:
         write_whole(path, inlined_parts(data, model, folder))
     else:
-        weights.save_with_weights(model, path, folder, external or weights.default_name(path))
+        weights_file.save_with_weights(model, path, folder, external or weights_file.default_name(path))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,12 +22,12 @@ from typing import IO, Any
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
-from biopsy.engines.child import never_looked, rebuilt, signal_name, told
+from biopsy.engines.errors_as_json import rebuilt, told
 from biopsy.engines.registry import create, find_class, parse_spec
 from biopsy.isolation.cleanup import temporary_folder
+from biopsy.isolation.death import kill, printed_tail, what_happened
 from biopsy.isolation.interpreter import own_python
 
-_MOST_SHOWN = 2000  # bytes of what a dying engine printed
 _RUNS_OF_A_PROFILE = 3
 
 
@@ -133,7 +132,7 @@ class _Process:
 
         def end() -> None:
             late.set()
-            self._kill()
+            kill(self._process)
 
         timer = threading.Timer(timeout, end) if timeout is not None else None
         if timer is not None:
@@ -155,15 +154,13 @@ class _Process:
     def printed(self) -> str:
         """The end of what the engine printed."""
         if not self._printed.closed:
-            self._printed.seek(0, os.SEEK_END)
-            self._printed.seek(max(0, self._printed.tell() - _MOST_SHOWN))
-            self._tail = self._printed.read().decode(errors="replace").strip()
+            self._tail = printed_tail(self._printed)
         return self._tail
 
     def close(self) -> None:
         """End it and what it has started."""
         self.printed()
-        self._kill()
+        kill(self._process)
         for stream in (self._process.stdin, self._process.stdout, self._printed):
             with contextlib.suppress(OSError):
                 stream.close()  # type: ignore[union-attr]
@@ -173,14 +170,6 @@ class _Process:
         with contextlib.suppress(BrokenPipeError):  # it has died: that is noticed when its answer is read
             self._process.stdin.write(json.dumps(tree).encode() + b"\n")
             self._process.stdin.flush()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if hasattr(os, "killpg"):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            else:
-                self._process.kill()
-        self._process.wait()
 
 
 def _read(report: Path) -> dict[str, Any]:
@@ -192,26 +181,17 @@ def _read(report: Path) -> dict[str, Any]:
 
 
 def _built(order: Order, status: int | None, found: dict[str, Any], printed: str, seconds: float) -> Built:
-    name = parse_spec(order.engine).name
-    quoted = f"; it printed:\n{printed}" if printed else ""
-    if not found and (status is None or status < 0):
-        raise never_looked(order.engine, status, printed)
-    if status is None:
-        message = f"{order.engine} took too long to build"
-        return Built(failure=errors.EngineFailure(message, engine=name, stage="build", kind="Timeout"), seconds=seconds)
-    if "error" in found:
+    failure: errors.BiopsyError
+    if status is not None and "error" in found:
         failure = rebuilt(found)
-        if isinstance(failure, errors.EngineFailure):
-            return Built(failure=failure, seconds=seconds)
+    elif status is None or status < 0 or "layers" not in found:
+        failure = what_happened(order.engine, "build" if found else None, status, printed)
+    else:
+        layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in found["layers"])
+        return Built(found["version"], found["seconds"], layers, tuple(found["remarks"]))
+    if not isinstance(failure, errors.EngineFailure):
         raise failure
-    if status < 0:
-        kind = signal_name(-status)
-        message = f"{order.engine} ended its process with {kind}{quoted}"
-        return Built(failure=errors.EngineFailure(message, engine=name, stage="build", kind=kind), seconds=seconds)
-    if "layers" not in found:
-        raise errors.BiopsyError(f"the process of {order.engine} ended with status {status} without a result{quoted}")
-    layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in found["layers"])
-    return Built(found["version"], found["seconds"], layers, tuple(found["remarks"]))
+    return Built(failure=failure, seconds=seconds)
 
 
 # The child's side

@@ -23,6 +23,7 @@ from biopsy.tactics.difference import Build, build_of
 from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tactics.switches import Change, Wording
 from biopsy.tactics.variations import Drawn, Variation, changes
+from biopsy.text import first_line
 
 _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
 
@@ -172,7 +173,7 @@ def _judged(plan: Plan, change: Change, built: Built, check: Check, candidate: P
     if failure is not None:
         outcome = Outcome.REPRODUCES if plan.checks_building else Outcome.INVALID
         evidence = Evidence(1, failure.message.encode(), seconds=built.seconds)
-        return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {_first_line(failure.message)}", evidence)
+        return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {first_line(failure.message)}", evidence)
     if plan.checks_building:
         return Judged(Outcome.PASSES, "it builds", Evidence(0, seconds=built.seconds))
     with Wording((), plan.spec).environment(change):
@@ -188,10 +189,6 @@ def _said(check: Check, candidate: Path) -> Evidence:
     while True:
         with contextlib.suppress(UndoError):
             return check.run(candidate)
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")
 
 
 def _count(record: TacticRecord, judged: Judged, tally: Tally) -> None:

@@ -50,8 +50,8 @@ def dtype_named(name: str) -> np.dtype[Any]:
     return dtype
 
 
-MOST_DIMENSIONS = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
-"""NumPy's own limit."""
+_MOST_DIMENSIONS_OF_NUMPY = 64 if int(np.__version__.partition(".")[0]) >= 2 else 32
+"""Its own limit."""
 
 _MOST_EMPTY = 1 << 20
 """Elements of no byte that a tensor may have: texts without a character, which no file need back by anything."""
@@ -59,8 +59,8 @@ _MOST_EMPTY = 1 << 20
 
 def require_possible(dtype: np.dtype[Any], shape: Sequence[int]) -> None:
     """Raise DataError if no array can have this type and shape, or if it would be large and have nothing behind it."""
-    if len(shape) > MOST_DIMENSIONS:
-        raise errors.DataError(f"it has {len(shape)} dimensions: at most {MOST_DIMENSIONS} are read")
+    if len(shape) > _MOST_DIMENSIONS_OF_NUMPY:
+        raise errors.DataError(f"it has {len(shape)} dimensions: at most {_MOST_DIMENSIONS_OF_NUMPY} are read")
     # An array without elements has strides, which numpy computes from its other sizes.
     spread = math.prod(size for size in shape if size > 0) * max(dtype.itemsize, 1)
     if any(size < 0 for size in shape) or spread >= 1 << 63:

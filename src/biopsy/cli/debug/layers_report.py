@@ -93,7 +93,7 @@ def say_result(console: Console, found: Findings, args: argparse.Namespace) -> N
 
 def _say_whole(console: Console, found: Findings, suspect: str) -> None:
     if found.failure is not None:
-        line(console, "whole", f"{suspect} {printable(found.failure.text)}")
+        line(console, "whole", f"{suspect} {found.failure.text}")
         return
     wrong = [output for output in found.outputs if not output.passed]
     if wrong:
@@ -192,11 +192,11 @@ def _say_group(console: Console, group: Group) -> None:
 
     cause = "they fail" if group.failure is not None else "they are wrong"
     line(console, "together", f"{count(len(group.nodes), 'layer')}, right one by one: {cause} when run as one piece")
-    labels = [printable(label) for label in group.labels[:_MOST_LABELS]]
+    labels = group.labels[:_MOST_LABELS]
     more = f" and {len(group.labels) - _MOST_LABELS} more" if len(group.labels) > _MOST_LABELS else ""
     console.say(f"{'':<{COLUMN}} {' -> '.join(labels)}{more}")
     if group.failure is not None:
-        console.say(f"{'':<{COLUMN}} {printable(group.failure.text)}")
+        console.say(f"{'':<{COLUMN}} {group.failure.text}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
     if group.times_rounding is not None:
@@ -236,7 +236,7 @@ def _say_origins(console: Console, found: Findings) -> None:
         counts = ((one.nan, "NaN"), (one.inf, "inf"))
         what = " and ".join(f"{number} {kind}" for number, kind in counts if number)
         who = "both engines" if len(same) > 1 else one.engine
-        where = f"{printable(one.label)} in {who}: {what} in {_quoted(one.tensor)}"
+        where = f"{one.label} in {who}: {what} in {_quoted(one.tensor)}"
         console.say(f"{'NaN/inf':<{COLUMN}} begins at {where}, its inputs are finite")
 
 
@@ -245,8 +245,7 @@ def _say_verdict(console: Console, found: Findings) -> None:
     if first is not None:
         layer, error = first
         console.say(
-            f"{'first':<{COLUMN}} {_quoted(error.tensor)} of {printable(layer.label)} is the first tensor out of "
-            "tolerance"
+            f"{'first':<{COLUMN}} {_quoted(error.tensor)} of {layer.label} is the first tensor out of tolerance"
         )
     if found.is_masked:
         console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
@@ -265,10 +264,9 @@ def _say_verdict(console: Console, found: Findings) -> None:
 
 def _named(one: Suspect) -> str:
     """A layer by its name, a group by its ends."""
-    first, last = printable(one.labels[0]), printable(one.labels[-1])
     if len(one.labels) < 3:
-        return " -> ".join(map(printable, one.labels))
-    return f"{first} -> ... -> {last} ({len(one.labels)} layers)"
+        return " -> ".join(one.labels)
+    return f"{one.labels[0]} -> ... -> {one.labels[-1]} ({len(one.labels)} layers)"
 
 
 def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:

@@ -27,10 +27,6 @@ exit status: 0 the engine takes every node; 1 it refuses some; 4 nothing was con
 _MOST_SHOWN = 20
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
@@ -97,12 +93,12 @@ def _show(found: Survey, engine: str, console: Console) -> None:
     total, refused = len(nodes), len(found.refused)
     console.say(f"{engine} takes {total - refused} of {total} nodes ({_questions(found)})")
     for number, reason in sorted(found.refused.items())[:_MOST_SHOWN]:
-        console.say(printable(f"  {nodes[number].label}   {reason}"))
+        console.say(f"  {nodes[number].label}   {reason}")
     if refused > _MOST_SHOWN:
         console.say(f"  and {refused - _MOST_SHOWN} more")
     for group in found.together:
-        console.say(printable(f"refused together, though neither half is: {_span(found.index, group.nodes)}"))
-        console.say(printable(f"  {group.reason}"))
+        console.say(f"refused together, though neither half is: {_span(found.index, group.nodes)}")
+        console.say(f"  {group.reason}")
         console.say("  biopsy debug reduce finds the smallest part that is refused")
     for number, why in found.unknown.items():
         console.warn(printable(f"{nodes[number].label} could not be asked about alone: {why}"))
@@ -111,13 +107,11 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
 
 def _show_parts(found: Survey, console: Console) -> None:
-    from biopsy.text import printable
-
     parts = found.parts()
     console.say(f"{len(parts)} parts:")
     for part in parts[:_MOST_SHOWN]:
         kind = "supported  " if part.supported else "unsupported"
-        console.say(printable(f"  {kind}  {_span(found.index, part.nodes)}"))
+        console.say(f"  {kind}  {_span(found.index, part.nodes)}")
     if len(parts) > _MOST_SHOWN:
         console.say(f"  and {len(parts) - _MOST_SHOWN} more")
 
@@ -151,7 +145,7 @@ def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
 
 
 def _write_one(part: Part, path: Path, parts: Parts) -> None:
-    from biopsy.model import external, load
+    from biopsy.model import load, weights_file
 
     made = load.parse(parts.bytes_of(part.nodes), None)
-    external.save_with_weights(made, path, parts.index.folder, None)
+    weights_file.save_with_weights(made, path, parts.index.folder, None)

@@ -29,10 +29,6 @@ MODES = {
 }
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
@@ -73,7 +69,6 @@ def _show_built(path: Path, with_layers: bool, console: Console) -> None:
     from biopsy.checks import verdict
     from biopsy.engines import registry
     from biopsy.model.load import require_file
-    from biopsy.text import printable
 
     require_file(path)
     name = next(name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves)
@@ -85,8 +80,8 @@ def _show_built(path: Path, with_layers: bool, console: Console) -> None:
     for kind, names in (("input ", session.inputs), ("output", session.outputs)):
         for tensor in names:
             type_ = session.inputs.get(tensor)
-            console.say(printable(f"{kind}  {tensor}{f'  {type_}' if type_ is not None else ''}"))
+            console.say(f"{kind}  {tensor}{f'  {type_}' if type_ is not None else ''}")
     if with_layers:
         for layer in session.layers():
             facts = (layer.kind, layer.implementation, layer.precision, layer.layout, ", ".join(layer.nodes))
-            console.say(printable(f"layer   {layer.name}  [{' · '.join(filter(None, facts))}]"))
+            console.say(f"layer   {layer.name}  [{' · '.join(filter(None, facts))}]")

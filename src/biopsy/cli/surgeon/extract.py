@@ -26,10 +26,6 @@ examples:
 _ALSO_CALLED = {"float": "float32", "double": "float64", "half": "float16", "boolean": "bool", "str": "string"}
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon extract``."""
     parser.epilog = EXAMPLES
@@ -61,10 +57,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     from biopsy.checks import verdict
     from biopsy.filesystem import write
-    from biopsy.model import external, value_info
+    from biopsy.model import value_info, weights_file
     from biopsy.model.extract import extract
     from biopsy.model.index import index_file
-    from biopsy.text import printable
 
     verdict.report_looking()
     index = index_file(args.model, args.external_data_dir)
@@ -78,10 +73,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
-    external.save_with_weights(part, args.output, index.folder, name)
+    weights_file.save_with_weights(part, args.output, index.folder, name)
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
-    console.note(f"  inputs   {printable(shown[0]) or 'none'}")
-    console.note(f"  outputs  {printable(shown[1])}")
+    console.note(f"  inputs   {shown[0] or 'none'}")
+    console.note(f"  outputs  {shown[1]}")
     return 0
 
 

@@ -22,10 +22,6 @@ examples:
   biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort"""
 
 
-HANDS_MODELS_TO_ENGINES = True
-SAYS_WHEN_IT_LOOKS = True
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES
@@ -74,8 +70,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     from biopsy.checks import verdict
     from biopsy.filesystem import write
-    from biopsy.model import external, index, load, sanitize
-    from biopsy.text import printable
+    from biopsy.model import external, index, load, sanitize, weights_file
 
     verdict.report_looking()
     data = load.read_bytes(args.model)
@@ -97,9 +92,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
     name = option_groups.weights_file(args, args.output)
-    external.save_with_weights(model, args.output, folder, name)
+    weights_file.save_with_weights(model, args.output, folder, name)
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
-    console.note(f"  {printable(', '.join(sanitize.changes(before, after))) or 'no node was added or removed'}")
+    console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
 
 
@@ -124,27 +119,28 @@ def _infer(model: onnx.ModelProto, folder: Path, args: argparse.Namespace) -> No
 def _types_by_running(data: bytes, folder: Path) -> dict[str, TensorType]:
     """Types of the inputs and outputs of a model in one run with random inputs, in a process of its own."""
     from biopsy.engines.base import ModelInput
-    from biopsy.engines.child import run_in_child
+    from biopsy.engines.worker import Worker
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.model.index import index_bytes
     from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
-    from biopsy.tensors.files import read_results, write_feeds
+    from biopsy.tensors.files import write_feeds
     from biopsy.tensors.generate import generate_feeds
 
     index = index_bytes(data, folder)
     types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
     feeds = generate_feeds({name: kind for name, kind in types.items() if kind is not None})
     with temporary_folder("biopsy-") as scratch:
-        given, made = scratch / "inputs.safetensors", scratch / "outputs.safetensors"
+        given = scratch / "inputs.safetensors"
         write_feeds(given, feeds)
         try:
-            run_in_child(ModelInput(data, folder.resolve()), "onnxrt:optimization=none", given, made)
+            with Worker("onnxrt:optimization=none", scratch) as worker:
+                outputs = worker.run(ModelInput(data, folder.resolve()), given)[0]
         except errors.EngineFailure as error:
             raise errors.BiopsyError(
                 f"the model cannot be run once to see its shapes: {error.message}",
                 next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
             ) from error
-        values = {**feeds[0], **read_results(made)[0].iterations[0].outputs}
+    values = {**feeds[0], **outputs}
     return {
         name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
     }

@@ -14,9 +14,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from biopsy.model import walk
-from biopsy.model.external import MOST_INLINE, is_external
+from biopsy.model.external import is_external
 from biopsy.model.storage import raw_size
 from biopsy.model.tensor_type import BOOL, INTEGERS, STRING
+from biopsy.model.weights_file import MOST_INLINE
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
 from biopsy.reduction.passes.fewest import fewest

@@ -1,4 +1,4 @@
-"""How far this process has come, for whoever has to tell of its death: which engine was asked, and for what.
+"""The call of an engine that this process made last, for whoever has to tell of its death: which engine, and for what.
 
 It stands in memory that is shared with the process that watches this one (``supervised``), so it outlives a crash.
 Where nobody watches, nothing is kept.
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 SIZE = 4096
 """Bytes of the shared memory."""
 
-_DONE, _STATUS, _INSIDE, _LENGTH, _TEXT = 0, 1, 2, slice(3, 5), 5
+_DONE, _STATUS, _OPEN, _LENGTH, _TEXT = 0, 1, 2, slice(3, 5), 5
 _MOST = SIZE - _TEXT
 
 _shared: list[mmap] = []
 """The memory, if there is any."""
 
 
-class Place(NamedTuple):
-    """What the engine was asked for that was asked last; ``inside``: it had not answered yet."""
+class LastCall(NamedTuple):
+    """The call that was made last; ``is_open``: the engine had not answered yet."""
 
     engine: str
     stage: str
     doing: str
-    inside: bool
+    is_open: bool
 
 
-class Asking:
-    """While an engine is asked for something: ``with Asking(label, "build", "it built the model"):``.
+class EngineCall:
+    """While an engine is called: ``with EngineCall(label, "build", "it built the model"):``.
 
-    An engine that asks another is the one that counts.
+    An engine that calls another is the one that counts.
     """
 
     def __init__(self, engine: str, stage: str, doing: str) -> None:
@@ -41,17 +41,17 @@ class Asking:
         self._is_outermost = False
 
     def __enter__(self) -> None:
-        if not _shared or _shared[0][_INSIDE]:
+        if not _shared or _shared[0][_OPEN]:
             return
         self._is_outermost, page = True, _shared[0]
         data = self._text.encode("utf-8", "replace")[:_MOST]
         page[_TEXT : _TEXT + len(data)] = data
         page[_LENGTH] = len(data).to_bytes(2, "little")
-        page[_INSIDE] = 1
+        page[_OPEN] = 1
 
     def __exit__(self, *_: object) -> None:
         if self._is_outermost:
-            _shared[0][_INSIDE] = 0
+            _shared[0][_OPEN] = 0
 
 
 def share(page: mmap) -> None:
@@ -70,8 +70,8 @@ def finished(page: mmap) -> int | None:
     return page[_STATUS] if page[_DONE] else None
 
 
-def place(page: mmap) -> Place | None:
-    """How far the process came; None if it asked no engine."""
+def last_call(page: mmap) -> LastCall | None:
+    """The call that the process made last; None if it called no engine."""
     data = page[_TEXT : _TEXT + int.from_bytes(page[_LENGTH], "little")]
     words = data.decode("utf-8", "replace").split("\0")
-    return Place(words[0], words[1], words[2], bool(page[_INSIDE])) if len(words) == 3 else None
+    return LastCall(words[0], words[1], words[2], bool(page[_OPEN])) if len(words) == 3 else None

@@ -1,4 +1,4 @@
-"""Telling, of every engine and session, what it is asked for while it is asked: a crash can then be told of.
+"""Every call of an engine or a session is recorded while it lasts (``EngineCall``): a crash can then be told of.
 
 It is done once, where the classes are made, so that neither an engine nor who calls one can forget it.
 """
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
-from biopsy.isolation.whereabouts import Asking
+from biopsy.isolation.engine_call import EngineCall
 
 OF_ENGINES: Mapping[str, tuple[str, str]] = {
     "version": ("load", "its package was loaded"),
@@ -29,32 +29,32 @@ OF_SESSIONS: Mapping[str, tuple[str, str]] = {
 _Method = Callable[..., Any]
 
 
-def tell_of_engine(engine_class: type) -> None:
-    """Have the methods that a class of engines defines tell what they do."""
+def record_calls_of_engine(engine_class: type) -> None:
+    """Have calls of the methods that a class of engines defines recorded."""
     for name, (stage, doing) in OF_ENGINES.items():
         found = engine_class.__dict__.get(name)
         if isinstance(found, classmethod):
-            setattr(engine_class, name, classmethod(_telling(found.__func__, stage, doing, _name_of_class)))
+            setattr(engine_class, name, classmethod(_recorded(found.__func__, stage, doing, _name_of_class)))
         elif callable(found):
-            wrapped = _telling(found, stage, doing, _label_of_engine)
+            wrapped = _recorded(found, stage, doing, _label_of_engine)
             setattr(engine_class, name, _signing(wrapped) if name in {"build", "load"} else wrapped)
 
 
-def tell_of_session(session_class: type) -> None:
-    """Have the methods that a class of sessions defines tell what they do."""
+def record_calls_of_session(session_class: type) -> None:
+    """Have calls of the methods that a class of sessions defines recorded."""
     for name, (stage, doing) in OF_SESSIONS.items():
         found = session_class.__dict__.get(name)
         if callable(found):
-            setattr(session_class, name, _telling(found, stage, doing, _label_of_session))
+            setattr(session_class, name, _recorded(found, stage, doing, _label_of_session))
 
 
-def _telling(method: _Method, stage: str, doing: str, name_of: Callable[[Any], str]) -> _Method:
+def _recorded(method: _Method, stage: str, doing: str, name_of: Callable[[Any], str]) -> _Method:
     @wraps(method)
-    def told(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with Asking(name_of(self), stage, doing):
+    def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with EngineCall(name_of(self), stage, doing):
             return method(self, *args, **kwargs)
 
-    return told
+    return recorded
 
 
 def _signing(method: _Method) -> _Method:
