@@ -541,6 +541,27 @@ def fails(model: onnx.ModelProto) -> bool:
     return has("n3", "n9")(model)
 
 
+def test_what_somebody_else_has_written_is_refused_as_it_is(path: Path) -> None:
+    """Everything in it is right, but for the secret of this user."""
+    forged(path, IDENTITY, ("run", "00", "reproduced", "", 1, 0.1, False, "bisect", "", 3), key=b"of somebody else")
+    before = path.read_bytes()
+    assert "it was not written here by you" in refused(path).message
+    assert path.read_bytes() == before
+    Journal.open(path, IDENTITY, fresh=True).close()
+    assert path.with_name(f"{path.name}.1").read_bytes() == before
+
+
+def test_without_a_place_for_a_secret_a_journal_is_kept_and_never_resumed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_STATE_HOME", "HOME", "USERPROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    journal = Journal.open(path, IDENTITY)
+    journal.add(b"d", FAILED, stage="bisect", doing="", nodes=1)
+    journal.close()
+    assert "it was not written here by you" in refused(path).message
+
+
 def test_answers_that_are_forged_to_fail_end_with_an_error(tmp_path: Path) -> None:
     journal = stopped(tmp_path, fails, takes="model")
     assert with_every(journal, "passed", "reproduced") > 0

@@ -1,4 +1,4 @@
-"""Journals as somebody may prepare them: the checksums are no secret."""
+"""Journals as somebody may prepare them who has got hold of the key; or who has not."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from biopsy.filesystem.user_key import user_key
 
 
 def lines_of(path: Path) -> list[list[Any]]:
@@ -19,12 +21,19 @@ def runs_in(path: Path) -> int:
     return sum(line[0] == "run" for line in lines_of(path))
 
 
-def write(path: Path, lines: Iterable[Sequence[object] | bytes]) -> None:
-    """Write a journal of these lines with checksums that are right; bytes are the JSON of a list as it is to stand."""
+def write(path: Path, lines: Iterable[Sequence[object] | bytes], key: bytes | None = None) -> None:
+    """Write a journal of these lines with checksums that are right; bytes are the JSON of a list as it is to stand.
+
+    ``key`` is this user's, unless another one is given.
+    """
     data, checksum = bytearray(), b""
+    key = key or user_key()
+    assert key is not None
     for line in lines:
         body = (line if isinstance(line, bytes) else json.dumps(line, separators=(",", ":")).encode())[:-1]
-        checksum = hashlib.blake2b(checksum + body, digest_size=8).hexdigest().encode()
+        checksum = (
+            hashlib.blake2b(checksum + body, key=key, person=b"biopsy journal", digest_size=8).hexdigest().encode()
+        )
         data += b'%s,"%s"]\n' % (body, checksum)
     path.write_bytes(data)
 
@@ -34,7 +43,7 @@ def forge(path: Path, *more: Sequence[object] | bytes) -> None:
     write(path, [*lines_of(path), *more])
 
 
-def forged(path: Path, identity: Mapping[str, str], *more: Sequence[object] | bytes) -> None:
+def forged(path: Path, identity: Mapping[str, str], *more: Sequence[object] | bytes, key: bytes | None = None) -> None:
     """Write a journal of an identity, with these lines."""
     head: list[Sequence[object]] = [("biopsy journal", 3), *(("identity", *pair) for pair in identity.items())]
-    write(path, [*head, ("opened", 1), *more])
+    write(path, [*head, ("opened", 1), *more], key)

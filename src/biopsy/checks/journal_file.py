@@ -1,5 +1,7 @@
 """The file under a journal: lines that are only ever added, each with a checksum over all that stands before it.
 
+The checksums are keyed with a secret of the user (``filesystem/user_key.py``), so that nobody else can write a line.
+
 A line is a flat list of texts and numbers in JSON: what it is, its values, the checksum. Nothing nests, and no line and
 no file is larger than what is written here, so that a file from elsewhere costs no more than ours. The first line names
 the format; the line ``opened`` tells the number of the process that has the file from there on.
@@ -14,6 +16,7 @@ import contextlib
 import errno
 import functools
 import hashlib
+import hmac
 import json
 import os
 import re
@@ -27,6 +30,7 @@ from typing import TypeAlias
 
 from biopsy.filesystem.own_file import PRIVATE, lock, open_locked, require_own, stands_at
 from biopsy.filesystem.plain_file import NEVER_FOLLOWS, open_plain
+from biopsy.filesystem.user_key import user_key
 
 VERSION = 3
 """Of the format; the journals of versions 1 and 2 were SQLite files."""
@@ -81,6 +85,7 @@ class JournalFile:
     def __init__(self, path: Path, descriptor: int) -> None:
         """Use ``open``; ``descriptor`` holds the lock."""
         self.path = path
+        self._key = user_key() or os.urandom(32)  # where no key can be had, nobody can resume it
         self._descriptor = descriptor
         self._end = _End()
         self._doubtful = False  # whether more may stand in the file than ``_end`` says: what was not written to its end
@@ -115,7 +120,9 @@ class JournalFile:
         for line in _whole_lines(self._descriptor, size):
             at, number = at + len(line), number + 1
             try:
-                values, checksum = _values(line, checksum)
+                values, checksum = _values(line, checksum, self._key)
+            except _ForeignError as error:
+                raise DamagedError(f"it is damaged at line {number}: {error}" if number > 1 else str(error)) from None
             except ValueError as error:
                 raise DamagedError(f"it is damaged at line {number}: {error}") from None
             if number > 1:
@@ -143,7 +150,7 @@ class JournalFile:
     def _append(self, lines: Sequence[Values], *, at_once: bool = False) -> None:
         data, end = bytearray(), self._end
         for values in lines:
-            line, checksum = _line(values, end.checksum)
+            line, checksum = _line(values, end.checksum, self._key)
             data += line
             end = _End(size=end.size + len(line), lines=end.lines + 1, checksum=checksum)
         if end.size > _MOST_BYTES:
@@ -277,28 +284,36 @@ def _rename(path: Path) -> None:
 # Lines
 
 
-def _line(values: Values, before: bytes) -> tuple[bytes, bytes]:
+def _line(values: Values, before: bytes, key: bytes) -> tuple[bytes, bytes]:
     """A line and its checksum. Raises OSError if it would be longer than one that is read."""
     body = _ENCODER.encode(values)[:-1].encode("utf-8")
     if len(body) > _LONGEST_LINE - _SIZE_OF_END:
         raise OSError(errno.EFBIG, f"a line of it would be longer than {_LONGEST_LINE >> 20} MiB")
-    checksum = _checksum(body, before)
+    checksum = _checksum(body, before, key)
     return b'%s,"%s"]\n' % (body, checksum), checksum
 
 
 _SIZE_OF_END = len(b',"0123456789abcdef"]\n')
 
 
-def _checksum(body: bytes, before: bytes) -> bytes:
+def _checksum(body: bytes, before: bytes, key: bytes) -> bytes:
     """The checksum of a line, without what it ends with, after one that has the checksum ``before``."""
-    return hashlib.blake2b(before + body, digest_size=8).hexdigest().encode("ascii")
+    return hashlib.blake2b(before + body, key=key, person=_PURPOSE, digest_size=8).hexdigest().encode("ascii")
 
 
-def _values(line: bytes, before: bytes) -> tuple[Values, bytes]:
+_PURPOSE = b"biopsy journal"
+"""Tells these checksums from others under the same key."""
+
+
+class _ForeignError(ValueError):
+    """A line that was not written with this key, or is not as it was written."""
+
+
+def _values(line: bytes, before: bytes, key: bytes) -> tuple[Values, bytes]:
     """What a line holds, and its checksum. Raises ValueError, with words."""
-    checksum = _checksum(line[:-_SIZE_OF_END], before)
-    if line[-_SIZE_OF_END:] != b',"%s"]\n' % checksum:
-        raise ValueError("its checksum is another one")
+    checksum = _checksum(line[:-_SIZE_OF_END], before, key)
+    if not hmac.compare_digest(line[-_SIZE_OF_END:], b',"%s"]\n' % checksum):
+        raise _ForeignError("it was not written here by you" if not before else "its checksum is another one")
     if not _LINE.fullmatch(line, 0, len(line) - 1):
         raise ValueError("it is no list of texts and numbers")
     try:
