@@ -191,7 +191,12 @@ SAFE = {
 }
 
 
-@pytest.mark.parametrize("command", SAFE)
+QUICK = {"reduce", "precision"}  # a warm check, and cold ones
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SAFE]
+)
 def test_python_that_leaves_out_the_current_folder_makes_no_difference(broken: Broken, command: str) -> None:
     status, *words = SAFE[command]
     ran = broken.type(*words, PYTHONSAFEPATH="1")
