@@ -178,7 +178,12 @@ def test_json_from_a_stranger_is_refused_by_name(name: str, words: str, folder: 
         assert "f.json" in ended.err
 
 
-@pytest.mark.parametrize("name", JSON)
+AS_VERDICTS = {"10,000 lists", "no values", "a text that is none", "not a number", "nothing", "a list"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in AS_VERDICTS else pytest.mark.slow) for name in JSON]
+)
 def test_a_verdict_from_a_stranger_never_ends_a_reduction_as_our_fault(
     name: str, folder: Path, confined: Confinement
 ) -> None:

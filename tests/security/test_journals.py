@@ -313,7 +313,7 @@ values = st.recursive(
 kinds = st.sampled_from(["run", "note", "forget", "opened", "identity", "biopsy journal", "x"])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(kinds, st.lists(values, max_size=9)), max_size=4))
 def test_whatever_stands_in_lines_with_right_checksums_is_taken_or_refused(added: list[tuple[str, list[Any]]]) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -423,7 +423,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[obje
     return whole, found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(harm=st.lists(mutations, min_size=1, max_size=3))
 def test_a_journal_that_was_changed_anyhow_is_refused_as_it_is_or_answers_with_what_was_added_first(
     original: tuple[bytes, list[object]], harm: list[tuple[str, int, Any]]
