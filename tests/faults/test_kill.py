@@ -9,7 +9,7 @@ import time
 import pytest
 
 from biopsy.checks.journal import Journal
-from faults.conftest import is_alive, wait_until
+from support.command_line import is_alive, wait_until
 from support.journals import lines_of
 
 ASKED = "open('asked.txt', 'a').write('.\\n')\n"

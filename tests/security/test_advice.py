@@ -19,7 +19,7 @@ from biopsy.model.load import parse
 from biopsy.model.tensor_type import TensorType
 from biopsy.shell_words import line_of, option_line
 from biopsy.tensors.generate import resolve_shapes
-from support.hostile import HOSTILE
+from support.hostile_names import HOSTILE
 from support.models import chain
 
 NAMES = [

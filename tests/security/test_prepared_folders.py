@@ -28,7 +28,8 @@ from biopsy.filesystem.write import require_writable, write_whole
 from biopsy.isolation import cleanup
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.growing import GrowingFile
-from faults.conftest import BIN, LOOK, Ran, wait_until
+from faults.conftest import LOOK
+from support.command_line import BIN, Ran, typed, wait_until
 from support.models import chain, info, model, save, weight
 
 PROFILE = b"export EDITOR=vi\n"
@@ -56,14 +57,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def biopsy_(*words: str, timeout: float = 60) -> Ran:
-    """Type a command in the current folder; a hang is a failure."""
-    line = [str(BIN / "biopsy"), *words]
-    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ran(done.returncode, done.stdout + done.stderr)
-
-
 def checked_by(code: str = FINDS_N3) -> list[str]:
     Path("check.py").write_text(LOOK + code)
     return ["--check", sys.executable, "-I", "-S", "check.py", "{}"]
@@ -72,7 +65,7 @@ def checked_by(code: str = FINDS_N3) -> list[str]:
 def reduce(*words: str, code: str = FINDS_N3) -> Ran:
     if not Path("m.onnx").exists():
         save(chain(6), Path("m.onnx"))
-    return biopsy_("debug", "reduce", "m.onnx", "-o", "r.onnx", *words, *checked_by(code))
+    return typed("debug", "reduce", "m.onnx", "-o", "r.onnx", *words, *checked_by(code))
 
 
 # Locks
@@ -114,7 +107,7 @@ def test_what_stands_at_the_lock_is_told_and_left_as_it_is(
     save(chain(3), here / "m.onnx")
     planted(here / f".{CANDIDATE}.lock", victim)
     before = os.lstat(here / f".{CANDIDATE}.lock")
-    ran = biopsy_(*command, *checked_by())
+    ran = typed(*command, *checked_by())
     assert ran.status == 2, ran.told
     assert f".{CANDIDATE}.lock is in the way: " in ran.told
     assert os.path.samestat(before, os.lstat(here / f".{CANDIDATE}.lock"))
@@ -124,7 +117,7 @@ def test_what_stands_at_the_lock_is_told_and_left_as_it_is(
 def test_so_it_is_with_the_lock_of_an_engines_file(planted: Planted, here: Path, victim: Path) -> None:
     save(chain(3), here / "m.onnx")
     planted(here / ".polygraphy_debug.ort.lock", victim)
-    ran = biopsy_("debug", "build", "m.onnx", "--onnxrt", "--until", "1", "--check", "build")
+    ran = typed("debug", "build", "m.onnx", "--onnxrt", "--until", "1", "--check", "build")
     assert ran.status == 2, ran.told
     assert ".polygraphy_debug.ort.lock is in the way: " in ran.told
 
@@ -206,7 +199,7 @@ def test_weights_are_not_copied_into_what_stands_there(
     else:
         wanted.symlink_to(victim.parent)
     before = os.lstat(wanted)
-    ran = biopsy_(*with_copied_weights(model_elsewhere(tmp_path / "model"), SEES_COPIES + FINDS_N3))
+    ran = typed(*with_copied_weights(model_elsewhere(tmp_path / "model"), SEES_COPIES + FINDS_N3))
     assert ran.status == 0, ran.told
     assert os.path.samestat(before, os.lstat(wanted))
     assert {path.name for path in here.iterdir()} == {wanted.name, "check.py", "r.onnx"}
@@ -428,7 +421,7 @@ def test_what_is_made_of_a_private_model_is_private(name: str, here: Path) -> No
     save(chain(6, ["Softplus"]), here / "m.onnx").chmod(0o600)
     words = COMMANDS[name]()
     before = files_below(here)
-    ran = biopsy_(*words)
+    ran = typed(*words)
     assert ran.status in {0, 1, 5}, ran.told
     made = {path: mode for path, mode in files_below(here).items() if path not in before}
     assert made, ran.told
@@ -439,7 +432,7 @@ def test_what_is_made_of_a_private_model_is_private(name: str, here: Path) -> No
 @pytest.mark.usefixtures("usual_umask")
 def test_a_result_gives_others_as_much_as_the_model(mode: int, here: Path) -> None:
     save(chain(6), here / "m.onnx").chmod(mode)
-    assert biopsy_(*COMMANDS["sanitize"]()).status == 0
+    assert typed(*COMMANDS["sanitize"]()).status == 0
     assert stat.S_IMODE((here / "s.onnx").stat().st_mode) == mode | 0o600
 
 
@@ -447,12 +440,12 @@ def test_a_result_gives_others_as_much_as_the_model(mode: int, here: Path) -> No
 def test_inputs_and_weights_are_as_private_as_the_model(here: Path) -> None:
     path = model_elsewhere(here / "model")
     (here / "model" / "w.bin").chmod(0o600)
-    assert biopsy_("surgeon", "sanitize", str(path), "-o", "s.onnx").status == 0
-    assert biopsy_("debug", "reduce", str(path), "-o", "r.onnx", *checked_by()).status == 0
+    assert typed("surgeon", "sanitize", str(path), "-o", "s.onnx").status == 0
+    assert typed("debug", "reduce", str(path), "-o", "r.onnx", *checked_by()).status == 0
     save(chain(3), here / "m.onnx")
-    assert biopsy_("run", "m.onnx", "--onnxrt", "--save-inputs", "i.json", "--save-outputs", "o.json").status == 0
+    assert typed("run", "m.onnx", "--onnxrt", "--save-inputs", "i.json", "--save-outputs", "o.json").status == 0
     (here / "i.json").chmod(0o600)
-    assert biopsy_("data", "to-input", "i.json", "o.json", "-o", "merged.json").status == 0
+    assert typed("data", "to-input", "i.json", "o.json", "-o", "merged.json").status == 0
     for name in ("s.onnx", "r.onnx", "merged.json"):
         assert stat.S_IMODE((here / name).stat().st_mode) == 0o600, name
     assert stat.S_IMODE((here / "o.json").stat().st_mode) == 0o644

@@ -22,16 +22,15 @@ from onnx.external_data_helper import convert_model_to_external_data
 
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.cli.app import main
 from biopsy.engines.base import LayerRecord
 from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
 from support import attack
+from support.command_line import started, typed
 from support.models import chain, info, model, save, seeds_example, weight
 
 TESTS = Path(__file__).parents[1]
-BIOPSY = Path(sys.executable).with_name("biopsy")
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +102,9 @@ def remembered(path: Path) -> None:
 def reduced(place: Path, scratch: Path) -> None:
     """The journal and the replay of a real reduction that was stopped, by the very line that is given them again."""
     (scratch / "m.onnx").write_bytes((place / "m.onnx").read_bytes())
-    typed = subprocess.run(
-        [BIOPSY, *attack.REDUCE.replace("--check", "--save-debug-replay replay.json --check").split()],
-        cwd=scratch,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert typed.returncode == 5, typed.stderr
+    line = attack.REDUCE.replace("--check", "--save-debug-replay replay.json --check")
+    ran = typed(*line.split(), folder=scratch)
+    assert ran.status == 5, ran.told
     shutil.copyfile(scratch / "r.onnx.journal", place / "reduced.journal")
     shutil.copyfile(scratch / "replay.json", place / "replay.json")
 
@@ -118,14 +112,8 @@ def reduced(place: Path, scratch: Path) -> None:
 def recorded(place: Path, scratch: Path) -> None:
     """What a recording leaves that was killed after its first batch: should it be too fast for that, the next one."""
     for _ in range(20):
-        with subprocess.Popen(
-            [BIOPSY, *attack.RECORD.split(), "-v"],
-            cwd=scratch,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as process:
+        line = (*attack.RECORD.split(), "-v")
+        with started(*line, folder=scratch, variables={"PYTHONUNBUFFERED": "1"}) as process:
             assert process.stdout is not None
             assert any("batch 1 of" in line for line in process.stdout)
             process.kill()
@@ -217,9 +205,9 @@ def test_the_examples_themselves_are_read_to_their_end(folder: Path, name: str) 
         place = "r.onnx.journal" if example == "reduced.journal" else example
         if (folder / "examples" / example).exists():
             shutil.copyfile(folder / "examples" / example, folder / "work" / place)
-    typed = subprocess.run([BIOPSY, *line.split()], cwd=folder / "work", capture_output=True, text=True)
-    assert typed.returncode == 0, typed.stderr
-    assert told in typed.stdout
+    ran = typed(*line.split(), folder=folder / "work")
+    assert ran.status == 0, ran.told
+    assert told in ran.told
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -229,6 +217,7 @@ def test_the_attack_would_see(folder: Path, fault: str, alone: bool) -> None:
     script = f"""
 import os, sys, time
 from support import attack
+from support.command_line import started, typed
 def read(path):
     {code}
 attack.VICTIMS = (attack.Victim("m.onnx", call=read),)
