@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 # Started in the background of a shell, pytest and all that it starts would be deaf to Ctrl-C, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

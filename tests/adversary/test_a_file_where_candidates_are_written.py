@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from biopsy.reduction.claim import Claim
-from faults.conftest import BIN, Place, wait_until
+from faults.conftest import Place
+from support.command_line import BIN, wait_until
 from support.models import chain, save
 
 CANDIDATE = "polygraphy_debug.onnx"

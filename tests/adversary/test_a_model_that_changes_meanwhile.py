@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.model import load
 from biopsy.model.file_buffer import FileBuffer, FileChanged
 from biopsy.model.index import index_bytes, index_file
-from faults.conftest import BIN
+from support.command_line import BIN
 from support.models import chain, info, save, weight
 from support.predicates import names
 

@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from biopsy.cli.app import main
-from faults.conftest import BIN
+from support.command_line import BIN
 from support.models import chain, save
 from support.predicates import names
 

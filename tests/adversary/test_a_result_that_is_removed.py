@@ -28,7 +28,7 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         "os.path.lexists('r.onnx') and os.unlink('r.onnx')",
         "open('r.onnx', 'w').write('nonsense')",
-        "os.path.exists('r.onnx') and (os.unlink('r.onnx'), os.mkdir('r.onnx'))",
+        "os.path.isfile('r.onnx') and (os.unlink('r.onnx'), os.mkdir('r.onnx'))",
         "os.path.lexists('r.onnx') and os.unlink('r.onnx'); os.mkfifo('r.onnx')",
         "os.path.lexists('r.onnx') and os.unlink('r.onnx'); os.symlink('/dev/zero', 'r.onnx')",
     ],

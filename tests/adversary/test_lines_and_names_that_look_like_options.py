@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from biopsy.cli.lines import resume_line
 from biopsy.shell_words import line_of
-from faults.conftest import BIN
+from support.command_line import BIN
 from support.models import chain, save
 from support.predicates import names
 

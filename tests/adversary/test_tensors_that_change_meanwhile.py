@@ -9,7 +9,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.tensors.files import read_feeds, write_feeds
-from faults.conftest import BIN
+from support.command_line import BIN
 from support.models import chain, save
 
 

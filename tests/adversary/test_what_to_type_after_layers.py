@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from biopsy.tensors.files import write_feeds
-from faults.conftest import BIN
+from support.command_line import BIN
 from support.models import chain, save
 from support.predicates import names
 
@@ -42,9 +42,9 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     "given",
     [
-        ("--val-range", "[-2,-1]"),
+        pytest.param(("--val-range", "[-2,-1]"), marks=pytest.mark.slow),
         ("--val-range", "x:[-2,-1]", "--seed", "7", "--input-shapes", "x:[3,4]"),
-        ("--load-inputs", "in.npz"),
+        pytest.param(("--load-inputs", "in.npz"), marks=pytest.mark.slow),
         ("--load-inputs", "in.npz", "--atol", "1e-4", "--report", "-l.json"),
         ("--data-loader-script", "loader.py:make"),
         ("--val-range", "[-2,-1]", "--save-inputs", "saved inputs.npz"),

@@ -145,7 +145,7 @@ runs = st.tuples(
 )
 
 
-@settings(deadline=None)  # files are written
+@settings(deadline=None, max_examples=30)  # files are written, and brought to the disk
 @given(st.lists(runs, max_size=8), st.dictionaries(texts, texts, max_size=3), st.dictionaries(texts, texts, max_size=3))
 def test_whatever_is_added_is_found_again(
     added: list[tuple[bytes, Judged, str, str, int]], notes: dict[str, str], identity: dict[str, str]

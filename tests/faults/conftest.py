@@ -6,9 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +15,9 @@ from pathlib import Path
 import onnx
 import pytest
 
+from support.command_line import Ran, end_of, environment, started, wait_until
 from support.models import chain, save
 from support.predicates import names
-
-BIN = Path(sys.executable).parent
 
 LOOK = r"""
 import os, re, signal, subprocess, sys, time
@@ -27,14 +25,6 @@ data = open(sys.argv[1], "rb").read()
 names = [name.decode() for name in re.findall(rb"\x1a[\x02-\x05](n\d+)\x22", data)]
 """
 """The beginning of every check: the names of the candidate's nodes, without an import that takes long."""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """How a command ended, and what it said on both streams."""
-
-    status: int
-    told: str
 
 
 @dataclass
@@ -55,28 +45,16 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        path = f"{BIN}{os.pathsep}{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "FAULTS": self.mark, "TMPDIR": str(self.temporary)}
+        return environment({"FAULTS": self.mark, "TMPDIR": str(self.temporary)})
 
     def start(self, *words: str, **options: object) -> subprocess.Popen[str]:
         """Type ``biopsy debug reduce`` here."""
-        return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-            [str(BIN / "biopsy"), "debug", "reduce", *words],
-            **{"cwd": self.folder, "env": self.environment, "stdin": subprocess.DEVNULL,
-               "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace", **options},
-        )  # fmt: skip
+        line = ("debug", "reduce", *words)
+        return started(*line, **{"folder": self.folder, "env": self.environment, **options})  # type: ignore[arg-type]
 
     def reduce(self, *words: str, timeout: float = 60, **options: object) -> Ran:
         """Type it, and wait for its end."""
-        process = self.start(*words, **options)
-        try:
-            told, _ = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            told, _ = process.communicate()
-            pytest.fail(f"it did not end within {timeout} s:\n{told}")
-        assert "Traceback" not in told, told
-        return Ran(process.returncode, told)
+        return end_of(self.start(*words, **options), timeout)
 
     def nodes(self, name: str = "r.onnx") -> list[str]:
         """The nodes of a result."""
@@ -107,24 +85,6 @@ class Place:
         """The lines that checks have written into a file."""
         path = self.folder / name
         return path.read_text().splitlines() if path.exists() else []
-
-
-def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
-    """Whether something holds before so many seconds are over."""
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

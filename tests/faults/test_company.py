@@ -2,7 +2,7 @@
 
 import re
 
-from faults.conftest import wait_until
+from support.command_line import wait_until
 
 SLOW = "time.sleep(0.1)\nsys.exit('n5' in names)"
 WAITS = "while not os.path.exists('go.txt'): time.sleep(0.01)\nsys.exit('n5' in names)"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
-from faults.conftest import BIN, wait_until
+from support.command_line import BIN, is_alive, started, wait_until
 from support.models import chain, save
 from support.plug_ins import install
 
@@ -67,13 +67,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(folder: Path, *words: str, **more: object) -> subprocess.Popen[str]:
-    environment = {
-        **os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(folder / "site"),
-        "ODD": "", "NO_COLOR": "1",
-    }  # fmt: skip
-    environment |= more.pop("environment", {})  # type: ignore[arg-type]
-    more = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-    return subprocess.Popen(["biopsy", *words], cwd=folder, env=environment, text=True, **more)  # type: ignore[call-overload,no-any-return]
+    variables = {"PYTHONPATH": str(folder / "site"), "ODD": "", "NO_COLOR": "1"}
+    variables |= more.pop("environment", {})  # type: ignore[arg-type]
+    more = {"stderr": subprocess.PIPE, **more}
+    return started(*words, folder=folder, variables=variables, **more)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -153,13 +150,6 @@ def waiting(folder: Path, **more: object) -> Iterator[tuple[subprocess.Popen[str
     finally:
         process.kill()
         process.communicate()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.conftest import BIN, Ran
+from support.command_line import BIN, Ran
 
 NEEDS_TWO = "sys.exit('n3' in names and 'n9' in names)"
 FILLS = """

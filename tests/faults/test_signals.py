@@ -7,7 +7,7 @@ import time
 import onnx
 import pytest
 
-from faults.conftest import wait_until
+from support.command_line import wait_until
 from support.predicates import names
 
 WAITS = """

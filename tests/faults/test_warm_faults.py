@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.conftest import wait_until
+from support.command_line import wait_until
 from support.models import chain, save
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")

@@ -1,5 +1,6 @@
 """What a person is told to type means, once it is pasted, what was meant: whatever the names in it hold."""
 
+import functools
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from biopsy.model.load import parse
 from biopsy.model.tensor_type import TensorType
 from biopsy.shell_words import line_of, option_line
 from biopsy.tensors.generate import resolve_shapes
-from support.hostile import HOSTILE
+from support.hostile_names import HOSTILE
 from support.models import chain
 
 NAMES = [
@@ -40,10 +41,34 @@ NAMES = [
 TYPED = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1)
 
 
+SHELL = r"""
+while IFS= read -r -d '' line
+do
+    set --
+    eval "set -- $line"
+    printf '%s\0' $# "$@"
+done
+"""
+"""Says of each line, ended by a NUL, how many words it has, and which."""
+
+
+@functools.cache
+def shell() -> subprocess.Popen[bytes]:
+    """One for all lines: it ends with its input."""
+    return subprocess.Popen(["bash", "-c", SHELL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+
+
 def pasted(line: str) -> list[str]:
     """The words that bash makes of a line."""
-    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True)
-    return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+    stdin, stdout = shell().stdin, shell().stdout
+    assert stdin is not None and stdout is not None
+    stdin.write(f"{line}\0".encode("utf-8", "surrogateescape"))
+    told = b""
+    while told.count(b"\0") < 1 + int(told.partition(b"\0")[0] or 0):
+        read = stdout.read(1 << 16)
+        assert read, "bash has ended"
+        told += read
+    return told.decode("utf-8", "surrogateescape").split("\0")[1:-1]
 
 
 def value_of(line: str) -> str:

@@ -5,9 +5,6 @@ The faults are real: Python itself ends our children early, by what stands in PY
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +14,8 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
 from biopsy.tensors.files import write_feeds
+from support.command_line import BIN, Ran, typed
 from support.models import chain, save, seeds_example
-
-BIN = Path(sys.executable).parent
 
 OURS = "import os, sys\nif 'FAULT' in os.environ and not {'debug', 'inspect', 'surgeon'} & {*sys.orig_argv[:3]}:\n    "
 """The beginning of a sitecustomize.py that meets the children which we start, and not the command that was typed."""
@@ -37,12 +33,6 @@ DEATHS = {
 
 
 @dataclass(frozen=True)
-class Ran:
-    status: int
-    told: str
-
-
-@dataclass(frozen=True)
 class Broken:
     """A folder with a model that passes, and an environment in which our children die."""
 
@@ -54,18 +44,8 @@ class Broken:
 
     def type(self, *words: str, **variables: str) -> Ran:
         """Type a line of ``biopsy``."""
-        ended = subprocess.run(
-            [BIN / "biopsy", *words],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder / "site"), "PATH": f"{BIN}:/usr/bin:/bin", **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-        )
-        assert "Traceback" not in ended.stdout, ended.stdout
-        return Ran(ended.returncode, ended.stdout)
+        alone = {"PYTHONPATH": str(self.folder / "site"), "PATH": f"{BIN}:/usr/bin:/bin"}
+        return typed(*words, folder=self.folder, variables={**alone, **variables})
 
     def made(self) -> set[str]:
         given = {"site", "m.onnx", "p.onnx", "inputs.json", "check.sh", "biopsy"}
@@ -129,7 +109,9 @@ def test_a_limit_that_is_met_before_it_looks_is_no_failure_of_the_model(broken: 
     assert not broken.made()
 
 
-@pytest.mark.parametrize(("stage", "cold"), [("build", ()), ("run", ()), ("build", ("--cold-checks",))])
+@pytest.mark.parametrize(
+    ("stage", "cold"), [("build", ()), ("run", ()), pytest.param("build", ("--cold-checks",), marks=pytest.mark.slow)]
+)
 def test_what_an_engine_does_with_the_model_is_the_failure_as_ever(
     broken: Broken, stage: str, cold: tuple[str, ...]
 ) -> None:
@@ -191,7 +173,12 @@ SAFE = {
 }
 
 
-@pytest.mark.parametrize("command", SAFE)
+QUICK = {"reduce", "precision"}  # a warm check, and cold ones
+
+
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in SAFE]
+)
 def test_python_that_leaves_out_the_current_folder_makes_no_difference(broken: Broken, command: str) -> None:
     status, *words = SAFE[command]
     ran = broken.type(*words, PYTHONSAFEPATH="1")

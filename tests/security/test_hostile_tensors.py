@@ -95,7 +95,6 @@ def test_a_name_that_leads_away_is_only_a_name(folder: Path, confined: Confineme
 def test_what_the_directory_hides_is_not_read(folder: Path, confined: Confinement) -> None:
     ended = run("inspect", "npz: 4.3 GB that the directory hides", folder, confined)
     assert ended.peak < MODEST
-    assert ended.seconds < 5
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

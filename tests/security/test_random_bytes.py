@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,29 +21,38 @@ import pytest
 from onnx.external_data_helper import convert_model_to_external_data
 
 from biopsy.checks.journal import Journal
-from biopsy.cli.app import main
+from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.engines.base import LayerRecord
 from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
+from support import attack
+from support.command_line import started, typed
 from support.models import chain, info, model, save, seeds_example, weight
 
 TESTS = Path(__file__).parents[1]
 
 
+@pytest.fixture(scope="module")
+def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One valid file of every form."""
+    place = tmp_path_factory.mktemp("examples")
+    examples(place, tmp_path_factory.mktemp("made"))
+    return place
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, valid: Path) -> Path:
     """A folder to work in, one valid file of every form, and files beside it that nobody may touch."""
-    for name in ("work", "examples", "home/.config", "tmp", "victims/deep"):
+    for name in ("work", "home/.config", "tmp", "victims/deep"):
         (tmp_path / name).mkdir(parents=True)
     for name in ("home/.profile", "home/.config/rc", "victims/secret", "victims/deep/model.onnx", "tmp/somebody's"):
         (tmp_path / name).write_text(f"victim {name}")
-    examples(tmp_path / "examples", tmp_path / "made")
+    shutil.copytree(valid, tmp_path / "examples")
     return tmp_path
 
 
 def examples(place: Path, scratch: Path) -> None:
-    scratch.mkdir()
     save(chain(2), place / "m.onnx")
     save(seeds_example(), place / "model.onnx")
     save(bodied(), place / "bodied.onnx")
@@ -62,9 +72,9 @@ def examples(place: Path, scratch: Path) -> None:
         "mismatches": [{"output": "y", "kind": "mismatch", "elements": 8, "wrong": 3, "error": 0.5, "index": [1, 2]}],
         "rounding": {"verdict": "bug", "times": 20.0}, "looked": True,
     }))  # fmt: skip
-    Journal.open(scratch / "journal", {"model": "m", "check": "c"}).close()
-    (place / "journal").write_bytes((scratch / "journal").read_bytes())
+    remembered(place / "journal")
     reduced(place, scratch)
+    recorded(place, scratch)
     layers = tuple(
         LayerRecord(f"l{number}", "Conv", f"k{number}", "float32", "", (f"n{number}",)) for number in range(3)
     )
@@ -78,17 +88,41 @@ def examples(place: Path, scratch: Path) -> None:
     }))  # fmt: skip
 
 
+def remembered(path: Path) -> None:
+    """A journal that has a line of every kind."""
+    journal = Journal.open(path, {"model": "m", "check": "c"})
+    for number, outcome in enumerate((Outcome.REPRODUCES, Outcome.PASSES, Outcome.INVALID, Outcome.PASSES)):
+        judged = Judged(outcome, f"exit status {number}", Evidence(number, seconds=0.25))
+        journal.add(bytes([number % 3]), judged, stage="bisect", doing="the first half", nodes=number)
+    journal.note("signature", '{"status": 1}')
+    journal.forget(b"\0")
+    journal.close()
+
+
 def reduced(place: Path, scratch: Path) -> None:
-    """The replay of a real reduction."""
-    words = ["debug", "reduce", str(place / "m.onnx"), "-o", str(scratch / "r.onnx"), "--jobs", "1"]
-    replay = str(place / "replay.json")
-    assert main([*words, "--save-debug-replay", replay, "--max-checks", "2", "--check", "/bin/false", "{}"]) in {
-        0,
-        4,
-        5,
-    }
-    if not Path(replay).exists():
-        Path(replay).write_text('{"biopsy_replay": 1, "identity": {}, "runs": [], "notes": {}}')
+    """The journal and the replay of a real reduction that was stopped, by the very line that is given them again."""
+    (scratch / "m.onnx").write_bytes((place / "m.onnx").read_bytes())
+    line = attack.REDUCE.replace("--check", "--save-debug-replay replay.json --check")
+    ran = typed(*line.split(), folder=scratch)
+    assert ran.status == 5, ran.told
+    shutil.copyfile(scratch / "r.onnx.journal", place / "reduced.journal")
+    shutil.copyfile(scratch / "replay.json", place / "replay.json")
+
+
+def recorded(place: Path, scratch: Path) -> None:
+    """What a recording leaves that was killed after its first batch: should it be too fast for that, the next one."""
+    for _ in range(20):
+        line = (*attack.RECORD.split(), "-v")
+        with started(*line, folder=scratch, variables={"PYTHONUNBUFFERED": "1"}) as process:
+            assert process.stdout is not None
+            assert any("batch 1 of" in line for line in process.stdout)
+            process.kill()
+        left = list(scratch.glob(".o.safetensors.recording*"))
+        if left:
+            break
+    assert left
+    for path in left:
+        shutil.copyfile(path, place / path.name)
 
 
 def square() -> onnx.TensorProto:
@@ -120,7 +154,7 @@ def state(folder: Path) -> dict[str, tuple[int, ...]]:
 
 
 def attacked(folder: Path, script: list[str], *words: str, timeout: float) -> list[dict[str, Any]]:
-    """What the attack found wrong, and at the end the number of its cases."""
+    """What the attack found wrong."""
     ended = subprocess.run(
         [sys.executable, *script, str(folder), *words],
         env={**os.environ, "PYTHONPATH": str(TESTS), "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"),
@@ -139,11 +173,10 @@ def test_nothing_that_is_read_makes_a_traceback_a_hang_or_a_change_elsewhere(fol
     seconds = float(os.environ.get("BIOPSY_SECONDS", "60"))
     before = state(folder)
     words = [seed, str(seconds), *([case] if case else [])]
-    *wrong, last = attacked(folder, [str(TESTS / "support" / "attack.py")], *words, timeout=seconds + 100)
+    wrong = attacked(folder, [str(TESTS / "support" / "attack.py")], *words, timeout=seconds + 500)
     summary = "\n".join(f"{one['number']} {one['line']} ({one['file']})\n{one['wrong'][-700:]}" for one in wrong[:8])
     assert not wrong, f"BIOPSY_SEED={seed}, {len(wrong)} cases are wrong:\n{summary}"
     assert state(folder) == before, f"BIOPSY_SEED={seed}"
-    assert case or last["cases"] > 2 * seconds, "too few cases"
 
 
 FAULTS = {
@@ -157,17 +190,39 @@ FAULTS = {
 }
 
 
+GOES_ON = {
+    "a journal": (("reduced.journal",), attack.REDUCE, "3 checks remembered"),
+    "a replay": (("replay.json",), attack.LOADS_REPLAY.replace("{}", "replay.json"), "3 checks remembered"),
+    "a recording": ((".o.safetensors.recording", ".o.safetensors.recording.json"), attack.RECORD, "by an earlier run"),
+}
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_the_examples_themselves_are_read_to_their_end(folder: Path, name: str) -> None:
+    """Or no change of them would show more than that the files of another reduction are refused."""
+    examples, line, told = GOES_ON[name]
+    for example in ("m.onnx", *examples):
+        place = "r.onnx.journal" if example == "reduced.journal" else example
+        if (folder / "examples" / example).exists():
+            shutil.copyfile(folder / "examples" / example, folder / "work" / place)
+    ran = typed(*line.split(), folder=folder / "work")
+    assert ran.status == 0, ran.told
+    assert told in ran.told
+
+
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_attack_would_see(folder: Path, fault: str) -> None:
+@pytest.mark.parametrize("alone", [False, True], ids=["in a row", "alone"])
+def test_the_attack_would_see(folder: Path, fault: str, alone: bool) -> None:
     code, seen = FAULTS[fault]
     script = f"""
 import os, sys, time
 from support import attack
+from support.command_line import started, typed
 def read(path):
     {code}
 attack.VICTIMS = (attack.Victim("m.onnx", call=read),)
-attack.SECONDS_OF_A_CASE = attack.CASES_OF_A_FORK = 1
+attack.SECONDS_OF_A_CASE = attack.CASES_OF_A_FORK = attack.FEWEST_CASES = 1
 attack.main()
 """
-    wrong = attacked(folder, ["-c", script], "1", "0.01", timeout=60)[0]
+    wrong = attacked(folder, ["-c", script], "1", "0", *(["0"] if alone else []), timeout=60)[0]
     assert seen in wrong["wrong"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import COMMANDS
-from support.hostile import HOSTILE, MODELS, faults, hostile, write_files
+from support.hostile_names import HOSTILE, MODELS, faults, hostile, write_files
 from support.streams import KINDS, shown_by
 
 X, T, Y, W = map(hostile, "xtyw")

@@ -3,7 +3,8 @@
     python attack.py FOLDER SEED SECONDS [NUMBER]
 
 ``FOLDER`` has ``examples``, valid files, and ``work``, in which the commands run. What is found wrong is printed as one
-JSON object a line, with the seed and the number of the case; with NUMBER only that case is run.
+JSON object a line, with the seed and the number of the case; with NUMBER only that case is run, in a fork like any
+other. A case depends on nothing but seed and number: the folder is laid anew before each.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -23,11 +25,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from support.journals import sealed, without_checksums
 from support.mutation import mutated
 
 SECONDS_OF_A_CASE = 10
 MOST_MEMORY = 2 << 30
 CASES_OF_A_FORK = 20
+FEWEST_CASES = 100
+"""However slow the machine is."""
 DOCUMENTED = {0, 1, 2, 3, 4, 5}
 OF_AN_ENGINE = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
@@ -39,12 +44,18 @@ TOUCHES = {
 
 @dataclass(frozen=True)
 class Victim:
-    """A file to be mutated, and the commands that read it, ``{}`` for its path. ``engine``: it may crash by itself."""
+    """A file to be mutated, and the commands that read it, ``{}`` for its path.
+
+    ``engine``: an engine reads what is in it, and may crash. A program survives that, for it does its work in a fork
+    that it watches; ``main([...])``, as it is called here, has none, and its crash ends the fork of these cases.
+    ``lines_of_a_journal``: in half of the cases its checksums are made anew, as somebody who means ill would.
+    """
 
     example: str
     lines: tuple[str, ...] = ()
     call: Callable[[Path], None] | None = None
     engine: bool = False
+    lines_of_a_journal: bool = False
     name: str = ""
     weight: int = 4
 
@@ -69,7 +80,11 @@ def open_journal(path: Path) -> None:
 
 DATA = ("inspect data {}", "inspect data {} --all", "data to-input {} -o made.json")
 LOADS = (*DATA, "run m.onnx --reference --load-inputs {}", "run m.onnx --reference --load-outputs {}")
-REDUCE = "debug reduce m.onnx -o r.onnx --max-checks 2 --jobs 1 --check /bin/false"
+REDUCE = (
+    "debug reduce m.onnx -o r.onnx --max-checks 4 --jobs 1 --fail-code 0 --check /bin/grep -q n1 polygraphy_debug.onnx"
+)
+LOADS_REPLAY = REDUCE.replace("--fail-code", "--load-debug-replay {} --fail-code")
+RECORD = "run m.onnx --engine fake:sleep_ms=100 --onnx-outputs mark all --memory-limit 16 --save-outputs o.safetensors"
 VICTIMS = (
     Victim("model.onnx", ("inspect model {}", "inspect model {} --mode=full"), weight=12),
     Victim("model.onnx", ("surgeon extract {} -o e.onnx", "surgeon sanitize {} -o s.onnx --cleanup"), engine=True),
@@ -84,9 +99,11 @@ VICTIMS = (
     Victim("inputs.safetensors", LOADS, weight=8),
     Victim("value.npy", LOADS, weight=4),
     Victim("verdict.json", call=read_verdict),
-    Victim("journal", call=open_journal, name="r.onnx.journal"),
-    Victim("journal", (REDUCE,), name="r.onnx.journal", weight=1),
-    Victim("replay.json", (REDUCE.replace("--check", "--load-debug-replay {} --check"),), weight=1),
+    Victim("journal", call=open_journal, name="r.onnx.journal", lines_of_a_journal=True, weight=8),
+    Victim("reduced.journal", (REDUCE,), name="r.onnx.journal", lines_of_a_journal=True, weight=2),
+    Victim("replay.json", (LOADS_REPLAY,), weight=2),
+    Victim(".o.safetensors.recording", (RECORD,), name=".o.safetensors.recording"),
+    Victim(".o.safetensors.recording.json", (RECORD,), name=".o.safetensors.recording.json"),
     Victim("tactics.json", ("inspect tactics {}", "debug diff-tactics --good {} --bad tactics.json"), weight=6),
     Victim("polygraphy.json", ("inspect tactics {}", "debug diff-tactics --good {} --bad polygraphy.json"), weight=6),
 )  # fmt: skip
@@ -131,11 +148,9 @@ class Attack:
         """Run one case; what is wrong with it, or nothing."""
         rng = Random(f"{self.seed} {number}")
         victim = rng.choice(self._names)
-        for name in ("m.onnx", "external.onnx", "external.data", "tactics.json", "polygraphy.json"):
-            if name in self.examples:
-                (self.work / name).write_bytes(self.examples[name])
+        self._lay_anew()
         path = self.work / (victim.name or f"given{Path(victim.example).suffix}")
-        path.write_bytes(mutated(self.examples[victim.example], list(self.examples.values()), rng))
+        path.write_bytes(self._changed(victim, rng))
         line = rng.choice(victim.lines) if victim.lines else getattr(victim.call, "__name__", "")
         self._note.write_text(json.dumps({"number": number, "line": line, "file": str(path), "engine": victim.engine}))
         signal.alarm(SECONDS_OF_A_CASE)
@@ -143,6 +158,22 @@ class Attack:
             return self._wrong(victim, line, path)
         finally:
             signal.alarm(0)
+
+    def _lay_anew(self) -> None:
+        """Nothing of an earlier case stays: what a case is, its number tells."""
+        for left in self.work.iterdir():
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left)
+            else:
+                left.unlink()
+        for name, data in self.examples.items():
+            (self.work / name).write_bytes(data)
+
+    def _changed(self, victim: Victim, rng: Random) -> bytes:
+        data, others = self.examples[victim.example], list(self.examples.values())
+        if not (victim.lines_of_a_journal and rng.random() < 0.5):
+            return mutated(data, others, rng)
+        return sealed(mutated(without_checksums(data), others, rng).removesuffix(b"\n").split(b"\n"))
 
     def _wrong(self, victim: Victim, line: str, path: Path) -> str:
         from biopsy.cli.app import main
@@ -166,26 +197,26 @@ class Attack:
             return text[-2000:]
         return f"touched outside: {self.outside.touched}" if self.outside.touched else ""
 
-    def fork(self, first: int) -> int:
+    def fork(self, first: int, count: int) -> int:
         """Run some cases in a fork; tell of what is wrong; the number of the next case."""
         child = os.fork()
         if child == 0:
-            os._exit(self._cases(first))
+            os._exit(self._cases(range(first, first + count)))
         ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if ended >= 0:
-            return first + CASES_OF_A_FORK
+            return first + count
         now = json.loads(self._note.read_text())
         if not (now["engine"] and -ended in OF_AN_ENGINE):
             self.tell(now["number"], f"ended by {signal.Signals(-ended).name}: {now}")
         return int(now["number"]) + 1
 
-    def _cases(self, first: int) -> int:
+    def _cases(self, numbers: range) -> int:
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         sys.addaudithook(self.outside)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 2)  # what engines print
-        for number in range(first, first + CASES_OF_A_FORK):
+        for number in numbers:
             wrong = self.case(number)
             if wrong:
                 self.tell(number, wrong)
@@ -213,15 +244,12 @@ def main() -> None:
 
     os.chdir(folder / "work")
     attack = Attack(folder, seed)
-    number, until = 0, time.monotonic() + seconds
     if len(sys.argv) > 4:
-        number, until = int(sys.argv[4]), 0.0
-        wrong = attack.case(number)
-        if wrong:
-            attack.tell(number, wrong)
-    while time.monotonic() < until:
-        number = attack.fork(number)
-    os.write(1, json.dumps({"cases": number}).encode() + b"\n")
+        attack.fork(int(sys.argv[4]), 1)
+        return
+    number, until = 0, time.monotonic() + seconds
+    while number < FEWEST_CASES or time.monotonic() < until:
+        number = attack.fork(number, CASES_OF_A_FORK)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,6 @@ class Ended:
     status: int
     out: str
     err: str
-    seconds: float
     peak: int
     """Bytes of memory that it had at most."""
 
@@ -76,15 +74,13 @@ def _serve() -> None:
 
 def _one(folder: Path, words: list[str]) -> dict[str, object]:
     streams = [folder.parent / f"{folder.name}.{name}" for name in ("out", "err")]
-    started = time.monotonic()
     child = os.fork()
     if child == 0:
         _confined(folder, words, streams)
     _, status, used = os.wait4(child, 0)
     out, err = (path.read_text(encoding="utf-8", errors="replace") for path in streams)
-    seconds = time.monotonic() - started
     peak = used.ru_maxrss * 1024
-    return {"status": os.waitstatus_to_exitcode(status), "out": out, "err": err, "seconds": seconds, "peak": peak}
+    return {"status": os.waitstatus_to_exitcode(status), "out": out, "err": err, "peak": peak}
 
 
 def _confined(folder: Path, words: list[str], streams: list[Path]) -> None:

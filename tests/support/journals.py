@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,13 @@ def runs_in(path: Path) -> int:
     return sum(line[0] == "run" for line in lines_of(path))
 
 
-def write(path: Path, lines: Iterable[Sequence[object] | bytes], key: bytes | None = None) -> None:
-    """Write a journal of these lines with checksums that are right; bytes are the JSON of a list as it is to stand.
+def without_checksums(data: bytes) -> bytes:
+    """The lines of a journal without their checksums, as ``sealed`` takes them."""
+    return re.sub(rb',"[0-9a-f]{16}"\]$', b"]", data, flags=re.MULTILINE)
+
+
+def sealed(lines: Iterable[Sequence[object] | bytes], key: bytes | None = None) -> bytes:
+    """A journal of these lines with checksums that are right; bytes are the JSON of a list as it is to stand.
 
     ``key`` is this user's, unless another one is given.
     """
@@ -35,7 +41,12 @@ def write(path: Path, lines: Iterable[Sequence[object] | bytes], key: bytes | No
             hashlib.blake2b(checksum + body, key=key, person=b"biopsy journal", digest_size=8).hexdigest().encode()
         )
         data += b'%s,"%s"]\n' % (body, checksum)
-    path.write_bytes(data)
+    return bytes(data)
+
+
+def write(path: Path, lines: Iterable[Sequence[object] | bytes], key: bytes | None = None) -> None:
+    """Write a journal of these lines, see ``sealed``."""
+    path.write_bytes(sealed(lines, key))
 
 
 def forge(path: Path, *more: Sequence[object] | bytes) -> None:

@@ -94,9 +94,7 @@ def _word(data: bytes, others: Sequence[bytes], rng: Random) -> bytes:
     if not found:
         return data
     one = rng.choice(found)
-    return (
-        data[: one.start()] + rng.choice((*NUMBERS, b"[]", b"{}", b'"\\u001b[2J\\ud800"', b"true")) + data[one.end() :]
-    )
+    return data[: one.start()] + rng.choice((*NUMBERS, *WORDS)) + data[one.end() :]
 
 
 _Change = Callable[[bytes, Sequence[bytes], Random], bytes]

@@ -14,11 +14,10 @@ from onnx import helper
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
-from faults.conftest import wait_until
+from support.command_line import BIN, wait_until
 from support.models import info, model, save, weight
 from support.precisions import KNOWN, Network, overflowing
 
-BIN = Path(sys.executable).parent
 GOLDEN = ("biopsy", "run", "{}", "--onnxrt", "--load-inputs", "i.json", "--load-outputs", "golden.json")
 CHECK = ("--check", *GOLDEN, "--rtol", "1e-2", "--atol", "2e-2")
 
