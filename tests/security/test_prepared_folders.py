@@ -255,9 +255,20 @@ def test_what_the_system_itself_links_is_written_to(here: Path) -> None:
 
 def test_a_pipe_that_nobody_reads_is_told_and_not_waited_for(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_PATIENCE", 0.2)
+    monkeypatch.setattr(write, "_unread", set())
     os.mkfifo(here / "f")
     with pytest.raises(errors.UsageError, match="it is a pipe, and nobody reads from it"):
         write_whole(here / "f", [b"ours"])
+
+
+def test_after_one_pipe_that_nobody_reads_the_next_is_hardly_waited_for(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(write, "_unread", {here / "f"})
+    os.mkfifo(here / "g")
+    with pytest.raises(errors.UsageError, match="it is a pipe, and nobody reads from it"):
+        write_whole(here / "g", [b"ours"])
 
 
 @pytest.fixture

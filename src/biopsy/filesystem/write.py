@@ -33,6 +33,9 @@ _FOR_ALL = 0o666
 
 _PATIENCE = 8.0
 """Seconds to wait for a reader of a pipe: a shell starts one at the same time, and one that was planted has none."""
+_LITTLE_PATIENCE = 0.5
+"""Once nobody has come to read from one, who would from the next? Nor would a folder full of them be waited for."""
+_unread: set[Path] = set()
 
 _COPIED_AT_ONCE = 1 << 20
 
@@ -142,7 +145,7 @@ def _is_of_the_system(link: Path) -> bool:
 
 def _opened_stream(path: Path) -> int:
     """The descriptor of a stream. Raises OSError, also if it is a pipe that nobody begins to read."""
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + (_LITTLE_PATIENCE if _unread else _PATIENCE)
     flags = os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
     while True:
         try:
@@ -153,6 +156,7 @@ def _opened_stream(path: Path) -> int:
             if error.errno != errno.ENXIO or not path.is_fifo():
                 raise
             if time.monotonic() > end:
+                _unread.add(path)
                 raise OSError(errno.ENXIO, "it is a pipe, and nobody reads from it", str(path)) from error
         time.sleep(0.02)
 
