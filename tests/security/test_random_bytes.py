@@ -144,8 +144,9 @@ def bodied() -> onnx.ModelProto:
 def state(folder: Path) -> dict[str, tuple[int, ...]]:
     """What would show that somebody touched a file, or made one."""
     found = {}
-    for name in ("home", "victims", "examples", "tmp/somebody's"):
-        for path in (folder / name).rglob("*") if (folder / name).is_dir() else [folder / name]:
+    key = Path(os.environ["XDG_STATE_HOME"], "biopsy")
+    for place in (key, *(folder / name for name in ("home", "victims", "examples", "tmp/somebody's"))):
+        for path in place.rglob("*") if place.is_dir() else [place]:
             seen = path.lstat()
             if ".cache" in path.parts:
                 continue  # ONNX Runtime itself counts there what it runs

@@ -142,7 +142,8 @@ class Attack:
         self.seed = seed
         self._note = folder / "now.json"
         self._names = [one for one in VICTIMS for _ in range(one.weight) if one.example in self.examples]
-        self.outside = Outside(self.work, Path(os.environ["TMPDIR"]))
+        key = Path(os.environ["XDG_STATE_HOME"]) / "biopsy"  # ours, by which a recording is known; it is locked to read
+        self.outside = Outside(self.work, Path(os.environ["TMPDIR"]), key)
 
     def case(self, number: int) -> str:
         """Run one case; what is wrong with it, or nothing."""
