@@ -15,7 +15,7 @@ import pytest
 from onnx import helper
 
 from faults.conftest import BIN, wait_until
-from support.models import chain, save
+from support.models import BOOL, INT64, chain, info, model, save
 from support.plug_ins import install
 
 ODD = """
@@ -186,6 +186,54 @@ def test_an_interrupt_is_told_once(send: Callable[[subprocess.Popen[str]], None]
         assert not is_alive(inner)
 
 
+@contextmanager
+def deaf(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run whose engine is in native code for ever: a Loop of 2^62 iterations, where Python hears of no signal."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["v"], ["w"])],
+        "body",
+        [info("i", (), INT64), info("c", (), BOOL), info("v")],
+        [info("d", (), BOOL), info("w")],
+    )
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    save(model([loop], [info("x")], [info("y")], [helper.make_tensor("n", INT64, [], [1 << 62])]), folder / "loop.onnx")
+    process = start(folder, "run", "loop.onnx", "--onnxrt", "-v", start_new_session=True)
+
+    def is_busy() -> bool:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ticks = [int(word) for pid in children for word in Path(f"/proc/{pid}/stat").read_text().split()[13:14]]
+        return max(ticks, default=0) > 150  # a second and a half of work: it is past all loading
+
+    try:
+        assert wait_until(is_busy)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+@pytest.mark.parametrize("send", [to_it, to_its_group])
+def test_an_interrupt_ends_native_code_after_three_seconds(send: Callable[..., None], folder: Path) -> None:
+    with deaf(folder) as process:
+        asked = time.monotonic()
+        send(process)
+        assert ended(process) == (5, "", "interrupted: nothing was left half-written\n")
+        assert 2.5 < time.monotonic() - asked < 10
+        assert {path.name for path in folder.iterdir()} == {"m.onnx", "loop.onnx", "site"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+def test_a_second_interrupt_ends_native_code_at_once(folder: Path) -> None:
+    with deaf(folder) as process:
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.8)
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (5, "", "interrupted: nothing was left half-written\n")
+        assert time.monotonic() - asked < 2.5
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with another")
 def test_nothing_goes_on_when_it_is_killed(folder: Path) -> None:
     with waiting(folder) as (process, inner):
@@ -257,11 +305,11 @@ def test_an_engine_that_is_asked_in_a_process_of_its_own_dies_there(folder: Path
 
 def test_what_cannot_be_saved_whole_is_not_saved(folder: Path) -> None:
     """The disk is full: what stood there before stays, and nothing else is left."""
-    model = chain(3, ("Add",))
-    for node in model.graph.node:
+    made = chain(3, ("Add",))
+    for node in made.graph.node:
         node.input.append("w")
-    model.graph.initializer.append(helper.make_tensor("w", 1, (256, 256), bytes(1 << 18), raw=True))
-    save(model, folder / "m.onnx")
+    made.graph.initializer.append(helper.make_tensor("w", 1, (256, 256), bytes(1 << 18), raw=True))
+    save(made, folder / "m.onnx")
     (folder / "saved.onnx").write_bytes(b"before")
 
     def limited() -> None:

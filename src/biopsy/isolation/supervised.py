@@ -31,6 +31,9 @@ _FROM_THE_KERNEL = 0x80
 
 _ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, they come to the fork twice
 
+_GRACE = 3.0
+"""Seconds that the work has to end in when it is interrupted; it may be in native code, which hears of nothing."""
+
 
 def is_possible() -> bool:
     """Whether a fork can be made here: on this platform, and while there is only one thread."""
@@ -43,6 +46,9 @@ def is_possible() -> bool:
 
 def run(work: Callable[[], int]) -> int:
     """Do the work in a fork; returns the status that it returns.
+
+    If it does not end within three seconds of an interrupt, or is interrupted again, it is killed, and Interrupted is
+    raised: an engine may be in native code for ever, where Python hears of nothing.
 
     If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its work,
     raises EngineFailure if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
@@ -69,7 +75,7 @@ def run(work: Callable[[], int]) -> int:
         ended, received = _watch(child, watched)
     finally:
         os.close(kept_open)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask - received)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask - received.signals)
         signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
     return _told(ended, received, page)
 
@@ -128,15 +134,21 @@ def _take_interrupts_once() -> None:
 # In the process that waits
 
 
-def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, set[signal.Signals]]:
-    """Wait for the end of the fork: its status as the system tells it, and the signals that came here meanwhile."""
-    received: set[signal.Signals] = set()
+def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, _Received]:
+    """Wait for the end of the fork: its status as the system tells it, and what came here meanwhile."""
+    received = _Received()
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            received |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
+            received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
             return status, received
-        number, meant_for_all = _next_signal(watched)
+        found = _next_signal(watched, received.patience())
+        if found is None:
+            received.killed = True
+            received.interrupted_at = None
+            os.kill(child, signal.SIGKILL)
+            continue
+        number, meant_for_all = found
         if number != signal.SIGCHLD:
             received.add(number)
             if not meant_for_all:
@@ -144,17 +156,57 @@ def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, set[sig
                     os.kill(child, number)
 
 
-def _next_signal(watched: frozenset[signal.Signals]) -> tuple[signal.Signals, bool]:
-    """The next signal that comes, and whether it surely came to the fork as well."""
-    if hasattr(signal, "sigwaitinfo"):
-        found = signal.sigwaitinfo(watched)
-        return signal.Signals(found.si_signo), found.si_code == _FROM_THE_KERNEL
+class _Received:
+    """The signals that came to this process, and whether the fork had to be killed since it did not heed them."""
+
+    def __init__(self) -> None:
+        self.signals: set[signal.Signals] = set()
+        self.interrupted_at: float | None = None
+        self.killed = False
+        self._patience = _GRACE
+        self._heeds_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def add(self, number: signal.Signals) -> None:
+        """Take note of a signal. An interrupt that comes again, and is no echo of the first, ends all patience."""
+        self.signals.add(number)
+        if number != signal.SIGINT or not self._heeds_interrupts or self.killed:
+            return
+        if self.interrupted_at is None:
+            self.interrupted_at = time.monotonic()
+        elif time.monotonic() - self.interrupted_at > _ONE_REQUEST:
+            self._patience = 0.0
+
+    def patience(self) -> float | None:
+        """Seconds until the fork is to be killed; None if it was not interrupted."""
+        if self.interrupted_at is None:
+            return None
+        return max(0.0, self.interrupted_at + self._patience - time.monotonic())
+
+
+def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
+    """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
+    if hasattr(signal, "sigtimedwait"):
+        found = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
+        return None if found is None else (signal.Signals(found.si_signo), found.si_code == _FROM_THE_KERNEL)
+    return _next_by_asking(watched, patience)
+
+
+def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
+    """As ``_next_signal``, where the system has no wait with an end: macOS."""
+    if patience is not None:
+        until = time.monotonic() + patience
+        while not signal.sigpending() & watched:
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.02)
     return signal.Signals(signal.sigwait(watched)), False
 
 
-def _told(ended: int, received: set[signal.Signals], page: mmap.mmap) -> int:
+def _told(ended: int, received: _Received, page: mmap.mmap) -> int:
     status = os.waitstatus_to_exitcode(ended)
-    if status < 0 and -status in received:
+    if received.killed and whereabouts.finished(page) is None and status == -signal.SIGKILL:
+        raise errors.Interrupted("interrupted")
+    if status < 0 and -status in received.signals:
         _end_alike(-status)
         return 128 - status
     finished = whereabouts.finished(page)
