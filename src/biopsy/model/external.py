@@ -6,6 +6,7 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
@@ -166,17 +167,22 @@ def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
         return
     model = parse(data, path)
     for tensor in _referring(model):
-        sized = is_external(tensor) and tensor.data_type in _SIZED
-        (span_of if sized else place_of)(tensor, folder)
+        _require_place(tensor, folder)
     if may_name_engines:
         _require_safe_engine_files(model, folder)
 
 
+def _require_place(tensor: onnx.TensorProto, folder: Path) -> None:
+    sized = is_external(tensor) and tensor.data_type in _SIZED
+    (span_of if sized else place_of)(tensor, folder)
+
+
 def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) -> None:
-    """Raise ModelError if any tensor of a serialized model refers to what it may not read; it need not be there."""
+    """As ``require_safe``, of a model that nobody runs yet: files that it refers to need not be there."""
     if may_refer(data):
         for tensor in _referring(parse(data, path)):
-            resolve(folder, _entries(tensor).get("location", ""), tensor.name)
+            if os.path.lexists(resolve(folder, _entries(tensor).get("location", ""), tensor.name)):
+                _require_place(tensor, folder)
 
 
 def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
@@ -228,21 +234,24 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     try:
         offset = place_in_file(entries.get("offset") or "0")
         length = place_in_file(entries["length"]) if entries.get("length") else byte_size(tensor)
-        found = path.lstat()
     except ValueError as error:
         raise errors.ModelError(
             f"the external data of tensor {tensor.name!r} has no proper offset or length"
         ) from error
+    return placed(tensor.name, path, offset, length)
+
+
+def placed(tensor: str, path: Path, offset: int, length: int) -> Span:
+    """A place in a file that ``resolve`` gave. Raises ModelError if it is not there, or no plain file, or too short."""
+    try:
+        found = path.lstat()
     except OSError as error:
-        raise _missing(tensor.name, path, error) from error
+        raise _missing(tensor, path, error) from error
     if not stat.S_ISREG(found.st_mode):
-        raise errors.ModelError(
-            f"the weights of tensor {tensor.name!r} cannot be read from {path}: it is no plain file"
-        )
+        raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {path}: it is no plain file")
     if offset < 0 or length < 0 or offset + length > found.st_size:
         raise errors.ModelError(
-            f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, "
-            f"which has only {found.st_size}"
+            f"tensor {tensor!r} should be bytes {offset} to {offset + length} of {path}, which has only {found.st_size}"
         )
     return Span(path, offset, length)
 

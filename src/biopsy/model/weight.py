@@ -55,7 +55,7 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
     elem = 0
     dims: list[int] = []
     entries: dict[str, str] = {}
-    external = False
+    external = twice = False
     for number, kind, _, value, stop in fields(buffer, start, end):
         if number == 1:
             dims += _dims(buffer, kind, value, stop)
@@ -66,9 +66,15 @@ def read_weight(buffer: Buffer, start: int, end: int) -> Weight:
             name = text(buffer[value:stop])
         elif number == 13 and kind == BYTES:
             entry = buffer[value:stop]
-            entries[string_in(entry, 1, 0, len(entry))] = string_in(entry, 2, 0, len(entry))
+            key = string_in(entry, 1, 0, len(entry))
+            twice |= key in entries
+            entries[key] = string_in(entry, 2, 0, len(entry))
         elif number == 14 and kind == VARINT:
             external = varint_at(buffer, value) == 1
+    if external and twice:
+        raise errors.ModelError(
+            f"the external data of weight {name!r} names a place twice: not all readers take the same"
+        )
     place = _place(name, entries) if external else None
     return Weight(name, TensorType(elem, tuple(dims)), start, end, place)
 
