@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 from biopsy import errors
 from biopsy.cli import purposes
 from biopsy.cli.console import Console
-from biopsy.filesystem.privacy import as_private_as
+from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.model.known_names import VERDICT_VARIABLE
 
 STATUSES = """\
@@ -173,7 +173,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     if not getattr(module, "SAYS_WHEN_IT_LOOKS", False):
         _say_that_it_looks()
     work = partial(module.execute, args, console)
-    with as_private_as(purposes.sources(parser, args)):
+    with as_private_as_what_is_read(purposes.sources(parser, args)):
         if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not os.environ.get(VERDICT_VARIABLE):
             return _watched(work, console)
         return int(work())

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
-from biopsy.filesystem.privacy import as_private_as
+from biopsy.filesystem.privacy import as_private_as, is_read
 from biopsy.filesystem.write import write_whole
 from biopsy.model import walk
 from biopsy.model.load import parse
@@ -92,6 +92,7 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
             raise refused(f"{path} is a symbolic link", copy)
     if _may_be_shared(path, root):
         raise refused("it is a hard link to a file that may stand outside the model's folder", copy)
+    is_read(path)
     return path
 
 
