@@ -1,5 +1,6 @@
 """An engine that ends the process it runs in: the command that the user typed is left to tell of it."""
 
+import json
 import os
 import pty
 import resource
@@ -92,9 +93,25 @@ def test_run_tells_which_engine_ended_by_which_signal(number: str, folder: Path)
     )
     assert status == 1
     told = f"error: {engine} ended with {number} while it ran the model"
-    assert err.splitlines() == [told + ": the system may have run out of memory" * (number == "SIGKILL")]
+    assert err.splitlines() == [
+        told + ": the system may have run out of memory" * (number == "SIGKILL"),
+        "warning: out.npz is not written: what other engines gave is lost",
+    ]
     assert out.startswith("reference  1 iteration")
+    assert out.endswith(f"FAILED | {engine} failed to run the model\n")
     assert {path.name for path in folder.iterdir()} == {"m.onnx", "site"}
+
+
+def test_a_crash_is_in_the_report_as_any_failure_is(folder: Path) -> None:
+    engine = "fake:crash.Relu=run"
+    status, out, _ = ended(start(folder, "run", "m.onnx", "--onnxrt", "--engine", engine, "--report", "report.json"))
+    told = json.loads((folder / "report.json").read_text())
+    assert status == 1
+    assert out.endswith(f"FAILED | {'; '.join(told['reasons'])}\n")
+    assert (told["verdict"], told["reasons"]) == ("fails", [f"{engine} failed to run the model"])
+    assert [(one["label"], one["failure"]["kind"], one["failure"]["stage"]) for one in told["engines"]] == [
+        (engine, "SIGSEGV", "run")
+    ]
 
 
 def test_the_stage_is_that_of_the_engine_that_was_asked_for(folder: Path) -> None:
@@ -105,7 +122,7 @@ def test_the_stage_is_that_of_the_engine_that_was_asked_for(folder: Path) -> Non
 
 def test_an_engine_that_ends_the_process_without_a_signal_has_not_passed(folder: Path) -> None:
     status, out, err = ended(start(folder, "run", "m.onnx", "--engine", "odd:does=exit"))
-    assert (status, out) == (1, "")
+    assert (status, out) == (1, "FAILED | odd:does=exit failed to run the model\n")
     assert err == "error: odd:does=exit ended the process with exit status 0 while it ran the model\n"
 
 

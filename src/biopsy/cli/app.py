@@ -3,7 +3,8 @@
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
 ``purposes``). ``HANDS_MODELS_TO_ENGINES = True`` says that engines, or other native code that a wrong model may crash,
-work in its process: it is then watched. One that has ``SAYS_WHEN_IT_LOOKS`` calls ``verdict.report_looking`` by itself,
+work in its process: it is then watched, and ``conclude_crash(args, console, crash)``, if it has that, tells of a crash
+and returns the exit status. One that has ``SAYS_WHEN_IT_LOOKS`` calls ``verdict.report_looking`` by itself,
 once all that it needs is loaded and before it opens its model: what ends it earlier is not the model's fault. Adding a
 command is one file plus one line in ``COMMANDS``.
 """
@@ -175,15 +176,26 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     work = partial(module.execute, args, console)
     with as_private_as_what_is_read(purposes.sources(parser, args)):
         if is_program and getattr(module, "HANDS_MODELS_TO_ENGINES", False) and not os.environ.get(VERDICT_VARIABLE):
-            return _watched(work, console)
+            return _watched(work, console, partial(getattr(module, "conclude_crash", _tell), args, console))
         return int(work())
 
 
-def _watched(work: Callable[[], int], console: Console) -> int:
+def _watched(work: Callable[[], int], console: Console, conclude: Callable[[errors.EngineCrash], int]) -> int:
     """Do the work where a crash ends it alone. A check needs none of that: whoever runs it sees the signal itself."""
     from biopsy.isolation import supervised
 
-    return supervised.run(lambda: _ended(work, console)) if supervised.is_possible() else int(work())
+    if not supervised.is_possible():
+        return int(work())
+    try:
+        return supervised.run(lambda: _ended(work, console))
+    except errors.EngineCrash as crash:
+        return conclude(crash)
+
+
+def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
+    """What most commands do when an engine has ended the process that they worked in."""
+    del args
+    return console.failure(crash)
 
 
 def _say_that_it_looks() -> None:

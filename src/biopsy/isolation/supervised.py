@@ -51,7 +51,7 @@ def run(work: Callable[[], int]) -> int:
     raised: an engine may be in native code for ever, where Python hears of nothing.
 
     If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its work,
-    raises EngineFailure if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
+    raises EngineCrash if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
     this process too, this process ends by it.
     """
     page = mmap.mmap(-1, whereabouts.SIZE)
@@ -229,10 +229,9 @@ def _death(status: int, place: whereabouts.Place | None) -> errors.BiopsyError:
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
     if place is not None and place.inside:
         stage: errors.Stage = "build" if place.stage == "build" else "run" if place.stage == "run" else "load"
-        name = place.engine.partition(":")[0]
         how = f"ended with {kind}" if status < 0 else f"ended the process with {kind}"
-        return errors.EngineFailure(
-            f"{place.engine} {how} while {place.doing}{memory}", engine=name, stage=stage, kind=kind
+        return errors.EngineCrash(
+            f"{place.engine} {how} while {place.doing}{memory}", label=place.engine, stage=stage, kind=kind
         )
     last = f"; the engine that was asked last is {place.engine}" if place is not None else ""
     return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{last}")
