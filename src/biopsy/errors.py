@@ -8,6 +8,7 @@
     ├── CannotCompare              status 4   inputs or golden values do not belong to this model
     ├── EngineMissing              status 4   an engine, or its package, is not installed
     ├── EngineFailure              status 1   an engine could not load, build or run the model
+    │   └── EngineCrash            status 1   it ended the process that it ran in
     ├── CheckError                 status 4   the check itself could not be run
     ├── OriginalPasses             status 3   the original does not fail: there is nothing to reduce
     ├── HighPrecisionFails         status 3   the check fails in the high precision too: there is nothing to find
@@ -99,6 +100,14 @@ class EngineFailure(BiopsyError):
         self.engine = engine
         self.stage = stage
         self.kind = kind
+
+
+class EngineCrash(EngineFailure):
+    """An engine ended the process that it ran in. ``label``: how a person told it apart."""
+
+    def __init__(self, message: str, *, label: str, stage: Stage, kind: str) -> None:
+        super().__init__(message, engine=label.partition(":")[0], stage=stage, kind=kind)
+        self.label = label
 
 
 class CheckError(BiopsyError):

@@ -1,5 +1,6 @@
 """An engine that ends the process it runs in: the command that the user typed is left to tell of it."""
 
+import json
 import os
 import pty
 import resource
@@ -15,7 +16,7 @@ import pytest
 from onnx import helper
 
 from support.command_line import BIN, is_alive, started, wait_until
-from support.models import chain, save
+from support.models import BOOL, INT64, chain, info, model, save
 from support.plug_ins import install
 
 ODD = """
@@ -89,9 +90,25 @@ def test_run_tells_which_engine_ended_by_which_signal(number: str, folder: Path)
     )
     assert status == 1
     told = f"error: {engine} ended with {number} while it ran the model"
-    assert err.splitlines() == [told + ": the system may have run out of memory" * (number == "SIGKILL")]
+    assert err.splitlines() == [
+        told + ": the system may have run out of memory" * (number == "SIGKILL"),
+        "warning: out.npz is not written: what other engines gave is lost",
+    ]
     assert out.startswith("reference  1 iteration")
+    assert out.endswith(f"FAILED | {engine} failed to run the model\n")
     assert {path.name for path in folder.iterdir()} == {"m.onnx", "site"}
+
+
+def test_a_crash_is_in_the_report_as_any_failure_is(folder: Path) -> None:
+    engine = "fake:crash.Relu=run"
+    status, out, _ = ended(start(folder, "run", "m.onnx", "--onnxrt", "--engine", engine, "--report", "report.json"))
+    told = json.loads((folder / "report.json").read_text())
+    assert status == 1
+    assert out.endswith(f"FAILED | {'; '.join(told['reasons'])}\n")
+    assert (told["verdict"], told["reasons"]) == ("fails", [f"{engine} failed to run the model"])
+    assert [(one["label"], one["failure"]["kind"], one["failure"]["stage"]) for one in told["engines"]] == [
+        (engine, "SIGSEGV", "run")
+    ]
 
 
 def test_the_stage_is_that_of_the_engine_that_was_asked_for(folder: Path) -> None:
@@ -102,7 +119,7 @@ def test_the_stage_is_that_of_the_engine_that_was_asked_for(folder: Path) -> Non
 
 def test_an_engine_that_ends_the_process_without_a_signal_has_not_passed(folder: Path) -> None:
     status, out, err = ended(start(folder, "run", "m.onnx", "--engine", "odd:does=exit"))
-    assert (status, out) == (1, "")
+    assert (status, out) == (1, "FAILED | odd:does=exit failed to run the model\n")
     assert err == "error: odd:does=exit ended the process with exit status 0 while it ran the model\n"
 
 
@@ -176,6 +193,54 @@ def test_an_interrupt_is_told_once(send: Callable[[subprocess.Popen[str]], None]
         assert not is_alive(inner)
 
 
+@contextmanager
+def deaf(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run whose engine is in native code for ever: a Loop of 2^62 iterations, where Python hears of no signal."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["v"], ["w"])],
+        "body",
+        [info("i", (), INT64), info("c", (), BOOL), info("v")],
+        [info("d", (), BOOL), info("w")],
+    )
+    loop = helper.make_node("Loop", ["n", "", "x"], ["y"], body=body)
+    save(model([loop], [info("x")], [info("y")], [helper.make_tensor("n", INT64, [], [1 << 62])]), folder / "loop.onnx")
+    process = start(folder, "run", "loop.onnx", "--onnxrt", "-v", start_new_session=True)
+
+    def is_busy() -> bool:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        ticks = [int(word) for pid in children for word in Path(f"/proc/{pid}/stat").read_text().split()[13:14]]
+        return max(ticks, default=0) > 150  # a second and a half of work: it is past all loading
+
+    try:
+        assert wait_until(is_busy)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+@pytest.mark.parametrize("send", [to_it, to_its_group])
+def test_an_interrupt_ends_native_code_after_three_seconds(send: Callable[..., None], folder: Path) -> None:
+    with deaf(folder) as process:
+        asked = time.monotonic()
+        send(process)
+        assert ended(process) == (5, "", "interrupted: nothing was left half-written\n")
+        assert 2.5 < time.monotonic() - asked < 10
+        assert {path.name for path in folder.iterdir()} == {"m.onnx", "loop.onnx", "site"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
+def test_a_second_interrupt_ends_native_code_at_once(folder: Path) -> None:
+    with deaf(folder) as process:
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.8)
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (5, "", "interrupted: nothing was left half-written\n")
+        assert time.monotonic() - asked < 2.5
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with another")
 def test_nothing_goes_on_when_it_is_killed(folder: Path) -> None:
     with waiting(folder) as (process, inner):
@@ -247,11 +312,11 @@ def test_an_engine_that_is_asked_in_a_process_of_its_own_dies_there(folder: Path
 
 def test_what_cannot_be_saved_whole_is_not_saved(folder: Path) -> None:
     """The disk is full: what stood there before stays, and nothing else is left."""
-    model = chain(3, ("Add",))
-    for node in model.graph.node:
+    made = chain(3, ("Add",))
+    for node in made.graph.node:
         node.input.append("w")
-    model.graph.initializer.append(helper.make_tensor("w", 1, (256, 256), bytes(1 << 18), raw=True))
-    save(model, folder / "m.onnx")
+    made.graph.initializer.append(helper.make_tensor("w", 1, (256, 256), bytes(1 << 18), raw=True))
+    save(made, folder / "m.onnx")
     (folder / "saved.onnx").write_bytes(b"before")
 
     def limited() -> None:

@@ -83,5 +83,5 @@ def test_weights_outside_of_the_models_folder_are_refused(tmp_path: Path, locati
 def test_a_file_of_weights_that_is_too_short_is_named(tmp_path: Path) -> None:
     path = external_model(tmp_path)
     (tmp_path / "w.bin").write_bytes(b"short")
-    with pytest.raises(errors.ModelError, match=r"w\.bin.*too short"):
+    with pytest.raises(errors.ModelError, match=r"w\.bin, which has only 5"):
         workspace(index_file(path), tmp_path / "c.onnx", may_move=False)

@@ -6,6 +6,7 @@ Each command has 3 GB of memory and 10 seconds, far more than it needs; more wou
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from biopsy.model.load import parse
 from support import hostile_models
 from support.confined import Confinement, Ended
 from support.models import info, model
+from support.tangled import TANGLED, WAITING
 
 COMMANDS = {
     "inspect": "inspect model m.onnx --mode=full",
@@ -148,7 +150,7 @@ def test_values_are_made_up_for_no_more_elements_than_there_is_memory(
 ) -> None:
     (folder / "m.onnx").write_bytes(hostile_models.HOSTILE[name]())
     ended = confined.run(["run", "m.onnx", "--onnxrt"], folder)
-    assert ended.status == 2
+    assert ended.status == 4
     assert "no values can be made up for input 'x' of shape [" in ended.err
     assert "--load-inputs FILE" in ended.err
 
@@ -192,3 +194,40 @@ def test_fields_that_follow_another_wire_type_are_unknown_ones(tmp_path: Path) -
     assert onnx.load(path).ir_version == index_bytes(path.read_bytes()).ir_version == 9
     assert index_bytes(path.read_bytes()).opset == 17
     assert "IR version 9" in describe(path)
+
+
+TANGLED_COMMANDS = {
+    **COMMANDS,
+    "reduce": "debug reduce m.onnx -o o.onnx --check sh -c 'exit 7' {}",
+    "layers": "debug layers m.onnx --suspect onnxrt -o o.json",
+    "precision": "debug precision m.onnx -o o.onnx --check test -f {}",
+}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "inspect",
+        "extract",
+        *(
+            pytest.param(other, marks=pytest.mark.slow)
+            for other in TANGLED_COMMANDS
+            if other not in {"inspect", "extract"}
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", TANGLED)
+def test_a_model_whose_nodes_wait_for_each_other_hangs_no_command(
+    name: str, command: str, folder: Path, confined: Confinement
+) -> None:
+    onnx.save(TANGLED[name], folder / "m.onnx")
+    require_told(confined.run(shlex.split(TANGLED_COMMANDS[command]), folder), "m.onnx")
+
+
+@pytest.mark.parametrize("name", [*WAITING, "a function that calls itself"])
+def test_sanitize_says_that_no_engine_can_run_what_it_wrote(name: str, folder: Path, confined: Confinement) -> None:
+    made = WAITING[name].SerializeToString() if name in WAITING else hostile_models.calling([("F", ["F"])], "F")
+    (folder / "m.onnx").write_bytes(made)
+    ended = confined.run(["surgeon", "sanitize", "m.onnx", "-o", "o.onnx"], folder)
+    assert ended.status == 0
+    assert ended.err.startswith("warning: what was written is no valid ONNX, and no engine can run it: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,3 +127,11 @@ def test_a_member_that_is_longer_than_its_header_says_is_told(tmp_path: Path) ->
         archive.writestr("x.npy", stream.getvalue() + b"more")
     with pytest.raises(errors.DataError, match="its header claims 24 bytes, but 28 are there"):
         read_feeds(tmp_path / "f.npz")
+
+
+def test_a_pipe_named_on_the_command_line_is_wrong_usage_as_a_model_and_as_tensors(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with Confinement() as confined:
+        for words in ("inspect model pipe", "inspect data pipe", "inspect tactics pipe", "run pipe --onnxrt"):
+            ended = confined.run(words.split(), tmp_path)
+            assert (ended.status, ended.err.count("error: ")) == (2, 1), (words, ended)

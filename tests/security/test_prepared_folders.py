@@ -462,6 +462,32 @@ def test_inputs_and_weights_are_as_private_as_the_model(here: Path) -> None:
     assert stat.S_IMODE((here / "o.json").stat().st_mode) == 0o644
 
 
+PRIVATE_WEIGHTS = {
+    "fold": "surgeon sanitize M -o out.onnx --fold-constants",
+    "move": "surgeon sanitize M -o model/out.onnx --save-external-data out.data",
+    "engine": "run M --engine onnxrt:optimization=none --build-only --save-engine out.onnx",
+    "outputs": "run M --onnxrt --onnx-outputs mark all --save-outputs out.npz",
+    "recorded": "run M --onnxrt --onnx-outputs mark all --save-outputs out.safetensors --memory-limit 1MB",
+    "report": "run M --onnxrt --reference --report out.json",
+    "layers": "debug layers M --suspect onnxrt --report out.json --events out.jsonl",
+    "repeat": "debug repeat --until 2 --save-report out.json --check biopsy run M --onnxrt",
+}
+
+
+@pytest.mark.parametrize("name", PRIVATE_WEIGHTS)
+@pytest.mark.usefixtures("usual_umask")
+def test_what_is_made_of_private_weights_is_private_though_the_model_is_not(name: str, here: Path) -> None:
+    """As onnx.save leaves them: the model can be read by all, its weights by nobody else."""
+    path = model_elsewhere(here / "model")
+    (here / "model" / "w.bin").chmod(0o600)
+    path.chmod(0o600 if name == "repeat" else 0o644)
+    before = files_below(here)
+    ran = typed(*(str(path) if word == "M" else word for word in PRIVATE_WEIGHTS[name].split()))
+    made = {path: mode for path, mode in files_below(here).items() if path not in before}
+    assert made, ran.told
+    assert not {path: oct(mode) for path, mode in made.items() if mode & 0o077}, ran.told
+
+
 @pytest.mark.usefixtures("usual_umask")
 def test_from_python_the_umask_is_back_afterwards(here: Path) -> None:
     save(chain(6), here / "m.onnx").chmod(0o600)

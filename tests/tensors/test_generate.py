@@ -184,3 +184,20 @@ def test_a_missing_script_or_function_is_wrong_usage(tmp_path: Path) -> None:
 def test_a_script_that_fails_is_told_with_its_line(tmp_path: Path, text: str, match: str) -> None:
     with pytest.raises(errors.DataError, match=match):
         list(load_script(script(tmp_path, text)))
+
+
+HUGE = [(1 << 62, 1 << 62), (1 << 40, 1 << 10), (1,) * 1000]
+
+
+@pytest.mark.parametrize("shape", HUGE, ids=["sizes", "memory", "rank"])
+def test_an_impossible_shape_is_a_fault_of_the_model_if_the_model_says_so(shape: tuple[int, ...]) -> None:
+    with pytest.raises(errors.CannotCompare, match="no values can be made up for input 'x' of shape") as caught:
+        generate_feeds({"x": TensorType(1, shape)})
+    assert caught.value.status == 4
+
+
+@pytest.mark.parametrize("shape", HUGE, ids=["sizes", "memory", "rank"])
+def test_an_impossible_shape_is_wrong_usage_if_a_person_says_so(shape: tuple[int, ...]) -> None:
+    with pytest.raises(errors.DoesNotFit, match="no values can be made up for input 'x' of shape") as caught:
+        generate_feeds({"x": TensorType(1, (None,) * len(shape))}, shapes={"x": shape})
+    assert caught.value.status == 2

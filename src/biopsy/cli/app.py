@@ -2,8 +2,9 @@
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
-``purposes``). Adding a command is one file plus one line in ``COMMANDS``; what else it must declare are the fields of
-``Command``.
+``purposes``); a fourth, ``conclude_crash(args, console, crash)``, tells of an engine that has ended the process in
+which the command did its work, and returns the exit status. Adding a command is one file plus one line in ``COMMANDS``;
+what else it must declare are the fields of ``Command``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from biopsy import errors
 from biopsy.cli import purposes
 from biopsy.cli.console import Console
-from biopsy.filesystem.privacy import as_private_as
+from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.isolation import interrupts
 
 STATUSES = """\
@@ -209,17 +210,28 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     if not command.says_when_it_looks:
         _say_that_it_looks()
     work = partial(module.execute, args, console)
-    with as_private_as(purposes.sources(parser, args)):
+    with as_private_as_what_is_read(purposes.sources(parser, args)):
         if is_program and command.may_crash and not _is_a_check():
-            return _watched(work, console)
+            return _watched(work, console, partial(getattr(module, "conclude_crash", _tell), args, console))
         return int(work())
 
 
-def _watched(work: Callable[[], int], console: Console) -> int:
+def _watched(work: Callable[[], int], console: Console, conclude: Callable[[errors.EngineCrash], int]) -> int:
     """Do the work where a crash ends it alone. A check needs none of that: whoever runs it sees the signal itself."""
     from biopsy.isolation import supervised
 
-    return supervised.run(lambda: _ended(work, console)) if supervised.is_possible() else int(work())
+    if not supervised.is_possible():
+        return int(work())
+    try:
+        return supervised.run(lambda: _ended(work, console))
+    except errors.EngineCrash as crash:
+        return conclude(crash)
+
+
+def _tell(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
+    """What most commands do when an engine has ended the process that they worked in."""
+    del args
+    return console.failure(crash)
 
 
 def _is_a_check() -> bool:

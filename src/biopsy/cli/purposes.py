@@ -86,9 +86,13 @@ def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> It
 
 
 def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Path]:
-    """The files of data that a command reads: what it writes holds something of them. Scripts are none."""
+    """The files of data that a command or its check reads: what it writes holds something of them. Scripts are none."""
     for purpose in purposes_of(parser, args):
         if purpose.kind.task == "read" and not purpose.kind.textual:
+            yield purpose.path
+    check: Any = getattr(args, "check", None)
+    for purpose in purposes_of_check(check or ()):
+        if purpose.dest == CHECKS_DATA:
             yield purpose.path
 
 

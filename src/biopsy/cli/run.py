@@ -283,6 +283,25 @@ def _warn_of_random(model: ModelInput, console: Console) -> None:
 # The verdict
 
 
+def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
+    """Tell, in the process that is left, of an engine that has ended the other: its failure, and no more, is known."""
+    from biopsy.engines.registry import create
+
+    console.failure(crash)
+    engines = [create(spec) for spec in option_groups.engine_specs(args)]
+    one = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
+    if one is None:
+        return crash.status
+    if args.save_outputs is not None and args.memory_limit is None:
+        console.warn(f"{args.save_outputs} is not written: what other engines gave is lost")
+    findings = Findings([Ran(one, failure=crash)])
+    if args.report is not None:
+        from biopsy.cli.run_report import write_report
+
+        write_report(args.report, args.model, findings)
+    return _conclude(findings, console)
+
+
 def _hinted(found: Findings, golden: Sequence[RunnerResult], console: Console) -> Findings:
     """The findings with a hint on whose fault a failure is, if there is one."""
     if not found.reasons:

@@ -28,6 +28,11 @@ class Ran:
     failure: errors.EngineFailure | None = None
     remarks: Sequence[str] = ()
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it ended the process that it ran in."""
+        return isinstance(self.failure, errors.EngineCrash)
+
 
 @dataclass(frozen=True)
 class Findings:

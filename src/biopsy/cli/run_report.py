@@ -109,7 +109,7 @@ def _engine_tree(one: Ran) -> dict[str, Any]:
     return {
         "label": one.engine.label,
         "name": one.engine.name,
-        "version": one.engine.version(),
+        "version": None if one.crashed else one.engine.version(),  # to ask for it could crash this process too
         "seconds": [] if one.result is None else [iteration.runtime for iteration in one.result.iterations],
         "remarks": list(one.remarks),
         "failure": None

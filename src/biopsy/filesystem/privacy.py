@@ -21,10 +21,7 @@ def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
     """
     mask = 0
     for path in paths:
-        with contextlib.suppress(OSError, ValueError):
-            status = path.stat()
-            if stat.S_ISREG(status.st_mode):
-                mask |= _missing(status.st_mode)
+        mask |= _mask_of(path)
     if not mask:
         yield
         return
@@ -33,6 +30,30 @@ def as_private_as(paths: Iterable[Path]) -> Iterator[None]:
         yield
     finally:
         _narrowed.end(mask)
+
+
+@contextlib.contextmanager
+def as_private_as_what_is_read(paths: Iterable[Path]) -> Iterator[None]:
+    """``as_private_as`` these files, and as each one that ``is_read`` tells of while it lasts."""
+    with _reading, as_private_as(paths):
+        yield
+
+
+def is_read(path: Path) -> None:
+    """Have what is written from now on be as private as a file, to the end of ``as_private_as_what_is_read``.
+
+    For files that no option names, such as the weights of a model. Outside of such a block nothing is changed.
+    """
+    _reading.add(path)
+
+
+def _mask_of(path: Path) -> int:
+    """The bits of a umask for what a file does not grant; 0 for what is no plain file, or is not there."""
+    with contextlib.suppress(OSError, ValueError):
+        status = path.stat()
+        if stat.S_ISREG(status.st_mode):
+            return _missing(status.st_mode)
+    return 0
 
 
 def _missing(mode: int) -> int:
@@ -83,3 +104,29 @@ class _Umask:
 
 
 _narrowed = _Umask()
+
+
+class _Reading:
+    """Files that are read while a block lasts, and the narrowing that each of them asked for."""
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._masks: set[int] = set()
+
+    def __enter__(self) -> None:
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            while self._masks:
+                _narrowed.end(self._masks.pop())
+
+    def add(self, path: Path) -> None:
+        mask = _mask_of(path) if self._depth else 0
+        if mask and mask not in self._masks:
+            self._masks.add(mask)
+            _narrowed.begin(mask)
+
+
+_reading = _Reading()

@@ -19,6 +19,7 @@ from typing import NoReturn
 from biopsy import errors
 from biopsy.isolation import engine_call
 from biopsy.isolation.death import signal_name
+from biopsy.isolation.interrupts import Interrupts
 
 _HANDED_ON = frozenset(
     getattr(signal, name)
@@ -31,6 +32,9 @@ _FROM_THE_KERNEL = 0x80
 """``si_code`` of a signal that the kernel sends by itself: Ctrl-C reaches every process of the terminal's group."""
 
 _ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, they come to the fork twice
+
+_GRACE = 3.0
+"""Seconds that the work has to end in when it is interrupted; it may be in native code, which hears of nothing."""
 
 
 def is_possible() -> bool:
@@ -45,8 +49,11 @@ def is_possible() -> bool:
 def run(work: Callable[[], int]) -> int:
     """Do the work in a fork; returns the status that it returns.
 
+    If it does not end within three seconds of an interrupt, or is interrupted again, it is killed, and Interrupted is
+    raised: an engine may be in native code for ever, where Python hears of nothing.
+
     If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its work,
-    raises EngineFailure if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
+    raises EngineCrash if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
     this process too, this process ends by it.
     """
     page = mmap.mmap(-1, engine_call.SIZE)
@@ -70,7 +77,7 @@ def run(work: Callable[[], int]) -> int:
         ended, received = _watch(child, watched)
     finally:
         os.close(kept_open)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask - received)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask - received.signals)
         signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
     return _told(ended, received, page)
 
@@ -115,29 +122,27 @@ def _take_interrupts_once() -> None:
     """Have SIGINT interrupt the work as ever, but not again for what was the same request."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
-    asked: list[float] = []
-
-    def interrupt(number: int, frame: object) -> None:
-        del number, frame
-        if not asked or time.monotonic() - asked[-1] > _ONE_REQUEST:
-            asked.append(time.monotonic())
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
+    Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])
 
 
 # In the process that waits
 
 
-def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, set[signal.Signals]]:
-    """Wait for the end of the fork: its status as the system tells it, and the signals that came here meanwhile."""
-    received: set[signal.Signals] = set()
+def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, _Received]:
+    """Wait for the end of the fork: its status as the system tells it, and what came here meanwhile."""
+    received = _Received()
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            received |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
+            received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
             return status, received
-        number, meant_for_all = _next_signal(watched)
+        found = _next_signal(watched, received.patience())
+        if found is None:
+            received.killed = True
+            received.interrupted_at = None
+            os.kill(child, signal.SIGKILL)
+            continue
+        number, meant_for_all = found
         if number != signal.SIGCHLD:
             received.add(number)
             if not meant_for_all:
@@ -145,23 +150,67 @@ def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, set[sig
                     os.kill(child, number)
 
 
-def _next_signal(watched: frozenset[signal.Signals]) -> tuple[signal.Signals, bool]:
-    """The next signal that comes, and whether it surely came to the fork as well."""
-    if hasattr(signal, "sigwaitinfo"):
-        found = signal.sigwaitinfo(watched)
-        return signal.Signals(found.si_signo), found.si_code == _FROM_THE_KERNEL
+class _Received:
+    """The signals that came to this process, and whether the fork had to be killed since it did not heed them."""
+
+    def __init__(self) -> None:
+        self.signals: set[signal.Signals] = set()
+        self.interrupted_at: float | None = None
+        self.killed = False
+        self._patience = _GRACE
+        self._heeds_interrupts = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+    def add(self, number: signal.Signals) -> None:
+        """Take note of a signal. An interrupt that comes again, and is no echo of the first, ends all patience."""
+        self.signals.add(number)
+        if number != signal.SIGINT or not self._heeds_interrupts or self.killed:
+            return
+        if self.interrupted_at is None:
+            self.interrupted_at = time.monotonic()
+        elif time.monotonic() - self.interrupted_at > _ONE_REQUEST:
+            self._patience = 0.0
+
+    def patience(self) -> float | None:
+        """Seconds until the fork is to be killed; None if it was not interrupted."""
+        if self.interrupted_at is None:
+            return None
+        return max(0.0, self.interrupted_at + self._patience - time.monotonic())
+
+
+def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
+    """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
+    if hasattr(signal, "sigtimedwait"):
+        found = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
+        return None if found is None else (signal.Signals(found.si_signo), found.si_code == _FROM_THE_KERNEL)
+    return _next_by_asking(watched, patience)
+
+
+def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
+    """As ``_next_signal``, where the system has no wait with an end: macOS."""
+    if patience is not None:
+        until = time.monotonic() + patience
+        while not signal.sigpending() & watched:
+            if time.monotonic() >= until:
+                return None
+            time.sleep(0.02)
     return signal.Signals(signal.sigwait(watched)), False
 
 
-def _told(ended: int, received: set[signal.Signals], page: mmap.mmap) -> int:
+def _told(ended: int, received: _Received, page: mmap.mmap) -> int:
     status = os.waitstatus_to_exitcode(ended)
-    if status < 0 and -status in received:
+    if received.killed and engine_call.finished(page) is None and status == -signal.SIGKILL:
+        raise errors.Interrupted("interrupted")
+    if status < 0 and -status in received.signals:
         _end_alike(-status)
         return 128 - status
     finished = engine_call.finished(page)
     if finished is not None:
         return finished
     raise _death(status, engine_call.last_call(page))
+
+
+_FROM_SOMEBODY = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT") if hasattr(signal, name)}
+"""No engine ends by these of itself: what they end says nothing about the model."""
 
 
 def _end_alike(number: int) -> None:
@@ -176,12 +225,11 @@ def _death(status: int, last: engine_call.LastCall | None) -> errors.BiopsyError
     """What is to be told of work that did not come to its end."""
     kind = signal_name(-status) if status < 0 else f"exit status {status}"
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
-    if last is not None and last.is_open:
+    if last is not None and last.is_open and -status not in _FROM_SOMEBODY:
         stage: errors.Stage = "build" if last.stage == "build" else "run" if last.stage == "run" else "load"
-        name = last.engine.partition(":")[0]
         how = f"ended with {kind}" if status < 0 else f"ended the process with {kind}"
-        return errors.EngineFailure(
-            f"{last.engine} {how} while {last.doing}{memory}", engine=name, stage=stage, kind=kind
+        return errors.EngineCrash(
+            f"{last.engine} {how} while {last.doing}{memory}", label=last.engine, stage=stage, kind=kind
         )
     asked = f"; the engine that was asked last is {last.engine}" if last is not None else ""
     return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{asked}")

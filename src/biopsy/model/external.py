@@ -6,6 +6,7 @@ with the model, from anybody: it never leads out of that folder.
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.privacy import is_read
 from biopsy.model import walk
 from biopsy.model.load import parse
 from biopsy.model.storage import SIZED, raw_size
@@ -85,6 +87,7 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
             raise refused(f"{path} is a symbolic link", copy)
     if _may_be_shared(path, root):
         raise refused("it is a hard link to a file that may stand outside the model's folder", copy)
+    is_read(path)
     return path
 
 
@@ -156,17 +159,22 @@ def require_safe(data: bytes, folder: Path, path: Path | None = None) -> None:
         return
     model = parse(data, path)
     for tensor in _referring(model):
-        sized = is_external(tensor) and tensor.data_type in SIZED
-        (span_of if sized else place_of)(tensor, folder)
+        _require_place(tensor, folder)
     if may_name_engines:
         _require_safe_engine_files(model, folder)
 
 
+def _require_place(tensor: onnx.TensorProto, folder: Path) -> None:
+    sized = is_external(tensor) and tensor.data_type in SIZED
+    (span_of if sized else place_of)(tensor, folder)
+
+
 def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) -> None:
-    """Raise ModelError if any tensor of a serialized model refers to what it may not read; it need not be there."""
+    """As ``require_safe``, of a model that nobody runs yet: files that it refers to need not be there."""
     if may_refer(data):
         for tensor in _referring(parse(data, path)):
-            resolve(folder, _said(tensor).location, tensor.name)
+            if os.path.lexists(resolve(folder, _said(tensor).location, tensor.name)):
+                _require_place(tensor, folder)
 
 
 def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
@@ -210,18 +218,20 @@ def place_of(tensor: onnx.TensorProto, folder: Path) -> Span:
     said = _said(tensor)
     path = resolve(folder, said.location, tensor.name)
     offset, length = said.offset, byte_size(tensor) if said.length is None else said.length
+    return placed(tensor.name, path, offset, length)
+
+
+def placed(tensor: str, path: Path, offset: int, length: int) -> Span:
+    """A place in a file that ``resolve`` gave. Raises ModelError if it is not there, or no plain file, or too short."""
     try:
         found = path.lstat()
     except OSError as error:
-        raise _missing(tensor.name, path, error) from error
+        raise _missing(tensor, path, error) from error
     if not stat.S_ISREG(found.st_mode):
+        raise errors.ModelError(f"the weights of tensor {tensor!r} cannot be read from {path}: it is no plain file")
+    if offset < 0 or length < 0 or offset + length > found.st_size:
         raise errors.ModelError(
-            f"the weights of tensor {tensor.name!r} cannot be read from {path}: it is no plain file"
-        )
-    if offset + length > found.st_size:
-        raise errors.ModelError(
-            f"tensor {tensor.name!r} should be bytes {offset} to {offset + length} of {path}, "
-            f"which has only {found.st_size}"
+            f"tensor {tensor!r} should be bytes {offset} to {offset + length} of {path}, which has only {found.st_size}"
         )
     return Span(path, offset, length)
 

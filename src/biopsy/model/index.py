@@ -6,6 +6,7 @@ a node's is its place in the graph.
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,8 @@ from biopsy.model.file_buffer import FileChanged
 from biopsy.model.load import open_model
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
-from biopsy.model.tensor_type import TensorType, ValueType
-from biopsy.model.weight import Weight, read_sparse_weight, read_weight
+from biopsy.model.tensor_type import STRING, TensorType, ValueType
+from biopsy.model.weight import ExternalPlace, Weight, read_sparse_weight, read_weight
 from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, varint_at
 
 
@@ -183,14 +184,31 @@ def _require_safe_locations(index: ModelIndex) -> None:
     The index knows where initializers stand. Anything else that may refer to a file, which is rare, is looked at by
     protobuf, without the weights of the model.
     """
-    places = {weight.external.location: weight.name for weight in index.weights.values() if weight.external}
-    for location, name in places.items():
-        external.resolve(index.folder, location, name)
+    paths: dict[str, Path] = {}
+    for weight in index.weights.values():
+        if weight.external is not None:
+            if weight.external.location not in paths:
+                paths[weight.external.location] = external.resolve(index.folder, weight.external.location, weight.name)
+            _require_fitting(weight, weight.external, paths[weight.external.location])
     inner = [span for span in (*index.node_spans, index.graph_end) if external.may_refer(span)]
     sparse = [index.buffer[index.weight_fields[tensor]] for tensor in index.sparse_weights]
     functions = [span for span, _ in index.functions.values()]
     parts = [string_field(7, b"".join((*inner, *sparse))), index.training, *functions, index.model_end]
     external.require_safe_locations(b"".join(parts), index.folder, index.path)
+
+
+def _require_fitting(weight: Weight, place: ExternalPlace, path: Path) -> None:
+    """Raise ModelError if what stands at the place of a weight is no plain file, or too short: it need not be there."""
+    if not os.path.lexists(path):
+        return
+    needed = raw_size(weight.kind.elem, [dim for dim in weight.kind.shape or () if isinstance(dim, int)])
+    length = place.length if place.length is not None else needed or 0
+    external.placed(weight.name, path, place.offset, length)
+    if needed is not None and weight.kind.elem != STRING and length != needed:
+        raise errors.ModelError(
+            f"tensor {weight.name!r} needs {needed} bytes by its type and shape, "
+            f"but the model gives it {length} bytes of {path}"
+        )
 
 
 def index_bytes(data: bytes, folder: Path | None = None) -> ModelIndex:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.model import external, infer, storage, value_info, walk
+from biopsy.model.calls import MOST_NODES_OF_ENGINES, unbounded
 from biopsy.model.outputs import ALL, mark_outputs
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.text import printable
@@ -380,6 +381,19 @@ def sort_nodes(model: onnx.ModelProto) -> None:
         _sort(graph.node)
     for function in model.functions:
         _sort(function.node)
+
+
+def endless(model: onnx.ModelProto) -> list[str]:
+    """What no engine could come to an end with: nodes that wait for each other, functions that call themselves."""
+    found = []
+    for nodes in (*(graph.node for graph in walk.graphs(model)), *(function.node for function in model.functions)):
+        try:
+            _sorted_places(list(nodes))
+        except errors.ModelError as error:
+            found.append(error.message)
+    too_large = unbounded(model.functions, MOST_NODES_OF_ENGINES)
+    found += [f"of the function '{domain}::{name}', {why}" for (domain, name, _), why in too_large.items()]
+    return found
 
 
 def _sort(nodes: MutableSequence[onnx.NodeProto]) -> None:

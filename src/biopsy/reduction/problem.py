@@ -177,12 +177,17 @@ class Problem:
         return known[1]
 
     def _rewired(self, bypassed: Iterable[tuple[int, int]]) -> dict[int, int]:
-        """Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it."""
+        """Output of each bypassed node -> the tensor read instead, through any bypassed nodes before it.
+
+        Nodes of an invalid model may wait for each other. Where such nodes are all bypassed, one of their outputs is
+        read, and comes from outside.
+        """
         replaced = {output: tensor for node, tensor in bypassed for output in self.index.node_writes[node]}
         rewired = {}
         for output in replaced:
-            tensor = replaced[output]
-            while tensor in replaced:
+            tensor, passed = replaced[output], {output}
+            while tensor in replaced and tensor not in passed:
+                passed.add(tensor)
                 tensor = replaced[tensor]
             rewired[output] = tensor
         return rewired

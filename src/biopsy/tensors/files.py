@@ -75,9 +75,9 @@ def read_saved(path: Path | str) -> Saved:
     reader = _READERS.get(path.suffix.lower() or ".json")
     if reader is None:
         raise errors.UsageError(f"cannot read {path}: the extension must be {_EXTENSIONS}")
+    if not path.is_file():
+        raise errors.UsageError(f"cannot read {path}: it is a pipe or a device, not a file")
     with placed(f"cannot read {path}"):
-        if not path.is_file():
-            raise errors.DataError("it is a pipe or a device, not a file")
         if path.stat().st_size == 0:
             raise errors.DataError("it is empty (0 bytes)")
         return reader(path)

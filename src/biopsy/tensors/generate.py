@@ -49,11 +49,12 @@ def generate_feeds(
     the original's inputs.
 
     Raises DoesNotFit if a shape is unknown or contradicted, or if there are no values of an input's type at all;
-    UsageError if a range has no values of that type.
+    UsageError if a range has no values of that type; CannotCompare if the model itself declares a shape that no values
+    have.
     """
     resolved = resolve_shapes(inputs, shapes or {}, symbols or {})
     ranges = val_range or {}
-    plans = {name: _Draw(name, tensor.elem, resolved[name], ranges) for name, tensor in inputs.items()}
+    plans = {name: _Draw(name, tensor, resolved[name], ranges) for name, tensor in inputs.items()}
     return [
         {name: plan.values(f"{seed}/{iteration}/{name}") for name, plan in plans.items()}
         for iteration in range(iterations)
@@ -143,7 +144,8 @@ def _shape_option(name: str, tensor: TensorType) -> str:
 class _Draw:
     """How one input is drawn: decided once, for every iteration."""
 
-    def __init__(self, name: str, elem: int, shape: tuple[int, ...], ranges: Mapping[str, Range]) -> None:
+    def __init__(self, name: str, kind: TensorType, shape: tuple[int, ...], ranges: Mapping[str, Range]) -> None:
+        elem = kind.elem
         self._shape = shape
         self._elem = elem
         if elem not in DTYPE_OF_ELEM:
@@ -152,7 +154,7 @@ class _Draw:
                 next_steps=["give them with --load-inputs FILE or --data-loader-script FILE.py"],
             )
         self._dtype = np.dtype(np.str_) if elem == STRING else dtype_named(DTYPE_OF_ELEM[elem])
-        _require_possible(name, shape)
+        _require_possible(name, shape, of_model=kind.is_static)
         self._low, self._high = _bounds(name, self._dtype, elem, ranges)
 
     def values(self, key: str) -> Array:
@@ -187,21 +189,25 @@ _PEAK = 32
 """Bytes for each element while values are made: random bits, floats of them, and what they become."""
 
 
-def _require_possible(name: str, shape: tuple[int, ...]) -> None:
-    """Raise DoesNotFit if nobody can make up values for so many elements: a model may declare any number of them."""
+def _require_possible(name: str, shape: tuple[int, ...], *, of_model: bool) -> None:
+    """Refuse to make up values for more elements than can be: a model may declare any number of them.
+
+    Raises CannotCompare if it is the model that says so (``of_model``), DoesNotFit if somebody may say otherwise.
+    """
     shown = f"[{', '.join(map(str, shape[:8]))}{', ...' if len(shape) > 8 else ''}]"
-    refused = f"no values can be made up for input {name!r} of shape {shown}"
-    steps = ["--input-shapes, where the shape is open", "--load-inputs FILE"]
     try:
         require_possible(np.dtype(np.complex128), shape)
     except errors.DataError as error:
-        raise errors.DoesNotFit(f"{refused}: {error.message}", next_steps=steps) from error
-    needed = math.prod(shape) * _PEAK
-    if needed > memory():
-        raise errors.DoesNotFit(
-            f"{refused}: that takes {needed / 1e9:.1f} GB, and there are {memory() / 1e9:.1f} GB of memory",
-            next_steps=steps,
-        )
+        why = error.message
+    else:
+        needed = math.prod(shape) * _PEAK
+        if needed <= memory():
+            return
+        why = f"that takes {needed / 1e9:.1f} GB, and there are {memory() / 1e9:.1f} GB of memory"
+    refused = f"no values can be made up for input {name!r} of shape {shown}: {why}"
+    if of_model:
+        raise errors.CannotCompare(refused, next_steps=["--load-inputs FILE"])
+    raise errors.DoesNotFit(refused, next_steps=["--input-shapes, where the shape is open", "--load-inputs FILE"])
 
 
 def _raw(key: str, count: int) -> Array:

@@ -93,6 +93,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     after = sanitize.count_operators(model)
     name = option_groups.weights_file(args, args.output)
     weights_file.save_with_weights(model, args.output, folder, name)
+    for why in sanitize.endless(model):
+        console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
