@@ -4,7 +4,6 @@ The secret is float data, so that an engine that followed the name would compute
 """
 
 import os
-import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -172,9 +171,26 @@ def test_links_are_refused_with_what_to_do(way: Callable[[Path], str], folder: P
     with pytest.raises(errors.ModelError) as refused:
         ModelInput(made.SerializeToString(), folder)
     (step,) = refused.value.next_steps
-    command = step.partition("    ")[0].replace("COPY", "../copy")
-    subprocess.run(shlex.split(command), check=True)
-    assert (folder.parent / "copy" / made.graph.initializer[0].external_data[0].value).read_bytes() == SECRET.tobytes()
+    location = made.graph.initializer[0].external_data[0].value
+    source = os.path.realpath(folder / location)
+    condition = f"only if {source} is yours and belongs to this model: "
+    assert step.startswith(condition)
+    if way is not hard_linked:
+        assert f"is a symbolic link to {source if way is linked else Path(source).parent}" in refused.value.message
+    command, _, rest = step.removeprefix(condition).partition("    ")
+    assert rest.endswith("--external-data-dir COPY")
+    subprocess.run(["bash", "-c", command.replace("COPY", "../copy")], check=True)
+    assert (folder.parent / "copy" / location).read_bytes() == SECRET.tobytes()
+    ModelInput(made.SerializeToString(), folder.parent / "copy")
+
+
+def test_where_a_link_leads_is_said_without_harm(folder: Path) -> None:
+    (folder / "w.bin").symlink_to("/tmp/\x1b[2Jno such $(file)")
+    with pytest.raises(errors.ModelError) as refused:
+        external.resolve(folder, "w.bin", "w")
+    assert r"is a symbolic link to /tmp/\x1b[2Jno such $(file)" in refused.value.message
+    assert refused.value.next_steps[0].isprintable()
+    assert "cp -rL" not in refused.value.next_steps[0]
 
 
 def test_the_names_of_a_hard_link_are_counted_once_until_one_is_moved_away(
