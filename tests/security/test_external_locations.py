@@ -280,3 +280,24 @@ def test_a_node_that_is_called_location_harms_nothing(folder: Path) -> None:
     node = helper.make_node("Relu", ["x"], ["y"], name="location_embedding")
     save(model([node], [info("x")], [info("y")]), folder / "fine.onnx")
     assert main(["inspect", "model", "fine.onnx"]) == 0
+
+
+@pytest.mark.parametrize("way", [absolute, linked])
+def test_inspecting_such_a_model_shows_it_and_warns(
+    way: Callable[[Path], str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(in_initializer(referring(way(folder))), folder / "bad.onnx")
+    assert main(["inspect", "model", str(folder / "bad.onnx")]) == 0
+    shown = capsys.readouterr()
+    assert "1 initializer" in shown.out
+    assert shown.err.startswith("warning: the external data of tensor")
+    assert "no engine is given this model" in shown.err
+
+
+@pytest.mark.parametrize("way", [absolute, linked])
+def test_a_refusal_names_the_model_and_what_to_do(way: Callable[[Path], str], folder: Path) -> None:
+    made = in_initializer(referring(way(folder)))
+    with pytest.raises(errors.ModelError) as refused:
+        ModelInput(made.SerializeToString(), folder, folder / "bad.onnx")
+    assert refused.value.message.startswith(f"the model {folder / 'bad.onnx'}: the external data of tensor")
+    assert refused.value.next_steps
