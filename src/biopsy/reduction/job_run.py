@@ -162,6 +162,7 @@ def _driver(
 
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
+    trials.model = index.path
     driver = Driver(problem, trials, place, listener, Feeding(problem, trials, folder, wanted=job.feeds_recorded))
     driver.allow_vacuous = job.allow_vacuous_check
     return driver
