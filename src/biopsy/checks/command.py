@@ -131,7 +131,6 @@ class CommandCheck:
             raise errors.CheckError(
                 f"the check could not be run: {error.strerror or error}"
                 + (f" ({error.filename})" if error.filename else ""),
-                kept="nothing was concluded from it",
             ) from error
 
     def _scripts(self, candidate: Path) -> tuple[str, ...]:
@@ -337,4 +336,4 @@ def _cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) 
         steps = [f"chmod +x {line_of(words[:1])}"]
     else:
         reason = str(error)
-    return errors.CheckError(f"the check could not be run: {reason}", kept="nothing was concluded", next_steps=steps)
+    return errors.CheckError(f"the check could not be run: {reason}", next_steps=steps)

@@ -103,7 +103,7 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
     except errors.Interrupted as stop:
         interrupted = True
         kept = [*filter(None, [stop.kept]), *([_answers_in(journal)] if journal.count else [])]
-        raise errors.Interrupted(stop.message, kept=" and ".join(kept) or None) from stop
+        raise errors.Interrupted(stop.message, kept=", and ".join(kept) or None) from stop
     finally:
         try:
             job.resume.export(journal)

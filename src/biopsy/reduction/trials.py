@@ -387,7 +387,6 @@ class Trials:
         if outcome is Outcome.INFRASTRUCTURE:
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
-                kept="nothing was concluded from it",
                 next_steps=[f"run it by hand: {self.check.line(self.model or flight.path)}"],
             )
         if trial.stage not in PROBES:
