@@ -50,3 +50,15 @@ def test_a_check_that_could_not_be_run_can_be_run_by_hand() -> None:
     by_hand = subprocess.run(words, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
     assert "nothing-of-that-name" in by_hand.stderr
     assert "no model" not in by_hand.stderr
+
+
+def test_an_option_of_reduce_behind_check_is_told_where_it_belongs() -> None:
+    ran = reduce("--check", "biopsy", "run", "{}", "--reference", "--hide-fail-output")
+    assert ran.returncode == 2
+    assert "--hide-fail-output is no option of run: it belongs to debug reduce" in ran.stderr
+    assert step(ran) == "write --hide-fail-output before --check"
+
+
+def test_options_that_both_have_are_left_to_the_check() -> None:
+    ran = reduce("--check", "biopsy", "run", "{}", "--reference", "-q", "--external-data-dir", ".")
+    assert ran.returncode == 3, ran.stderr
