@@ -301,3 +301,11 @@ def test_a_refusal_names_the_model_and_what_to_do(way: Callable[[Path], str], fo
         ModelInput(made.SerializeToString(), folder, folder / "bad.onnx")
     assert refused.value.message.startswith(f"the model {folder / 'bad.onnx'}: the external data of tensor")
     assert refused.value.next_steps
+
+
+def test_weights_that_are_cut_short_are_refused_with_what_to_look_at(folder: Path) -> None:
+    (folder / "w.bin").write_bytes(b"1")
+    made = in_initializer(referring("w.bin"))
+    with pytest.raises(errors.ModelError, match=f"the model {folder / 'bad.onnx'}: ") as refused:
+        ModelInput(made.SerializeToString(), folder, folder / "bad.onnx")
+    assert refused.value.next_steps[0].startswith("are the files of its weights whole")
