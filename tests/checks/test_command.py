@@ -1,6 +1,7 @@
 """Commands as checks, each a real process."""
 
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -113,6 +114,30 @@ def test_a_program_that_does_not_exist_or_may_not_run_is_told_with_what_to_do(tm
     with pytest.raises(errors.CheckError, match="may not be executed") as refused:
         CommandCheck([str(script)], NAME).run(tmp_path)
     assert f"chmod +x {script}" in refused.value.next_steps
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "mode", "told", "step"),
+    [
+        ("crlf.sh", "#!/bin/bash\r\nexit 1\r\n", 0o755, r"names '/bin/bash\r', which is not there (Windows", "sed -i"),
+        ("gone.sh", "#! /no/such/sh -e\n", 0o755, "names '/no/such/sh', which is not there", None),
+        ("bare.sh", "exit 1\n", 0o755, "has no #! line", "--check bash ./bare.sh {}"),
+        ("bare.py", "import sys\n", 0o644, "has no #! line", "--check python ./bare.py {}"),
+    ],
+)
+def test_what_is_wrong_with_a_script_is_told_by_its_first_line(
+    name: str, text: str, mode: int, told: str, step: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text, newline="")
+    Path(name).chmod(mode)
+    with pytest.raises(errors.CheckError) as refused:
+        CommandCheck([f"./{name}", "{}"], NAME).run(tmp_path)
+    assert told in refused.value.message
+    assert [one.startswith(step or "") for one in refused.value.next_steps] == [True] * (step is not None)
+    if step == "sed -i":
+        subprocess.run(["bash", "-c", refused.value.next_steps[0].partition("    ")[0]], check=True)
+        assert CommandCheck([f"./{name}", "{}"], NAME).run(tmp_path).status == 1
 
 
 def test_our_own_command_is_this_installation_however_it_is_typed() -> None:

@@ -147,3 +147,22 @@ def test_a_module_of_the_same_name_starts_the_same_program() -> None:
     done = subprocess.run([sys.executable, "-m", "biopsy", "--help"], capture_output=True, text=True)
     assert done.returncode == 0
     assert done.stdout.startswith("usage: biopsy COMMAND")
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (["run", "m.onnx", "--onxrt"], "did you mean '--onnxrt'?"),
+        (["run", "m.onnx", "--saveoutputs=x.npz"], "did you mean '--save-outputs'?"),
+        (["reduce", "m.onnx"], "biopsy debug reduce"),
+        (["redcue", "m.onnx"], "biopsy debug reduce"),
+        (["debug", "redcue"], "biopsy debug reduce"),
+        (["rnu", "m.onnx"], "biopsy run"),
+    ],
+)
+def test_what_is_mistyped_is_told_with_what_is_nearest(
+    words: list[str], step: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["biopsy"])
+    assert main(words) == 2
+    assert f"  next  {step}\n" in capsys.readouterr().err

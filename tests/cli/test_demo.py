@@ -97,3 +97,12 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: Told) -> None:
     (tmp_path / "file").touch()
     assert main(["demo", "-o", str(tmp_path / "file" / "demo")]) == 2
     assert "cannot make the folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_exists_is_named_in_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a folder").mkdir()
+    assert main(["demo", "-o", "a folder"]) == 2
+    assert "  next  biopsy demo --force -o 'a folder'\n" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-NUMBERS = ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGTERM", "SIGFPE"]
+NUMBERS = ["SIGSEGV", "SIGABRT", "SIGKILL", "SIGFPE"]
 
 
 @pytest.mark.parametrize("number", NUMBERS)
@@ -97,6 +97,12 @@ def test_run_tells_which_engine_ended_by_which_signal(number: str, folder: Path)
     assert out.startswith("reference  1 iteration")
     assert out.endswith(f"FAILED | {engine} failed to run the model\n")
     assert {path.name for path in folder.iterdir()} == {"m.onnx", "site"}
+
+
+def test_a_signal_that_somebody_has_sent_to_the_fork_says_nothing_of_the_model(folder: Path) -> None:
+    status, _, err = ended(start(folder, "run", "m.onnx", "--engine", "fake:crash.Relu=run,signal=SIGTERM"))
+    assert status == 4
+    assert err.startswith("error: biopsy ended with SIGTERM before its work was done")
 
 
 def test_a_crash_is_in_the_report_as_any_failure_is(folder: Path) -> None:

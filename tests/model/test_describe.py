@@ -336,3 +336,17 @@ def test_neither_onnx_nor_numpy_is_imported_for_nodes_and_attributes(tmp_path: P
         [sys.executable, "-c", code, "inspect", "model", str(path), "--mode=attrs"], capture_output=True, text=True
     )
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_name_that_nobody_could_read_is_cut_and_its_length_told(tmp_path: Path) -> None:
+    name = "N" * 500_000
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], [name], name=name)],
+        name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2])],
+    )
+    (tmp_path / "m.onnx").write_bytes(helper.make_model(graph).SerializeToString())
+    shown = describe(tmp_path / "m.onnx", {"layers", "attrs"})
+    assert len(shown) < 10_000
+    assert "... (500000 characters)" in shown

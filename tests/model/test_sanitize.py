@@ -419,3 +419,14 @@ class TestSortNodes:
 def test_changes_are_told_by_operator_the_greatest_first() -> None:
     before = Counter({"Shape": 3, "Relu": 2, "Add": 1})
     assert list(sanitize.changes(before, Counter({"Relu": 2, "Identity": 1}))) == ["-3 Shape", "-1 Add", "+1 Identity"]
+
+
+def test_a_tensor_that_is_defined_twice_is_named(tmp_path: Path) -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Relu", ["x"], ["y"]), onnx.helper.make_node("Tanh", ["x"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, [2])],
+        [onnx.helper.make_tensor_value_info("y", 1, [2])],
+    )
+    with pytest.raises(errors.ModelError, match="constants cannot be folded: tensor 'y' is defined twice"):
+        sanitize.fold_constants(onnx.helper.make_model(graph), tmp_path)

@@ -1,24 +1,33 @@
 """What a person is told to type means, once it is pasted, what was meant: whatever the names in it hold."""
 
+import argparse
 import functools
 import shlex
 import subprocess
 from collections.abc import Callable
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
+from biopsy.cli.app import COMMANDS, parser_of
+from biopsy.cli.debug.layers_next import next_lines
 from biopsy.cli.options import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
+from biopsy.evidence.layers import Failure, Findings, Group
 from biopsy.filesystem.write import cannot_write
+from biopsy.model.extract import Wanted, extract
+from biopsy.model.index import index_file
 from biopsy.model.load import parse
 from biopsy.model.tensor_type import TensorType
-from biopsy.shell_words import line_of, option_line
+from biopsy.shell_words import ListOption, is_refused, line_of, option_line
 from biopsy.tensors.generate import resolve_shapes
+from support.command_line import BIN
 from support.hostile_names import HOSTILE
 from support.models import chain
 
@@ -143,3 +152,94 @@ def test_a_model_with_a_name_that_is_no_text_is_advised_as_it_is_called(tmp_path
     path = tmp_path / "a 'b\n$(c).onnx"
     step = step_of(lambda: parse(data, path))
     assert pasted(step.partition("    shows it")[0]) == ["biopsy", "inspect", "model", str(path), "--show", "layers"]
+
+
+DASHED = st.sampled_from(["--data-loader-script=evil.py", "--report=/etc/passwd", "-o/x", "--", "-", "-x:1", "-h"])
+
+
+def understood(line: str) -> argparse.Namespace:
+    """What the command that a line names makes of it, once bash has read it; what stands behind --check is another."""
+    words = pasted(line)
+    assert words[0] == "biopsy"
+    if "--check" in words:
+        words = words[: words.index("--check")]
+    command = next(one for one in COMMANDS if one.words == tuple(words[1 : 1 + len(one.words)]))
+    return parser_of("biopsy", command).parse_args(words[1 + len(command.words) :])
+
+
+def advised_after_layers(inputs: list[str], outputs: list[str], *given: str) -> list[str]:
+    layers = next(one for one in COMMANDS if one.words == ("debug", "layers"))
+    args = parser_of("biopsy", layers).parse_args(["m.onnx", "--suspect", "openvino", *given])
+    wrong = Group((0, 1), ("a", "b"), tuple(inputs), tuple(outputs), None, Failure("run", "Crash", "it crashed"), None)
+    return [line_of(words) for words in next_lines(Findings([], groups=[wrong]), args)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(TYPED | DASHED, min_size=1, max_size=3), st.lists(TYPED | DASHED, min_size=1, max_size=3))
+def test_names_in_lists_are_values_or_the_line_is_refused(inputs: list[str], outputs: list[str]) -> None:
+    _, extract, record, *_ = advised_after_layers(inputs, outputs)
+    dashed = [len(names) > 1 and any(name.startswith("-") for name in names) for names in (inputs, outputs)]
+    if any(dashed):
+        assert is_refused(extract)
+    else:
+        found = understood(extract)
+        assert found.inputs == [f"{name}:auto:auto" for name in inputs]
+        assert found.outputs == [f"{name}:auto" for name in outputs]
+        assert str(found.output) == "suspect.onnx"
+    if dashed[0] or inputs == ["--"]:
+        assert is_refused(record)
+        assert record.endswith("rename it first")
+    else:
+        found = understood(record)
+        assert found.onnx_outputs == inputs
+        assert found.data_loader_script is None
+        assert str(found.save_outputs) == "inner.npz"
+
+
+def test_limits_that_begin_with_a_dash_are_handed_on_as_they_were_given() -> None:
+    last = advised_after_layers(["x"], ["y"], "--atol=-o:1", "--val-range=-x:[0,1]")[-1]
+    assert understood(last).atol == ["-o:1"]
+
+
+def test_a_line_that_reads_what_no_line_writes_is_not_shown(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = """
+    <ir_version: 9, opset_import: ["" : 17]>
+    g (float[2,16] x) => (float[2,16] y) {
+        [n0] a = Tanh (x)
+        [n1] b = Sigmoid (x)
+        [n2] c = Mul (a, b)
+        [n3] y = Relu (c)
+    }
+    """
+    model = onnx.parser.parse_model(text)
+    model.graph.node[1].output[0] = model.graph.node[2].input[1] = "--data-loader-script=evil.py"
+    onnx.save(model, "v.onnx")
+    (tmp_path / "evil.py").write_text("open('ran', 'w')")
+    line = [str(BIN / "biopsy"), "debug", "layers", "v.onnx", "--suspect", "fake:scale.Mul=1.5"]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1, ran.stderr
+    lines = [one.removeprefix("Next").strip() for one in ran.stdout.partition("\nNext")[2].splitlines()]
+    assert lines[0].startswith("biopsy debug reduce v.onnx")
+    assert [is_refused(one) for one in lines] == [False, True]
+    subprocess.run(["bash", "-c", lines[1]], check=True, timeout=60)
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["-x", "--report=/etc/passwd"])
+def test_inputs_to_add_are_never_options(name: str, tmp_path) -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Add", ["x", name], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info(one, 1, [2]) for one in ("x", name)],
+        [onnx.helper.make_tensor_value_info("y", 1, [2])],
+    )
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "m.onnx")
+    step = step_of(lambda: extract(index_file(tmp_path / "m.onnx"), [Wanted("x")]))
+    assert f"{name}:auto:auto" in step
+    assert is_refused(step.removeprefix("add to --inputs    "))
+
+
+def test_an_option_alone_takes_a_value_that_begins_with_a_dash() -> None:
+    assert line_of([ListOption("--inputs", ["-x:auto:auto"])]) == "--inputs=-x:auto:auto"
+    assert is_refused(line_of([ListOption("--inputs", ["--"])]))

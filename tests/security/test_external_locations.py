@@ -4,7 +4,6 @@ The secret is float data, so that an engine that followed the name would compute
 """
 
 import os
-import shlex
 import subprocess
 import time
 from collections.abc import Callable
@@ -172,9 +171,26 @@ def test_links_are_refused_with_what_to_do(way: Callable[[Path], str], folder: P
     with pytest.raises(errors.ModelError) as refused:
         ModelInput(made.SerializeToString(), folder)
     (step,) = refused.value.next_steps
-    command = step.partition("    ")[0].replace("COPY", "../copy")
-    subprocess.run(shlex.split(command), check=True)
-    assert (folder.parent / "copy" / made.graph.initializer[0].external_data[0].value).read_bytes() == SECRET.tobytes()
+    location = made.graph.initializer[0].external_data[0].value
+    source = os.path.realpath(folder / location)
+    condition = f"only if {source} is yours and belongs to this model: "
+    assert step.startswith(condition)
+    if way is not hard_linked:
+        assert f"is a symbolic link to {source if way is linked else Path(source).parent}" in refused.value.message
+    command, _, rest = step.removeprefix(condition).partition("    ")
+    assert rest.endswith("--external-data-dir COPY")
+    subprocess.run(["bash", "-c", command.replace("COPY", "../copy")], check=True)
+    assert (folder.parent / "copy" / location).read_bytes() == SECRET.tobytes()
+    ModelInput(made.SerializeToString(), folder.parent / "copy")
+
+
+def test_where_a_link_leads_is_said_without_harm(folder: Path) -> None:
+    (folder / "w.bin").symlink_to("/tmp/\x1b[2Jno such $(file)")
+    with pytest.raises(errors.ModelError) as refused:
+        external.resolve(folder, "w.bin", "w")
+    assert r"is a symbolic link to /tmp/\x1b[2Jno such $(file)" in refused.value.message
+    assert refused.value.next_steps[0].isprintable()
+    assert "cp -rL" not in refused.value.next_steps[0]
 
 
 def test_the_names_of_a_hard_link_are_counted_once_until_one_is_moved_away(
@@ -264,3 +280,32 @@ def test_a_node_that_is_called_location_harms_nothing(folder: Path) -> None:
     node = helper.make_node("Relu", ["x"], ["y"], name="location_embedding")
     save(model([node], [info("x")], [info("y")]), folder / "fine.onnx")
     assert main(["inspect", "model", "fine.onnx"]) == 0
+
+
+@pytest.mark.parametrize("way", [absolute, linked])
+def test_inspecting_such_a_model_shows_it_and_warns(
+    way: Callable[[Path], str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(in_initializer(referring(way(folder))), folder / "bad.onnx")
+    assert main(["inspect", "model", str(folder / "bad.onnx")]) == 0
+    shown = capsys.readouterr()
+    assert "1 initializer" in shown.out
+    assert shown.err.startswith("warning: the external data of tensor")
+    assert "no engine is given this model" in shown.err
+
+
+@pytest.mark.parametrize("way", [absolute, linked])
+def test_a_refusal_names_the_model_and_what_to_do(way: Callable[[Path], str], folder: Path) -> None:
+    made = in_initializer(referring(way(folder)))
+    with pytest.raises(errors.ModelError) as refused:
+        ModelInput(made.SerializeToString(), folder, folder / "bad.onnx")
+    assert refused.value.message.startswith(f"the model {folder / 'bad.onnx'}: the external data of tensor")
+    assert refused.value.next_steps
+
+
+def test_weights_that_are_cut_short_are_refused_with_what_to_look_at(folder: Path) -> None:
+    (folder / "w.bin").write_bytes(b"1")
+    made = in_initializer(referring("w.bin"))
+    with pytest.raises(errors.ModelError, match=f"the model {folder / 'bad.onnx'}: ") as refused:
+        ModelInput(made.SerializeToString(), folder, folder / "bad.onnx")
+    assert refused.value.next_steps[0].startswith("are the files of its weights whole")

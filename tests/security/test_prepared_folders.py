@@ -110,6 +110,8 @@ def test_what_stands_at_the_lock_is_told_and_left_as_it_is(
     ran = typed(*command, *checked_by())
     assert ran.status == 2, ran.told
     assert f".{CANDIDATE}.lock is in the way: " in ran.told
+    assert f"  next  ls -ld -- .{CANDIDATE}.lock    shows what it is" in ran.told
+    assert "--iter-artifact OTHER" in ran.told
     assert os.path.samestat(before, os.lstat(here / f".{CANDIDATE}.lock"))
 
 

@@ -124,6 +124,25 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError, which ``main`` turns into a message and status 2."""
         raise errors.UsageError(message, next_steps=[f"{self.prog} --help"])
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The options. Raises UsageError, with the nearest options, for words that are none."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            near = [step for word in unknown if word.startswith("-") for step in self._nearest(word.partition("=")[0])]
+            raise errors.UsageError(
+                f"unrecognized arguments: {' '.join(unknown)}", next_steps=[*near, f"{self.prog} --help"]
+            )
+        return found
+
+    def has_option(self, word: str) -> bool:
+        """Whether a word is an option of this command, alone or with a value behind ``=``."""
+        return word.partition("=")[0] in self._option_string_actions
+
+    def _nearest(self, word: str) -> list[str]:
+        from biopsy.model.known_names import nearest
+
+        return nearest(word, list(self._option_string_actions), most=1, cutoff=0.7)
+
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """The value of a word; what is wrong with it is said after the name of its option."""
         try:
@@ -203,6 +222,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
+        _require_own_place(parser, words[used + len(own)], rest, program)
     args.words = words
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
@@ -274,6 +294,27 @@ def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list
     return (words, None) if at is None else (words[:at], words[at + 1 :])
 
 
+def _require_own_place(parser: Parser, option: str, rest: Sequence[str], program: str) -> None:
+    """Raise UsageError if a check that is our own command is given an option that is one of ``parser`` alone."""
+    from biopsy.checks.command import is_this_installation, own_words
+
+    inner = own_words(rest)
+    command = _find(inner) if inner and is_this_installation(rest[0]) else None
+    if inner is None or command is None:
+        return
+    theirs = parser_of(program, command)
+    module = importlib.import_module(command.module)
+    given, _ = _split_at((*getattr(module, "REST_OPTIONS", ()), "--"), list(inner[len(command.words) :]))
+    for word in given:
+        if word.startswith("-") and parser.has_option(word) and not theirs.has_option(word):
+            name, mine = word.partition("=")[0], parser.prog.removeprefix(f"{program} ")
+            raise errors.UsageError(
+                f"{name} is no option of {' '.join(command.words)}: it belongs to {mine}, which takes all behind"
+                f" {option} for the check",
+                next_steps=[f"write {name} before {option}"],
+            )
+
+
 def _find(words: Sequence[str]) -> Command | None:
     for command in COMMANDS:
         if tuple(words[: len(command.words)]) == command.words:
@@ -299,10 +340,30 @@ def _outside_commands(program: str, words: list[str], console: Console) -> int:
     if not plain or (plain[0] in GROUPS and len(plain) == 1):
         console.say(*_overview(program, plain[0] if plain else None))
         return 0 if asked_for_help else 2
+    asked = " ".join(plain[:2]) if plain[0] in GROUPS else plain[0]
     raise errors.UsageError(
-        f"there is no command '{' '.join(plain[:2]) if plain[0] in GROUPS else plain[0]}'",
-        next_steps=[f"{program} {plain[0]} --help" if plain[0] in GROUPS else f"{program} --help"],
+        f"there is no command '{asked}'",
+        next_steps=[
+            *(f"{program} {name}" for name in _commands_like(plain[:2])),
+            f"{program} {plain[0]} --help" if plain[0] in GROUPS else f"{program} --help",
+        ],
     )
+
+
+def _commands_like(words: Sequence[str]) -> list[str]:
+    """The commands that may be meant: with the group forgotten, or mistyped; the best alone."""
+    from difflib import get_close_matches
+
+    by_last: dict[str, list[str]] = {}
+    for command in COMMANDS:
+        by_last.setdefault(command.words[-1], []).append(" ".join(command.words))
+    if words[0] in by_last:
+        return by_last[words[0]]
+    names = [" ".join(command.words) for command in COMMANDS]
+    close = get_close_matches(" ".join(words), names, n=1, cutoff=0.7)
+    if close or words[0] in GROUPS:
+        return close
+    return [name for last in get_close_matches(words[0], by_last, n=1, cutoff=0.6) for name in by_last[last]]
 
 
 def _overview(program: str, group: str | None) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.cli import purposes
 from biopsy.shell_words import line_of
 
@@ -66,7 +67,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     folder: Path = args.output
     if folder.exists() and not args.force:
         raise errors.UsageError(
-            f"{folder} exists already", next_steps=["biopsy demo --force", "biopsy demo -o ANOTHER"]
+            f"{folder} exists already",
+            next_steps=[_typed(("demo", "--force", "-o", as_word(folder))), "biopsy demo -o ANOTHER"],
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)

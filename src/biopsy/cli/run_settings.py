@@ -15,7 +15,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs
 from biopsy.filesystem import write
 from biopsy.model.load import read_bytes
-from biopsy.shell_words import line_of
+from biopsy.shell_words import option_line
 from biopsy.tensors.results import Feed, RunnerResult
 
 
@@ -94,7 +94,7 @@ def require_writable(args: argparse.Namespace) -> None:
     if args.memory_limit and args.save_outputs and args.save_outputs.suffix != ".safetensors":
         raise errors.UsageError(
             f"--memory-limit saves outputs batch by batch, which only .safetensors can: not {args.save_outputs}",
-            next_steps=[line_of(["--save-outputs", str(args.save_outputs.with_suffix(".safetensors"))])],
+            next_steps=[option_line("--save-outputs", str(args.save_outputs.with_suffix(".safetensors")))],
         )
     for path in (args.save_inputs, args.save_outputs, args.report):
         if path is None:

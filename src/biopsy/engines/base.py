@@ -45,8 +45,23 @@ class ModelInput:
         from biopsy.model.calls import require_bounded
         from biopsy.model.external import require_safe
 
-        require_safe(self.data, self.folder, self.path)
+        try:
+            require_safe(self.data, self.folder, self.path)
+        except errors.ModelError as error:
+            raise _of_model(error, self.path) from error
         require_bounded(self.data, self.path)
+
+
+_LOOK = "are the files of its weights whole, and of this model? --external-data-dir FOLDER, if others stand elsewhere"
+
+
+def _of_model(error: errors.ModelError, path: Path | None) -> errors.ModelError:
+    """The error with the name of the model in front, where that is known and not told yet."""
+    if path is None or str(path) in error.summary:
+        return error
+    text = f"the model {path}: {error.summary}"
+    steps = error.next_steps or (_LOOK,)
+    return errors.ModelError(text, details=error.details, kept=error.kept, next_steps=steps)
 
 
 @dataclass(frozen=True)

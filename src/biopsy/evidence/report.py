@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.comparison.json_report import plain
 from biopsy.evidence.layers import Findings, Layer, TensorError
 from biopsy.filesystem.plain_file import read_whole
@@ -122,6 +123,6 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     if digest != digest_of(model):
         raise errors.UsageError(
             f"{report} was made of another model than {model}, or the model has changed since",
-            next_steps=[line_of(["biopsy", "debug", "layers", str(model), "--report", str(report)])],
+            next_steps=[line_of(["biopsy", "debug", "layers", as_word(model), "--report", as_word(report)])],
         )
     return ranking

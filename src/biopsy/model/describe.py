@@ -52,6 +52,9 @@ class _Source:
         return printable(text(self.buffer[start:end]))
 
 
+_LONGEST_NAME = 1000
+
+
 class _Graph:
     """A graph taken apart: spans of its nodes, and its tensors by name, with their types as text."""
 
@@ -185,7 +188,7 @@ def _read_graph(source: _Source, span: Span, graph: _Graph) -> None:
         if number == 1:
             graph.nodes.append((start, end))
         elif number == 2:
-            graph.name = source.text(start, end)
+            graph.name = _shown(source.text(start, end))
         elif number in {5, 15}:
             read = read_weight if number == 5 else read_sparse_weight
             graph.weights.append(read(buffer, start, end))
@@ -244,7 +247,13 @@ def _with_type(name: str, scopes: Sequence[dict[str, str]]) -> str:
     if not name:
         return "(none)"
     known = next((scope[name] for scope in reversed(scopes) if name in scope), "")
-    return f"{printable(name)} {known}" if known else printable(name)
+    shown = _shown(printable(name))
+    return f"{shown} {known}" if known else shown
+
+
+def _shown(name: str) -> str:
+    """A name without its end where nobody could read it all: a stranger's may have as many characters as he likes."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}... ({len(name)} characters)"
 
 
 def _node_lines(
@@ -263,7 +272,7 @@ def _node_lines(
         elif part == 5:
             attributes.append((start, end))
         elif part in texts:
-            texts[part] = source.text(start, end)
+            texts[part] = _shown(source.text(start, end))
     domain = "" if texts[7] in {"", "ai.onnx"} else f"{texts[7]}::"
     overload = f":{texts[8]}" if texts[8] else ""
     yield f"{indent}Node {number:<4} | {texts[3]} [Op: {domain}{texts[4]}{overload}]"
@@ -333,7 +342,7 @@ def _function_lines(source: _Source, span: Span) -> Iterator[str]:
 
 def _weight_lines(source: _Source, graph: _Graph, indent: str) -> Iterator[str]:
     for weight in graph.weights:
-        yield f"{indent}Initializer | {printable(weight.name)} {_weight_text(source, weight)}"
+        yield f"{indent}Initializer | {_shown(printable(weight.name))} {_weight_text(source, weight)}"
 
 
 def _weight_text(source: _Source, weight: Weight) -> str:

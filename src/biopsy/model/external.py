@@ -24,7 +24,7 @@ from biopsy.model.load import parse
 from biopsy.model.storage import SIZED, raw_size
 from biopsy.model.weight import ExternalPlace, external_place
 from biopsy.shell_words import line_of
-from biopsy.text import shortened
+from biopsy.text import printable, shortened
 
 if TYPE_CHECKING:
     import onnx
@@ -44,6 +44,13 @@ _LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; longer ones no system has, wi
 _MOST_SHOWN = 200
 _MOST_NAMES = 10_000
 """Files that are looked at for the other names of a hard link."""
+
+
+_ASK = "ask whoever made the model for one whose weights stand in files"
+_MOVE = (
+    "only if that file is yours and belongs to this model: copy it into the model's folder and let the model name it"
+    " there, by a relative path"
+)
 
 
 @dataclass(frozen=True)
@@ -69,24 +76,32 @@ def resolve(folder: Path, location: str, tensor: str = "") -> Path:
         return errors.ModelError(text, next_steps=next_steps)
 
     root = folder.resolve()
-    copy = f"cp -rL {line_of([str(root)])} COPY    makes plain files of links: use the model in COPY"
+
+    def copied(source: str) -> str:
+        place = PurePosixPath("COPY", location)
+        command = f"{line_of(['mkdir', '-p', '--', str(place.parent)])} && {line_of(['cp', '--', source, str(place)])}"
+        return (
+            f"only if {printable(source)} is yours and belongs to this model: {command}    and so on for its other"
+            " weights; then --external-data-dir COPY"
+        )
 
     pure = PurePosixPath(location.replace("\\", "/"))
     if not location or "\0" in location or _is_too_long(location):
         raise refused("that is no file name")
     if _IN_MEMORY.search(location):
-        raise refused("engines take it for an address in their memory")
+        raise refused("engines take it for an address in their memory", _ASK)
     if pure.is_absolute() or PureWindowsPath(location).drive or PureWindowsPath(location).root:
-        raise refused("the path is absolute")
+        raise refused("the path is absolute", _MOVE)
     if ".." in pure.parts:
-        raise refused("it leads out of the model's folder")
+        raise refused("it leads out of the model's folder", _MOVE)
     path = root
     for part in PurePosixPath(location).parts:
         path = path / part
         if path.is_symlink():
-            raise refused(f"{path} is a symbolic link", copy)
+            leads, target = os.path.realpath(path), os.path.realpath(root / location)
+            raise refused(f"{printable(str(path))} is a symbolic link to {printable(leads)}", copied(target))
     if _may_be_shared(path, root):
-        raise refused("it is a hard link to a file that may stand outside the model's folder", copy)
+        raise refused("it is a hard link to a file that may stand outside the model's folder", copied(str(path)))
     is_read(path)
     return path
 

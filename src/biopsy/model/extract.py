@@ -14,7 +14,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import Shape, TensorType
-from biopsy.shell_words import line_of
+from biopsy.shell_words import more_values, option_line
 
 if TYPE_CHECKING:
     import onnx
@@ -98,7 +98,7 @@ def _needed(index: ModelIndex, ends: Iterable[int], given: set[int]) -> set[int]
         names = [index.names[tensor] for tensor in sorted(missing)]
         raise errors.UsageError(
             f"the outputs asked for also need {', '.join(map(repr, names))}, which the inputs given do not provide",
-            next_steps=[f"add to --inputs    {line_of([f'{name}:auto:auto' for name in names])}"],
+            next_steps=[f"add to --inputs    {more_values('--inputs', [f'{name}:auto:auto' for name in names])}"],
         )
     return nodes
 
@@ -130,7 +130,7 @@ class _Types:
             form = f"{wanted.name}:[1,3]:float32" if option == "inputs" else f"{wanted.name}:float32"
             raise errors.UsageError(
                 f"the type of tensor {wanted.name!r} is neither declared nor can it be inferred",
-                next_steps=[f"say it, as in --{option} {line_of([form])}"],
+                next_steps=[f"say it, as in {option_line(f'--{option}', form)}"],
             )
         shape = known.shape if wanted.shape == "auto" and known is not None else wanted.shape
         return value_info.value_info(wanted.name, TensorType(elem, None if shape == "auto" else shape))

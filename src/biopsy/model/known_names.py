@@ -47,11 +47,11 @@ def require_known(
     raise errors.DoesNotFit(f"{option}: there is no {what} {unknown[0]!r}", next_steps=steps)
 
 
-def nearest(name: str, known: Collection[str]) -> list[str]:
+def nearest(name: str, known: Collection[str], most: int = 3, cutoff: float = 0.5) -> list[str]:
     """A line that asks whether one of the known names was meant; nothing if none is near."""
     from difflib import get_close_matches
 
-    close = get_close_matches(name, known, n=3, cutoff=0.5)
+    close = get_close_matches(name, known, n=most, cutoff=cutoff)
     return [f"did you mean {' or '.join(map(repr, close))}?"] if close else []
 
 

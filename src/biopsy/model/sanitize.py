@@ -158,6 +158,7 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
         external.span_of(tensor, folder)
     for function in model.functions:  # the optimizer would look for their data in the current folder
         external.load_into(function, folder)
+    _require_each_computed_once(model)
     lost = _lost_by_folding(model)
     names = _names_of_nodes(model)
     computed = {name for node in walk.nodes(model) for name in node.output}
@@ -174,7 +175,8 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
                     break
             folded = ir.to_proto(represented)
     except Exception as error:  # whatever a folded operator or the conversion raises
-        raise errors.ModelError(f"constants cannot be folded: {type(error).__name__}: {error}") from error
+        first = _first_cause(error)
+        raise errors.ModelError(f"constants cannot be folded: {type(first).__name__}: {first}") from error
     finally:
         _show_again(model)
     folded.ClearField("opset_import")
@@ -230,6 +232,22 @@ def _show_again(model: onnx.ModelProto) -> None:
         elif node.domain.startswith(_HIDDEN):
             node.domain = node.domain.removeprefix(_HIDDEN)
     _keep(model.opset_import, lambda opset: opset.domain != _HIDDEN)
+
+
+def _require_each_computed_once(model: onnx.ModelProto) -> None:
+    computed: set[str] = set()
+    for node in model.graph.node:
+        for name in filter(None, node.output):
+            if name in computed:
+                raise errors.ModelError(f"constants cannot be folded: tensor {name!r} is defined twice")
+            computed.add(name)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What the conversion met; what it raises says only in which part of the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _lost_by_folding(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -290,7 +290,7 @@ class _Run:
         return errors.CheckError(
             f"the result does not pass when it is checked again ({_word(judged.outcome)}: {judged.reason}; it passed "
             f"{passed} times before): the check does not always say the same",
-            kept=f"{self._written()}, which passed before" if self._job.target.output else "nothing was concluded",
+            kept=f"{self._written()}, which passed before" if self._job.target.output else None,
             next_steps=["--repeat N    a model passes only if it passes N times"],
         )
 

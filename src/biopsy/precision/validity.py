@@ -19,7 +19,7 @@ def require_valid(result: Sequence[bytes], original: Sequence[bytes], written: P
         return
     raise errors.CheckError(
         f"the result passes the check, but onnx.checker refuses it, and accepts the original: {refused}",
-        kept=f"{written}, which is not verified" if written is not None else "nothing was concluded",
+        kept=f"{written}, which is not verified" if written is not None else None,
         next_steps=["report this with the model: what is written must be as valid as what it is made from"],
     )
 

@@ -13,6 +13,7 @@ from biopsy import errors
 from biopsy.filesystem.own_file import InUseError, stands_at, take
 from biopsy.filesystem.write import cannot_write
 from biopsy.isolation import cleanup
+from biopsy.shell_words import line_of
 
 _PATIENCE_WITH_THE_LIVING = 0.3
 """Seconds until a path is somebody else's: others look at a lock for a moment, or clean up after one that was killed.
@@ -99,11 +100,27 @@ def set_aside(path: Path | None, work: str) -> Iterator[str | None]:
     except InUseError:
         raise errors.UsageError(f"another biopsy in this folder writes to {path}") from None
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_claim(path, error) from error
     try:
         yield claim.remark(work)
     finally:
         claim.release()
+
+
+def cannot_claim(path: Path, error: OSError) -> errors.UsageError:
+    """The error that tells why ``path`` cannot be had, and what to do about what stands where its lock would."""
+    problem = cannot_write(path, error)
+    lock_path = str(error.filename or "")
+    if not lock_path.endswith(".lock") or not os.path.lexists(lock_path):
+        return problem
+    return errors.UsageError(
+        problem.message,
+        next_steps=[
+            f"{line_of(['ls', '-ld', '--', lock_path])}    shows what it is",
+            f"{line_of(['rm', '--', lock_path])}    if nobody needs it: no biopsy made it",
+            "--iter-artifact OTHER    leaves it alone; write {} for it in the check",
+        ],
+    )
 
 
 def _locked(path: Path) -> int:

@@ -103,7 +103,7 @@ def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) 
     except errors.Interrupted as stop:
         interrupted = True
         kept = [*filter(None, [stop.kept]), *([_answers_in(journal)] if journal.count else [])]
-        raise errors.Interrupted(stop.message, kept=" and ".join(kept) or None) from stop
+        raise errors.Interrupted(stop.message, kept=", and ".join(kept) or None) from stop
     finally:
         try:
             job.resume.export(journal)
@@ -162,6 +162,7 @@ def _driver(
 
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
     trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
+    trials.model = index.path
     driver = Driver(problem, trials, place, listener, Feeding(problem, trials, folder, wanted=job.feeds_recorded))
     driver.allow_vacuous = job.allow_vacuous_check
     return driver

@@ -6,8 +6,9 @@ import json
 from dataclasses import replace
 
 from biopsy import errors, events
+from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Judged, Outcome
-from biopsy.checks.signature import Signature, signature_of
+from biopsy.checks.signature import Signature, signature_of, status_text
 from biopsy.model.identity import identity_bytes, identity_of
 from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
@@ -94,6 +95,8 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
     details = [f"  tried   {line}", *(_masked(driver) if driver.problem.may_cut_outputs else ())]
     if not driver.check.automatic:
         return errors.OriginalPasses(message, details=details)
+    if uncounted := _uncounted(judged, driver.trials.rules):
+        return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
     return errors.OriginalPasses(
         message,
         details=details,
@@ -114,7 +117,22 @@ def _masked(driver: Driver) -> list[str]:
             "  but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.",
             "          give --mark-intermediate to reduce from there",
         ]
-    return ["  passes  also with every intermediate tensor marked as an output"]
+    marked = "with every intermediate tensor marked as an output"
+    uncounted = _uncounted(judged, driver.trials.rules)
+    if judged.outcome is Outcome.PASSES and not uncounted:
+        return [f"  passes  also {marked}"]
+    return [f"  fails   otherwise {marked}: {uncounted or judged.reason}"]
+
+
+def _uncounted(judged: Judged, rules: Rules) -> str:
+    """What to leave out, where the options alone keep a failure from being one; else ""."""
+    status = judged.evidence.status
+    name = status_text(status).removeprefix("signal ")
+    if status and rules.fail_codes and status not in rules.fail_codes:
+        return f"{name} is not among --fail-code {' '.join(map(str, sorted(rules.fail_codes)))}: leave it out"
+    if status and status in rules.ignored_codes:
+        return f"{name} is among --ignore-fail-code: leave it out"
+    return ""
 
 
 def _try_identity(driver: Driver, trial: Trial) -> None:

@@ -287,7 +287,7 @@ def _left(driver: Driver) -> str:
     if driver.best is None:
         return "before the original was checked; nothing was written"
     if not driver.is_smaller:
-        return "nothing was removed yet"
+        return "no node was removed yet"
     return f"{driver.left} of {len(driver.problem.index.nodes)} nodes are left so far"
 
 

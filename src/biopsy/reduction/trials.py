@@ -132,7 +132,8 @@ class Trials:
 
     ``repetitions`` is how many runs that do not reproduce make a model pass: one, unless the failure is flaky.
     ``limited``: the budget counts, as it does while something is searched. ``original``: how the original's outputs
-    differ, where a candidate's must be comparable.
+    differ, where a candidate's must be comparable. ``model``: the original's file, which is still there when a person
+    repeats a check.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Trials:
         self.tally = Tally()
         self.reference: Signature | None = None
         self.original: tuple[Mismatch, ...] = ()
+        self.model: Path | None = None
         self.repetitions = 1
         self.limited = False
         self.journal: Journal | None = None
@@ -385,8 +387,7 @@ class Trials:
         if outcome is Outcome.INFRASTRUCTURE:
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
-                kept="nothing was concluded from it",
-                next_steps=[f"run it by hand: {self.check.line(flight.path)}"],
+                next_steps=[f"run it by hand: {self.check.line(self.model or flight.path)}"],
             )
         if trial.stage not in PROBES:
             for missing in self.files.artifacts.sort(outcome, self._iteration, trial.stage):

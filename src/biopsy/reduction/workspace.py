@@ -15,7 +15,7 @@ from biopsy.isolation.cleanup import TransientFolder
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.weight import ExternalPlace, external_tensor
-from biopsy.reduction.claim import Claim
+from biopsy.reduction.claim import Claim, cannot_claim
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
             other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
             return Claim(other), other
     except OSError as error:
-        raise cannot_write(wanted, error) from error
+        raise cannot_claim(wanted, error) from error
     raise errors.UsageError(
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],

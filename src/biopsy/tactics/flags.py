@@ -165,7 +165,6 @@ class Trier:
         if judged.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
-                kept="nothing was concluded",
                 next_steps=[f"run it by hand: {self._line}"],
             )
         if judged.outcome is Outcome.REPRODUCES:

@@ -377,7 +377,7 @@ def test_a_signal_ends_with_the_best_so_far_written(here: Path, number: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("original_too", "told_of"), [(False, "nothing was removed yet"), (True, "before the original")]
+    ("original_too", "told_of"), [(False, "no node was removed yet"), (True, "before the original")]
 )
 def test_a_signal_before_the_first_gain_says_so_and_how_to_go_on(here: Path, original_too: bool, told_of: str) -> None:
     save(chain(16), here / "m.onnx")

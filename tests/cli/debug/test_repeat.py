@@ -315,7 +315,7 @@ def test_a_program_that_does_not_exist_concludes_nothing(here: Path, capsys) -> 
     assert repeat("--until", "3", "--check", "no-such-program") == 4
     shown = told(capsys)
     assert "no program 'no-such-program'" in shown
-    assert "nothing was concluded" in shown
+    assert "kept" not in shown
 
 
 @pytest.mark.parametrize("status", [126, 127])
@@ -386,6 +386,12 @@ def test_a_flaky_failure_is_to_be_repeated_as_often_as_makes_a_wrong_pass_rare(h
     assert "only after 24 passing runs in a row it is 99 % sure" in shown
     assert "(11 if the rate is the measured one" in shown
     assert "biopsy debug reduce MODEL --repeat 24 --check" in shown
+
+
+def test_the_line_that_reduces_names_the_model_of_the_command(here: Path, capsys) -> None:
+    Path("a model.onnx").touch()
+    assert repeat("--until", "3", "--check", "false", "a model.onnx") == 0
+    assert "biopsy debug reduce 'a model.onnx' -o reduced.onnx --check false {}" in told(capsys)
 
 
 def test_a_failure_that_was_not_seen_may_still_be_there(here: Path, capsys) -> None:

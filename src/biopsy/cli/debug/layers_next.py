@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word
+from biopsy.shell_words import ListOption
 
 if TYPE_CHECKING:
     from biopsy.evidence.layers import Findings, Suspect
@@ -26,26 +27,26 @@ _MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--i
 _MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
 
 
-def next_lines(found: Findings, args: argparse.Namespace) -> list[list[str]]:
+def next_lines(found: Findings, args: argparse.Namespace) -> list[list[str | ListOption]]:
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not found.suspects:
         return []
     making = list(_given(args, _MAKING))
     inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
-    saving = []
+    saving: list[list[str | ListOption]] = []
     if making and not inputs:
         inputs = [SAVED_INPUTS]
-        saving = [[*_run(args), "--engine", args.reference_engine, *making, "--save-inputs", SAVED_INPUTS]]
+        saving = [[*_run(args), _reference(args), *making, "--save-inputs", SAVED_INPUTS]]
     return [*saving, _reduce(found, args, inputs), *_piece(found.suspects[0], args, inputs)]
 
 
-def _given(args: argparse.Namespace, options: Sequence[str]) -> Iterator[str]:
-    """The options that were given, with their values, as words."""
+def _given(args: argparse.Namespace, options: Sequence[str]) -> Iterator[ListOption]:
+    """The options that were given, with their values."""
     for option in options:
         name = option[2:].replace("-", "_")
         value = getattr(args, name)
         if value is not None and value != _MADE_BY_DEFAULT.get(name):
-            yield from (option, *(map(str, value) if isinstance(value, list) else [str(value)]))
+            yield ListOption(option, [str(one) for one in (value if isinstance(value, list) else [value])])
 
 
 def _weights(args: argparse.Namespace) -> list[str]:
@@ -56,11 +57,15 @@ def _run(args: argparse.Namespace) -> list[str]:
     return ["biopsy", "run", as_word(args.model), *_weights(args)]
 
 
-def _compare(args: argparse.Namespace) -> list[str]:
-    return ["--engine", args.reference_engine, "--engine", args.suspect, *_given(args, _LIMITS)]
+def _reference(args: argparse.Namespace) -> ListOption:
+    return ListOption("--engine", [args.reference_engine])
 
 
-def _reduce(found: Findings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str]:
+def _compare(args: argparse.Namespace) -> list[ListOption]:
+    return [_reference(args), ListOption("--engine", [args.suspect]), *_given(args, _LIMITS)]
+
+
+def _reduce(found: Findings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str | ListOption]:
     """A reduction whose check compares the same engines; of a masked error, with inner tensors as outputs.
 
     With ``inputs`` each candidate is fed what its place in the model saw with them.
@@ -73,24 +78,28 @@ def _reduce(found: Findings, args: argparse.Namespace, inputs: Sequence[str]) ->
         *recorded,
         *(["--order-by", as_word(args.report)] if args.report is not None else []),
         *(["--mark-intermediate"] if found.is_masked else []),
-        *("--check", "biopsy", "run", "{}", *fed, *_compare(args)),
+        *("--check", "biopsy", "run", "{}", *fed),
+        *_compare(args),
     ]
 
 
-def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str]]:
+def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str | ListOption]]:
     """The worst layer or group as a model, what it was fed, and both engines on it."""
     yield [
         *("biopsy", "surgeon", "extract", as_word(args.model), "-o", "suspect.onnx"),
         *_weights(args),
-        *(["--inputs", *(f"{name}:auto:auto" for name in worst.inputs)] if worst.inputs else []),
-        *("--outputs", *(f"{name}:auto" for name in worst.outputs)),
+        *([ListOption("--inputs", [f"{name}:auto:auto" for name in worst.inputs])] if worst.inputs else []),
+        ListOption("--outputs", [f"{name}:auto" for name in worst.outputs]),
     ]
     if not worst.inputs:
         yield ["biopsy", "run", "suspect.onnx", *_compare(args)]
         return
     loaded = ["--load-inputs", *inputs] if inputs else []
     yield [
-        *(*_run(args), "--engine", args.reference_engine, *loaded, "--onnx-outputs", *worst.inputs),
+        *_run(args),
+        _reference(args),
+        *loaded,
+        ListOption("--onnx-outputs", worst.inputs),
         *("--save-inputs", "fed.npz", "--save-outputs", "inner.npz"),
     ]
     yield ["biopsy", "data", "to-input", "fed.npz", "inner.npz", "-o", "suspect_inputs.npz"]

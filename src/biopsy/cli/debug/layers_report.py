@@ -12,7 +12,7 @@ from biopsy import events
 from biopsy.cli.debug.layers_next import next_lines
 from biopsy.cli.progress import COLUMN, Report, time_left
 from biopsy.model.weight_text import count, size_text
-from biopsy.shell_words import line_of
+from biopsy.shell_words import is_refused, line_of
 from biopsy.text import printable
 
 if TYPE_CHECKING:
@@ -271,8 +271,10 @@ def _named(one: Suspect) -> str:
 
 def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:
     """What to type now: the reduction, and the worst layer or group cut out."""
-    lines = next_lines(found, args)
+    lines = [line_of(words) for words in next_lines(found, args)]
     if lines:
         console.note("")
-    for head, words in zip(["Next", *[""] * len(lines)], lines, strict=False):
-        console.note(f"{head:<8} {line_of(words)}")
+    for head, text in zip(["Next", *[""] * len(lines)], lines, strict=False):
+        console.note(f"{head:<8} {text}")
+        if is_refused(text):
+            return  # what follows reads what this one would have written

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli import option_groups, purposes
 from biopsy.cli.debug import check_options
-from biopsy.shell_words import line_of
+from biopsy.shell_words import option_line
 
 if TYPE_CHECKING:
     from biopsy.checks.outcome import Check
@@ -319,7 +319,7 @@ def _complete(args: argparse.Namespace) -> None:
         if not saves:
             raise errors.UsageError(
                 f"{args.engine} writes no file of what it builds, so it cannot be checked",
-                next_steps=[f"let the check build it: --check biopsy run {{}} --engine {line_of([args.engine])}"],
+                next_steps=[f"let the check build it: --check biopsy run {{}} {option_line('--engine', args.engine)}"],
             )
         args.iter_artifact = args.iter_artifact or Path(DEFAULT_CANDIDATE).with_suffix(saves[0])
         args.candidate = args.iter_artifact.with_suffix(".onnx")

@@ -6,10 +6,12 @@ import argparse
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
+from biopsy.checks.words import as_word
 from biopsy.cli import purposes
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
@@ -257,32 +259,43 @@ def _say_result(console: Console, tally: Tally, args: argparse.Namespace, second
     if tally.decided:
         head = "Next"
         console.note("")
-        for line in _advice(tally, line_of(args.check)):
+        for line in _advice(tally, args.check):
             console.note(f"{head:<8} {line}")
             head = ""
 
 
-def _advice(tally: Tally, command: str) -> list[str]:
+def _advice(tally: Tally, command: Sequence[str]) -> list[str]:
     from biopsy.checks.repetition import interval, runs_needed
 
     lower, upper = interval(tally.failed, tally.decided)
     if not tally.failed:
         return [
             f"it may still fail, in up to {100 * upper:.2g} % of runs; go on until it does:",
-            f"biopsy debug repeat --until bad --check {command}",
+            f"biopsy debug repeat --until bad --check {line_of(command)}",
         ]
     if not tally.passed:
         return [
             f"it failed every time, but may pass in up to {100 * (1 - lower):.2g} % of runs; more iterations tell",
-            "biopsy debug reduce MODEL --check ... {}",
+            _reduction(command),
         ]
     sure = runs_needed(lower, _CONFIDENCE)
     likely = runs_needed(tally.failed / tally.decided, _CONFIDENCE)
     return [
         f"only after {sure} passing runs in a row it is {100 * _CONFIDENCE:.0f} % sure that passing is no luck",
         f"({likely} if the rate is the measured one; more iterations tell it better)",
-        f"biopsy debug reduce MODEL --repeat {sure} --check ... {{}}",
+        _reduction(command, "--repeat", str(sure)),
     ]
+
+
+def _reduction(command: Sequence[str], *options: str) -> str:
+    """The line that reduces the model that a command looks at, if it names one alone."""
+    models = {word for word in command if word.endswith(".onnx") and Path(word).is_file()}
+    if len(models) != 1:
+        return " ".join(("biopsy debug reduce MODEL", *options, "--check ... {}"))
+    (model,) = models
+    words = ("biopsy", "debug", "reduce", as_word(Path(model)), "-o", "reduced.onnx", *options)
+    check = ("{}" if word == model else word for word in command)
+    return line_of((*words, "--check", *check))
 
 
 def _save_report(args: argparse.Namespace, tally: Tally, seconds: float, *, interrupted: bool) -> None:

@@ -107,8 +107,10 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
 
 def _show_parts(found: Survey, console: Console) -> None:
+    from biopsy.model.weight_text import count
+
     parts = found.parts()
-    console.say(f"{len(parts)} parts:")
+    console.say(f"{count(len(parts), 'part')}:")
     for part in parts[:_MOST_SHOWN]:
         kind = "supported  " if part.supported else "unsupported"
         console.say(f"  {kind}  {_span(found.index, part.nodes)}")

@@ -49,6 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_weights_folder(parser)
 
 
+_OVERLAP = 64
+"""More bytes than the key of a reference to another file has, with what stands before it."""
+
+
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
     from biopsy.checks import verdict
@@ -61,7 +65,25 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     verdict.report_looking()
     console.say(*describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir).split("\n"))
+    _warn_of_places(args.model, args.external_data_dir or args.model.parent, console)
     return 0
+
+
+def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
+    """Say that no engine will be given a model whose weights stand where none may be read."""
+    from biopsy import errors
+    from biopsy.model.external import may_refer, require_safe_locations
+    from biopsy.model.load import READ_WHOLE, open_model
+    from biopsy.text import printable
+
+    data = open_model(path)
+    pieces = range(0, len(data), READ_WHOLE)  # one after the other: a large model is not to be in memory for this
+    if not any(may_refer(data[max(0, at - _OVERLAP) : at + READ_WHOLE]) for at in pieces):
+        return
+    try:
+        require_safe_locations(bytes(data[:]), folder, path)
+    except errors.ModelError as error:
+        console.warn(printable(error.summary), "no engine is given this model")
 
 
 def _show_built(path: Path, with_layers: bool, console: Console) -> None:

@@ -1,0 +1,64 @@
+"""What ``debug reduce`` says where nothing can be reduced: it is true, and what it says to type works."""
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.command_line import BIN
+from support.models import chain, save
+
+ENVIRONMENT = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture(autouse=True)
+def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(chain(4), tmp_path / "m.onnx")
+
+
+def reduce(*words: str) -> subprocess.CompletedProcess[str]:
+    line = [str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+
+
+def step(ran: subprocess.CompletedProcess[str]) -> str:
+    return next(line for line in ran.stderr.splitlines() if line.startswith("  next")).removeprefix("  next").strip()
+
+
+def test_a_signal_that_no_fail_code_names_is_not_called_a_pass() -> None:
+    ran = reduce("--fail-code", "1", "--check", "biopsy", "run", "{}", "--engine", "fake:crash.n2=run")
+    assert ran.returncode == 3, ran.stderr
+    assert step(ran) == "SIGSEGV is not among --fail-code 1: leave it out"
+    assert "passes  also" not in ran.stderr
+
+
+def test_a_status_that_is_ignored_is_not_called_a_pass() -> None:
+    Path("check.sh").write_text("exit 7\n")
+    ran = reduce("--ignore-fail-code", "7", "--check", "bash", "check.sh", "{}")
+    assert ran.returncode == 3, ran.stderr
+    assert step(ran) == "exit status 7 is among --ignore-fail-code: leave it out"
+
+
+def test_a_check_that_could_not_be_run_can_be_run_by_hand() -> None:
+    ran = reduce("--check", "biopsy", "run", "{}", "--engine", "nothing-of-that-name")
+    assert ran.returncode == 4, ran.stderr
+    words = shlex.split(step(ran).removeprefix("run it by hand: "))
+    assert words[:3] == ["biopsy", "run", "m.onnx"]
+    by_hand = subprocess.run(words, capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert "nothing-of-that-name" in by_hand.stderr
+    assert "no model" not in by_hand.stderr
+
+
+def test_an_option_of_reduce_behind_check_is_told_where_it_belongs() -> None:
+    ran = reduce("--check", "biopsy", "run", "{}", "--reference", "--hide-fail-output")
+    assert ran.returncode == 2
+    assert "--hide-fail-output is no option of run: it belongs to debug reduce" in ran.stderr
+    assert step(ran) == "write --hide-fail-output before --check"
+
+
+def test_options_that_both_have_are_left_to_the_check() -> None:
+    ran = reduce("--check", "biopsy", "run", "{}", "--reference", "-q", "--external-data-dir", ".")
+    assert ran.returncode == 3, ran.stderr
