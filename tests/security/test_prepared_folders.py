@@ -532,7 +532,7 @@ def test_a_killed_writer_leaves_no_temporary_file(here: Path) -> None:
     assert wait_until(lambda: [path.name for path in here.iterdir()] == ["begun"])
 
 
-def test_a_candidate_costs_two_lines_to_who_watches_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_candidate_costs_who_watches_four_lines_and_no_process(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Candidates come by the thousand: what makes sure that they go is no more than a line when one comes, or goes."""
     write.write_transient(here / "c.onnx", [b"first"])
     written, write_it = [], os.write
@@ -545,7 +545,7 @@ def test_a_candidate_costs_two_lines_to_who_watches_and_no_process(here: Path, m
     monkeypatch.setattr(subprocess, "Popen", None)
     for _ in range(20):
         write.write_transient(here / "c.onnx", [b"model"])
-    assert len(written) == 40
+    assert len(written) == 80
     assert max(map(len, written)) < 1_000
     monkeypatch.undo()
     cleanup.keep(here / "c.onnx")

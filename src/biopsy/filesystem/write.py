@@ -102,12 +102,9 @@ def create_new(path: Path) -> BinaryIO:
 def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     """A file under a name of its own that takes the place of ``path`` at the end; nothing stays if that fails."""
     temporary = _temporary_name(path)
-    stream = create_new(temporary)
+    stream = _taken_along(temporary, path if transient else temporary, always=transient)
     try:
         with stream:
-            status, of_now = os.fstat(stream.fileno()), path if transient else temporary
-            if transient or cleanup.watches():
-                cleanup.take_along(status, of_now, temporary)
             yield stream
         temporary.replace(path)
         if transient:
@@ -119,6 +116,19 @@ def _replacement(path: Path, *, transient: bool) -> Iterator[BinaryIO]:
     finally:
         if not transient:
             cleanup.keep(temporary)
+
+
+def _taken_along(temporary: Path, path: Path, *, always: bool) -> BinaryIO:
+    """A new file at ``temporary`` that goes with this process, here or at ``path``, if it is killed.
+
+    Unless it is ``always`` to, only where somebody watches already.
+    """
+    if not always and not cleanup.watches():
+        return create_new(temporary)
+    with cleanup.about_to_make(temporary):
+        stream = create_new(temporary)
+        cleanup.take_along(os.fstat(stream.fileno()), path, temporary)
+        return stream
 
 
 def _temporary_name(path: Path) -> Path:

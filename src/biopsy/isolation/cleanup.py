@@ -212,6 +212,25 @@ def take_along(status: os.stat_result, path: Path, temporary: Path | None = None
     _transient.take(status, path if temporary is None else temporary, path)
 
 
+@contextmanager
+def about_to_make(temporary: Path) -> Iterator[None]:
+    """Until the file has been taken along, what is made at this name is removed if this process is killed.
+
+    Nobody else could have known the name. The inode of a file is told only after it was made, and a process may be
+    killed in between.
+    """
+    entry = ("new", str(temporary.absolute()))
+    known = os.path.dirname(entry[-1]) in _folders  # noqa: PTH120 -- a word
+    if known:
+        yield
+        return
+    register(*entry)
+    try:
+        yield
+    finally:
+        strike(*entry)
+
+
 def take_what_stands_at(path: Path) -> None:
     """As ``take_along``, for a file that a process of ours has just written; nothing if there is none."""
     with suppress(OSError):
@@ -262,7 +281,8 @@ def clean_up(entries: Iterable[Entry]) -> None:
     """End and remove what stands on a list.
 
     ``group PID`` is a group of processes, ``folder IDENTITY PATH`` a folder (no identity: its name is known to nobody
-    else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``back IDENTITY FROM TO`` a file of
+    else), ``file IDENTITY TEMPORARY PATH`` a file that stands at one of these, ``new PATH`` one whose name
+    is known to nobody else, ``back IDENTITY FROM TO`` a file of
     somebody else that was set aside, and ``lock PATH`` what must be had before anything with a name that others may
     use is touched: if somebody else has it, that is left as it is.
     """
@@ -279,6 +299,8 @@ def clean_up(entries: Iterable[Entry]) -> None:
     for known, temporary, path in listed.get("file", ()):
         for place in {temporary, path} if all(held) else {temporary} - {path}:
             _remove_file(known, place)
+    for (path,) in listed.get("new", ()):
+        _remove_new(path)
     for known, path in folders:
         if not known or all(held):
             _remove_folder(known, path)
@@ -305,6 +327,12 @@ def _is(known: str, path: str) -> bool:
 def _remove_file(known: str, path: str) -> None:
     if _is(known, path):
         with suppress(OSError):
+            os.unlink(path)  # noqa: PTH108 -- words, not paths
+
+
+def _remove_new(path: str) -> None:
+    with suppress(OSError):
+        if stat.S_ISREG(os.lstat(path).st_mode):
             os.unlink(path)  # noqa: PTH108 -- words, not paths
 
 
