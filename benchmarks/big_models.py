@@ -75,7 +75,7 @@ def _write(path: Path, start: Path) -> float:
     from biopsy.filesystem.write import write_whole
     from biopsy.model.index import index_file
     from biopsy.model.slice import Boundary, Subset, candidate_parts
-    from biopsy.reduction.workspace import workspace
+    from biopsy.session.workspace import workspace
 
     index = index_file(path)
     place = workspace(index, start / "timed.onnx", may_move=True)

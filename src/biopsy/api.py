@@ -37,11 +37,11 @@ from biopsy.reduction.job_run import run_job
 from biopsy.reduction.journal_identity import digest_of_feeds
 from biopsy.reduction.problem import Cut
 from biopsy.reduction.result import Reduction, Target
-from biopsy.reduction.resume import Resume
 from biopsy.reduction.schedule import Mode, Selection
-from biopsy.reduction.steadiness import Repeating
-from biopsy.reduction.trials import Budget, Crew
 from biopsy.reduction.values import Values
+from biopsy.session.flakiness import Repeating
+from biopsy.session.resume import Resume
+from biopsy.session.trials import Budget, Parallelism
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def reduce(
             keep_outputs=keep_outputs,
             mark_intermediate=mark_intermediate,
             selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
-            crew=Crew(jobs, executor),
+            parallelism=Parallelism(jobs, executor),
             budget=Budget(max_checks, max_seconds),
             repeating=Repeating(repeat, confidence),
             resume=Resume(

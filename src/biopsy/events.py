@@ -21,10 +21,10 @@ def ignore(event: Event) -> None:
 
 @dataclass(frozen=True)
 class Remark(Event):
-    """Something worth knowing on the way; ``grave`` if it may make the result worth less; ``lines`` belong to it."""
+    """Something worth knowing on the way; ``warning`` if it may make the result worth less; ``lines`` belong to it."""
 
     text: str
-    grave: bool = False
+    warning: bool = False
     lines: tuple[str, ...] = ()
 
 
@@ -81,11 +81,11 @@ class StageStarted(Event):
 
 @dataclass(frozen=True)
 class Checking(Event):
-    """A check is about to run: ``doing`` says what is tried, ``line`` is what a person types to repeat it."""
+    """A check is about to run: ``description`` says what is tried, ``line`` is what a person types to repeat it."""
 
     number: int
     stage: str
-    doing: str
+    description: str
     nodes: int
     left: int
     line: str
@@ -121,7 +121,7 @@ class Resumed(Event):
 
 
 @dataclass(frozen=True)
-class Wavers(Event):
+class FlakyFailure(Event):
     """The failure is flaky: it showed in ``failed`` of ``runs`` runs on the same model.
 
     From now on a candidate passes only after ``needed`` runs that do not reproduce, which is luck in less than

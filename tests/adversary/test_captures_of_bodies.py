@@ -14,7 +14,7 @@ from biopsy.cli.app import main
 from biopsy.model.topology import sort_nodes
 from biopsy.precision import validity
 from biopsy.precision.formats import BF16, FP16, FP32
-from biopsy.precision.mixtures import CastMixtures, Mixtures
+from biopsy.precision.mixed_models import CastMixtures, MixedModels
 from biopsy.precision.quantized import QuantizedMixtures
 from support.models import BOOL, INT64, info, model, save, weight
 
@@ -88,7 +88,7 @@ class _Captures:
         )
 
 
-def mixtures(made: onnx.ModelProto, low: str) -> Mixtures:
+def mixed_models(made: onnx.ModelProto, low: str) -> MixedModels:
     if low == "int8":
         return QuantizedMixtures(made, Path(), {}, [FEED])
     kind, form = low.split()
@@ -100,7 +100,7 @@ def mixtures(made: onnx.ModelProto, low: str) -> Mixtures:
 def test_every_mixture_of_a_model_with_captures_is_accepted_by_the_checker(seed: int, low: str) -> None:
     made = _Captures(seed).made()
     onnx.checker.check_model(made, full_check=True)
-    mixed = mixtures(made, low)
+    mixed = mixed_models(made, low)
     lot, numbers = random.Random(seed), [layer.number for layer in mixed.layers]
     for high in (set[int](), *({n for n in numbers if lot.random() < 0.5} for _ in range(3))):
         found = onnx.ModelProto.FromString(b"".join(mixed.parts(frozenset(high))))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.tactics import chance
-from biopsy.tactics.chance import Table, exchanged_in_blocks, fisher, more_builds
+from biopsy.tactics import significance as chance
 from biopsy.tactics.difference import LEVEL, Build, Choice, Difference, difference
+from biopsy.tactics.significance import Table, exchanged_in_blocks, fisher, more_builds
 from biopsy.tactics.variations import Variation, changes
 
 THREADS = Variation("threads", ("1", "2"))

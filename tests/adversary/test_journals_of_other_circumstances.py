@@ -10,7 +10,7 @@ import pytest
 
 import biopsy
 from biopsy.cli.app import main
-from biopsy.reduction import conditions
+from biopsy.session import conditions
 from support.models import chain, save
 
 CHECK = """

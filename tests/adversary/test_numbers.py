@@ -37,7 +37,7 @@ from biopsy.comparison.tolerance import (
     TopK,
     asked_of,
 )
-from biopsy.evidence.judge import Judge
+from biopsy.layerwise.tensor_errors import Judge
 from biopsy.tensors.dtypes import text, text_bytes
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Array, Iteration, RunnerResult

@@ -18,9 +18,9 @@ from onnx import helper, numpy_helper
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.evidence.examine import Examination, Question
-from biopsy.evidence.judge import Judge
-from biopsy.evidence.layers import Findings
+from biopsy.layerwise.examination import Examination, Question
+from biopsy.layerwise.findings import Findings
+from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import index_file
 from support.models import info, model, save, weight
 
@@ -219,8 +219,8 @@ def test_a_group_fails_with_the_words_of_the_whole_and_not_with_those_of_another
 
 
 def test_another_operator_that_has_no_kernel_is_another_failure() -> None:
-    from biopsy.evidence.groups import Wrong
-    from biopsy.evidence.layers import Failure
+    from biopsy.layerwise.findings import Failure
+    from biopsy.layerwise.groups import Wrong
 
     def missing(operator: str) -> Wrong:
         words = f"[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for {operator} node"

@@ -37,7 +37,7 @@ def reduced(folder: Path, code: str, *words: str, **options: object) -> tuple[bi
     told: list[str] = []
 
     def listen(event: events.Event) -> None:
-        if isinstance(event, events.Remark) and event.grave:
+        if isinstance(event, events.Remark) and event.warning:
             told.append("\n".join((event.text, *event.lines)))
 
     (folder / "check.py").write_text(code)

@@ -9,10 +9,10 @@ from onnx import helper
 
 import biopsy
 from biopsy.model.index import index_bytes
+from biopsy.recording.cut_types import CutTypes
+from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.recording import Recording
-from biopsy.reduction.types_of_cuts import CutTypes
 from support.models import BOOL, info, model, weight
 from support.predicates import connected, has, names
 

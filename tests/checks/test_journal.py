@@ -45,7 +45,7 @@ sys.stdin.read()
 
 
 def add(journal: Journal, digest: bytes = b"digest", judged: Judged = FAILED) -> None:
-    journal.add(digest, judged, stage="bisect", doing="the first half", nodes=5)
+    journal.add(digest, judged, stage="bisect", description="the first half", nodes=5)
 
 
 def child(path: Path, adds: int, **options: object) -> "subprocess.Popen[str]":
@@ -87,7 +87,7 @@ def test_every_run_of_a_model_is_remembered_in_order_and_found_again(path: Path)
     assert journal.found == 3
     assert journal.runs(b"one") == [FAILED, PASSED]
     assert journal.runs(b"two") == [PASSED]
-    assert [(entry.digest, entry.stage, entry.doing, entry.nodes) for entry in journal.entries()] == [
+    assert [(entry.digest, entry.stage, entry.description, entry.nodes) for entry in journal.entries()] == [
         (digest, "bisect", "the first half", 5) for digest in (b"one", b"two", b"one")
     ]
     journal.close()
@@ -152,14 +152,16 @@ def test_whatever_is_added_is_found_again(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal.open(Path(folder, "j"), identity)
-        for digest, judged, stage, doing, nodes in added:
-            journal.add(digest, judged, stage=stage, doing=doing, nodes=nodes)
+        for digest, judged, stage, description, nodes in added:
+            journal.add(digest, judged, stage=stage, description=description, nodes=nodes)
         for key, value in notes.items():
             journal.note(key, value)
         before = journal.runs(added[0][0]) if added else []
         journal.close()
         journal = Journal.open(Path(folder, "j"), identity)
-        found = [(entry.digest, entry.judged, entry.stage, entry.doing, entry.nodes) for entry in journal.entries()]
+        found = [
+            (entry.digest, entry.judged, entry.stage, entry.description, entry.nodes) for entry in journal.entries()
+        ]
         assert (found, journal.notes(), journal.found) == (added, notes, len(added))
         assert not added or journal.runs(added[0][0]) == before
         journal.close()
@@ -480,7 +482,7 @@ def test_a_file_that_is_damaged_or_no_journal_is_refused_and_can_be_put_aside(
         (("run", "00", "passed", "", 1, 0.5, 0, "", "", 1), "it is no line of a journal"),
         (("run", "00", "passed", "", 1, 0.5, False, "", ""), "it is no line of a journal"),
         (("run", "00", "passed", "", 1, 0.5, False, "", "", 1 << 63), "a run in it has a number that is too large"),
-        (("note", "steadiness", 1), "it is no line of a journal"),
+        (("note", "flakiness", 1), "it is no line of a journal"),
         (("dance",), "it is no line of a journal"),
         (("note", "nested", ["a"]), "it is no list of texts and numbers"),
         (("dance", 1), "it is no line of a journal"),

@@ -34,7 +34,7 @@ def filled(path: Path, identity: dict[str, str] = IDENTITY) -> Journal:
         ]
     ):
         digest = bytes([min(number, 4)])
-        journal.add(digest, judged(outcome, timed_out=number == 3), stage=stage, doing="half", nodes=10 - number)
+        journal.add(digest, judged(outcome, timed_out=number == 3), stage=stage, description="half", nodes=10 - number)
     journal.note("signature", '{"status": 1}')
     return journal
 
@@ -59,7 +59,7 @@ def test_a_replay_says_of_every_run_what_the_journal_says(saved: Path) -> None:
         "seconds": 0.125,
         "timed_out": True,
         "stage": "bisect",
-        "doing": "half",
+        "description": "half",
         "nodes": 7,
     }
 
@@ -89,7 +89,7 @@ def test_an_empty_journal_has_a_replay_too(tmp_path: Path) -> None:
 def test_only_what_the_journal_does_not_hold_is_added_and_its_notes_stay(saved: Path, tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "second", IDENTITY)
     journal.note("signature", "its own")
-    journal.add(bytes([4]), judged(Outcome.REPRODUCES), stage="linear", doing="half", nodes=6)
+    journal.add(bytes([4]), judged(Outcome.REPRODUCES), stage="linear", description="half", nodes=6)
     assert load_replay(saved, journal) == 6
     assert load_replay(saved, journal) == 0
     assert len(journal.runs(bytes([4]))) == 3
@@ -113,7 +113,7 @@ def test_a_replay_of_another_reduction_is_refused_by_what_differs(saved: Path, t
 def broken(**changes: Any) -> dict[str, Any]:
     run = {
         "digest": "00", "outcome": "passed", "reason": "", "status": 0, "seconds": 1, "timed_out": False,
-        "stage": "", "doing": "", "nodes": 1,
+        "stage": "", "description": "", "nodes": 1,
     }  # fmt: skip
     return {"biopsy_replay": 1, "identity": IDENTITY, "runs": [run, {**run, **changes}], "notes": {}}
 

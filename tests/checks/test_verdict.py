@@ -11,8 +11,8 @@ from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.process import Stop
+from biopsy.checks.task import Task, run_check
 from biopsy.checks.verdict import VerdictFile
-from biopsy.checks.work import Work, run_check
 from biopsy.comparison.mismatch import Mismatch, Rounding
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
@@ -64,5 +64,5 @@ class Script:
 
 def test_a_check_of_others_is_asked_once(tmp_path: Path) -> None:
     small, great = (Mismatch(output="y", elements=8, wrong=3, times_tolerance=size) for size in (2.0, 400.0))
-    evidence = run_check(Work(Script(small), tmp_path / "m.onnx", None, (great,)))  # type: ignore[arg-type]
+    evidence = run_check(Task(Script(small), tmp_path / "m.onnx", None, (great,)))  # type: ignore[arg-type]
     assert evidence.verdict.rounding is None

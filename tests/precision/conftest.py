@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from biopsy.precision.formats import FP32, Form, Format
-from biopsy.precision.mixtures import CastMixtures
+from biopsy.precision.mixed_models import CastMixtures
 
 Feed = dict[str, np.ndarray]
 
@@ -21,8 +21,8 @@ def cast() -> Callable[..., onnx.ModelProto]:
     def made(
         model: onnx.ModelProto, low: Format, form: Form = "emulate", high: set[int] = frozenset(), to: Format = FP32
     ) -> onnx.ModelProto:
-        mixtures = CastMixtures(model, low, to, form, Path(), {})
-        return onnx.ModelProto.FromString(b"".join(mixtures.parts(frozenset(high))))
+        mixed_models = CastMixtures(model, low, to, form, Path(), {})
+        return onnx.ModelProto.FromString(b"".join(mixed_models.parts(frozenset(high))))
 
     return made
 

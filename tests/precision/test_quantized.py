@@ -25,7 +25,7 @@ def three() -> onnx.ModelProto:
     return model(nodes, [info("x")], [info("y")], [weight("w", 0.1, -0.7, 0.4, 0.9, shape=(2, 2)), weight("v", 0.7)])
 
 
-def mixtures() -> QuantizedMixtures:
+def mixed_models() -> QuantizedMixtures:
     return QuantizedMixtures(three(), Path(), {}, [{"x": X}, {"x": -X}])
 
 
@@ -49,7 +49,7 @@ def test_layers_are_what_onnxruntime_quantizes_and_each_has_a_name_of_its_own() 
 
 
 def test_only_low_layers_are_quantized(run) -> None:
-    made = mixtures()
+    made = mixed_models()
     assert {"MatMul", "Mul", "Add"} <= quantized(made)
     assert "Mul" not in quantized(made, 1)
     assert "Mul" not in quantized(made, 1, 2)
@@ -59,7 +59,7 @@ def test_only_low_layers_are_quantized(run) -> None:
 
 
 def test_with_every_layer_high_it_is_the_model_itself() -> None:
-    made = mixtures()
+    made = mixed_models()
     found = onnx.ModelProto.FromString(b"".join(made.parts(frozenset({0, 1, 2}))))
     assert found == three()
 

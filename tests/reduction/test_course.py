@@ -6,14 +6,14 @@ import pytest
 
 from biopsy import events
 from biopsy.model.index import index_bytes
+from biopsy.recording.cut_types import CutTypes
+from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.course import course
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.sets import sets
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.recording import Recording
-from biopsy.reduction.types_of_cuts import CutTypes
 from support.models import chain
 
 

@@ -11,11 +11,11 @@ from onnx import helper
 
 from biopsy import events
 from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.recording.cut_types import CutTypes
+from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.recording import Recording
-from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.tensors.results import Feed
 from support.models import INT64, info, model
 

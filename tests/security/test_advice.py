@@ -19,8 +19,8 @@ from biopsy.cli.debug.layers_next import next_lines
 from biopsy.cli.options import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
-from biopsy.evidence.layers import Failure, Findings, Group
 from biopsy.filesystem.write import cannot_write
+from biopsy.layerwise.findings import Failure, Findings, Group
 from biopsy.model.extract import Wanted, extract
 from biopsy.model.index import index_file
 from biopsy.model.load import parse

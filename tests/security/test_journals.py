@@ -123,7 +123,7 @@ def test_a_link_or_a_file_of_others_is_refused_and_fresh_renames_it_and_follows_
     assert error.next_steps == ("--fresh    starts over, and keeps the old journal aside",)
     before, beside = path.lstat(), {each.name for each in victim.parent.iterdir()}
     journal = Journal.open(path, IDENTITY, fresh=True)
-    journal.add(b"d", FAILED, stage="bisect", doing="", nodes=1)
+    journal.add(b"d", FAILED, stage="bisect", description="", nodes=1)
     journal.close()
     assert path.with_name(f"{path.name}.1").lstat().st_ino == before.st_ino
     assert path.is_file() and not path.is_symlink()
@@ -220,7 +220,7 @@ def test_a_super_journal_beside_it_deletes_nothing(path: Path, victim: Path) -> 
     assert "it is an SQLite file, as other programs and older versions of biopsy write them" in refused(path).message
     for _ in range(2):
         journal = Journal.open(path, IDENTITY, fresh=True)
-        journal.add(b"d", FAILED, stage="bisect", doing="", nodes=1)
+        journal.add(b"d", FAILED, stage="bisect", description="", nodes=1)
         journal.close()
     assert victim.read_bytes() == SECRET
     assert log.read_bytes() == before
@@ -336,7 +336,7 @@ def filled(path: Path) -> None:
     journal = Journal.open(path, IDENTITY)
     for number in range(6):
         judged = (FAILED, PASSED)[number % 2]
-        journal.add(bytes([number % 4]), judged, stage="bisect", doing="größer", nodes=number)
+        journal.add(bytes([number % 4]), judged, stage="bisect", description="größer", nodes=number)
         if number == 2:
             journal.note("signature", '{"status": 1}')
         if number == 4:
@@ -356,7 +356,7 @@ def test_a_last_line_that_is_cut_short_anywhere_is_dropped_and_nothing_else(path
         path.write_bytes(whole[:-cut])
         journal = Journal.open(path, IDENTITY)
         assert held(journal) == ([(b"\1", 1), (b"\2", 2), (b"\3", 3)], {"signature": '{"status": 1}'})
-        journal.add(b"new", PASSED, stage="bisect", doing="", nodes=9)
+        journal.add(b"new", PASSED, stage="bisect", description="", nodes=9)
         journal.close()
         journal = Journal.open(path, IDENTITY)
         assert journal.found == 4
@@ -446,11 +446,11 @@ def test_a_journal_that_was_changed_anyhow_is_refused_as_it_is_or_answers_with_w
 
 def test_what_another_program_does_to_an_open_journal_is_told(path: Path) -> None:
     journal = Journal.open(path, IDENTITY)
-    journal.add(b"d", FAILED, stage="bisect", doing="", nodes=1)
+    journal.add(b"d", FAILED, stage="bisect", description="", nodes=1)
     with path.open("ab") as stream:
         stream.write(b"more\n")
     with pytest.raises(errors.CheckError, match="another program has changed it meanwhile"):
-        journal.add(b"d", FAILED, stage="bisect", doing="", nodes=1)
+        journal.add(b"d", FAILED, stage="bisect", description="", nodes=1)
     with pytest.raises(errors.CheckError, match="cannot be read any more: it is damaged at line 5"):
         list(journal.entries())
     journal.close()
@@ -550,7 +550,7 @@ def test_without_a_place_for_a_secret_a_journal_is_kept_and_never_resumed(
     for name in ("XDG_STATE_HOME", "HOME", "USERPROFILE"):
         monkeypatch.delenv(name, raising=False)
     journal = Journal.open(path, IDENTITY)
-    journal.add(b"d", FAILED, stage="bisect", doing="", nodes=1)
+    journal.add(b"d", FAILED, stage="bisect", description="", nodes=1)
     journal.close()
     assert "it was not written here by you" in refused(path).message
 
@@ -587,7 +587,7 @@ def test_a_wider_failure_that_is_forged_is_not_looked_for(tmp_path: Path) -> Non
     assert set(names(onnx.load(tmp_path / "r.onnx"))) >= {"n1", "n3", "n9"}
 
 
-@pytest.mark.parametrize("key", ["signature", "steadiness", "cuts are fed with"])
+@pytest.mark.parametrize("key", ["signature", "flakiness", "cuts are fed with"])
 @pytest.mark.parametrize(
     "value",
     [

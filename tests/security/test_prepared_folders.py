@@ -26,8 +26,8 @@ from biopsy.cli.progress import EventLog
 from biopsy.filesystem import write
 from biopsy.filesystem.write import require_writable, write_whole
 from biopsy.isolation import cleanup
+from biopsy.tensors.appendable_store import GrowingFile
 from biopsy.tensors.files import write_feeds
-from biopsy.tensors.growing import GrowingFile
 from faults.conftest import LOOK
 from support.command_line import BIN, Ran, typed, wait_until
 from support.models import chain, info, model, save, weight

@@ -93,7 +93,7 @@ def remembered(path: Path) -> None:
     journal = Journal.open(path, {"model": "m", "check": "c"})
     for number, outcome in enumerate((Outcome.REPRODUCES, Outcome.PASSES, Outcome.INVALID, Outcome.PASSES)):
         judged = Judged(outcome, f"exit status {number}", Evidence(number, seconds=0.25))
-        journal.add(bytes([number % 3]), judged, stage="bisect", doing="the first half", nodes=number)
+        journal.add(bytes([number % 3]), judged, stage="bisect", description="the first half", nodes=number)
     journal.note("signature", '{"status": 1}')
     journal.forget(b"\0")
     journal.close()

@@ -32,7 +32,7 @@ def run_pass(search: ModelPass, model: onnx.ModelProto, fails: Predicate = lambd
             break
         answer = None
         for change in changes:
-            tried.append(change.doing)
+            tried.append(change.description)
             if fails(change.model):
                 answer = change.model
                 frozen[len(frozen)] = (answer, answer.SerializeToString(deterministic=True))

@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.outputs import mark_outputs
-from biopsy.tensors.growing import GrowingFile, results_of
+from biopsy.tensors.appendable_store import GrowingFile, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, plan, record
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.sizes import tensor_sizes, with_shapes_as_outputs

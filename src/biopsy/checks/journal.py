@@ -54,7 +54,7 @@ class Entry:
     digest: bytes
     judged: Judged
     stage: str
-    doing: str
+    description: str
     nodes: int
 
 
@@ -151,7 +151,7 @@ class Journal:
         """All runs of the model with this digest, in order. They have no output and no verdict file."""
         return list(self._memory.get(digest, ()))
 
-    def add(self, digest: bytes, judged: Judged, *, stage: str, doing: str, nodes: int) -> None:
+    def add(self, digest: bytes, judged: Judged, *, stage: str, description: str, nodes: int) -> None:
         """Keep one run: once this returns it survives the end of this process, however it ends.
 
         Raises CheckError if it cannot be written; the journal then is as it was.
@@ -161,7 +161,7 @@ class Journal:
         self._write(
             (
                 "run", digest.hex(), kept.outcome.value, kept.reason, evidence.status, evidence.seconds,
-                evidence.timed_out, _kept(stage), _kept(doing), nodes,
+                evidence.timed_out, _kept(stage), _kept(description), nodes,
             )
         )  # fmt: skip
         self._memory.setdefault(digest, []).append(kept)
@@ -251,7 +251,7 @@ def _without_output(judged: Judged) -> Judged:
 
 ENTRY_TYPES: Mapping[str, type] = {
     "digest": bytes, "outcome": str, "reason": str, "status": int, "seconds": float, "timed_out": bool,
-    "stage": str, "doing": str, "nodes": int,
+    "stage": str, "description": str, "nodes": int,
 }  # fmt: skip
 """The values of an entry by name, as they stand in files."""
 
@@ -268,8 +268,8 @@ def entry_of(values: Mapping[str, Any]) -> Entry:
 
 
 def _entry(
-    digest: bytes, outcome: str, reason: str, status: int, seconds: float, timed_out: bool, stage: str, doing: str,
-    nodes: int,
+    digest: bytes, outcome: str, reason: str, status: int, seconds: float, timed_out: bool, stage: str,
+    description: str, nodes: int,
 ) -> Entry:  # fmt: skip
     """The entry of values of these types. Raises ValueError, with words."""
     if not math.isfinite(seconds):
@@ -283,7 +283,7 @@ def _entry(
         digest=digest,
         judged=Judged(_OUTCOMES[outcome], storable(reason), evidence),
         stage=storable(stage),
-        doing=storable(doing),
+        description=storable(description),
         nodes=nodes,
     )
 

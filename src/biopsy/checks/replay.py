@@ -4,7 +4,7 @@ Ours says of every run which model it was of (the digest of its bytes), so that 
 
     {"biopsy_replay": 1, "identity": {"model": "...", "check": "..."},
      "runs": [{"digest": "<hex>", "outcome": "reproduced", "reason": "...", "status": 1, "seconds": 0.1,
-               "timed_out": false, "stage": "bisect", "doing": "...", "nodes": 12}, ...],
+               "timed_out": false, "stage": "bisect", "description": "...", "nodes": 12}, ...],
      "notes": {"...": "..."}}
 
 Polygraphy's only counts iterations; it can be written, and not read.
@@ -64,7 +64,7 @@ def _tree(entry: Entry) -> dict[str, Any]:
         "seconds": evidence.seconds,
         "timed_out": evidence.timed_out,
         "stage": entry.stage,
-        "doing": entry.doing,
+        "description": entry.description,
         "nodes": entry.nodes,
     }
 
@@ -111,7 +111,7 @@ def load_replay(path: Path, journal: Journal) -> int:
         if held[entry] > 0:
             held[entry] -= 1
             continue
-        journal.add(entry.digest, entry.judged, stage=entry.stage, doing=entry.doing, nodes=entry.nodes)
+        journal.add(entry.digest, entry.judged, stage=entry.stage, description=entry.description, nodes=entry.nodes)
         added += 1
     for key, value in notes.items():
         if journal.noted(key) is None:

@@ -151,7 +151,7 @@ class Report:
 
     def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
         self._live.stop()
-        (self._console.warn if event.grave else self._console.note)(event.text, *event.lines)
+        (self._console.warn if event.warning else self._console.note)(event.text, *event.lines)
 
 
 def say_output(console: Console, output: bytes, *, whole: bool) -> None:

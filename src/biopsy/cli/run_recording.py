@@ -20,7 +20,7 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.model.tensor_type import TensorType, ValueType
-from biopsy.tensors.growing import GrowingFile, results_of
+from biopsy.tensors.appendable_store import GrowingFile, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, record
 from biopsy.tensors.results import Array, Feed, RunnerResult
 from biopsy.tensors.sizes import tensor_sizes

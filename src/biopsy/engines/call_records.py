@@ -31,27 +31,27 @@ _Method = Callable[..., Any]
 
 def record_calls_of_engine(engine_class: type) -> None:
     """Have calls of the methods that a class of engines defines recorded."""
-    for name, (stage, doing) in OF_ENGINES.items():
+    for name, (stage, description) in OF_ENGINES.items():
         found = engine_class.__dict__.get(name)
         if isinstance(found, classmethod):
-            setattr(engine_class, name, classmethod(_recorded(found.__func__, stage, doing, _name_of_class)))
+            setattr(engine_class, name, classmethod(_recorded(found.__func__, stage, description, _name_of_class)))
         elif callable(found):
-            wrapped = _recorded(found, stage, doing, _label_of_engine)
+            wrapped = _recorded(found, stage, description, _label_of_engine)
             setattr(engine_class, name, _signing(wrapped) if name in {"build", "load"} else wrapped)
 
 
 def record_calls_of_session(session_class: type) -> None:
     """Have calls of the methods that a class of sessions defines recorded."""
-    for name, (stage, doing) in OF_SESSIONS.items():
+    for name, (stage, description) in OF_SESSIONS.items():
         found = session_class.__dict__.get(name)
         if callable(found):
-            setattr(session_class, name, _recorded(found, stage, doing, _label_of_session))
+            setattr(session_class, name, _recorded(found, stage, description, _label_of_session))
 
 
-def _recorded(method: _Method, stage: str, doing: str, name_of: Callable[[Any], str]) -> _Method:
+def _recorded(method: _Method, stage: str, description: str, name_of: Callable[[Any], str]) -> _Method:
     @wraps(method)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with EngineCall(name_of(self), stage, doing):
+        with EngineCall(name_of(self), stage, description):
             return method(self, *args, **kwargs)
 
     return recorded

@@ -26,7 +26,7 @@ class LastCall(NamedTuple):
 
     engine: str
     stage: str
-    doing: str
+    description: str
     is_open: bool
 
 
@@ -36,8 +36,8 @@ class EngineCall:
     An engine that calls another is the one that counts.
     """
 
-    def __init__(self, engine: str, stage: str, doing: str) -> None:
-        self._text = "\0".join((engine, stage, doing))
+    def __init__(self, engine: str, stage: str, description: str) -> None:
+        self._text = "\0".join((engine, stage, description))
         self._is_outermost = False
 
     def __enter__(self) -> None:

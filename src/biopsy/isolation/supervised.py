@@ -229,7 +229,7 @@ def _death(status: int, last: engine_call.LastCall | None) -> errors.BiopsyError
         stage: errors.Stage = "build" if last.stage == "build" else "run" if last.stage == "run" else "load"
         how = f"ended with {kind}" if status < 0 else f"ended the process with {kind}"
         return errors.EngineCrash(
-            f"{last.engine} {how} while {last.doing}{memory}", label=last.engine, stage=stage, kind=kind
+            f"{last.engine} {how} while {last.description}{memory}", label=last.engine, stage=stage, kind=kind
         )
     asked = f"; the engine that was asked last is {last.engine}" if last is not None else ""
     return errors.BiopsyError(f"biopsy ended with {kind} before its work was done{memory}{asked}")

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
-from biopsy.model import weight_text
+from biopsy.model import weight_formatting as weight_text
 from biopsy.model.file_buffer import FileChanged
 from biopsy.model.load import open_model
 from biopsy.model.node import DEEPEST_NESTING, string_in
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.value_info import name_of, tensor_type
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
-from biopsy.model.weight_text import count, size_text
+from biopsy.model.weight_formatting import count, size_text
 from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at
 from biopsy.text import printable
 

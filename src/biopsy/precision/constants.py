@@ -103,7 +103,7 @@ def _dtype(elem: int) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True)
-class Damage:
+class RangeLoss:
     """What a format does to a weight: how many of its ``count`` values become infinite (or the largest), or zero."""
 
     name: str
@@ -116,7 +116,7 @@ class Damage:
         return asdict(self)
 
 
-def damage_of(weight: onnx.TensorProto, folder: Path, found: Format) -> Damage | None:
+def damage_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLoss | None:
     """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
     import numpy as np
 
@@ -126,7 +126,7 @@ def damage_of(weight: onnx.TensorProto, folder: Path, found: Format) -> Damage |
         count += size.size
         saturated += int(np.count_nonzero(np.isfinite(size) & (size > _most_kept(found))))
         vanished += int(np.count_nonzero((size > 0) & (size <= found.smallest / 2)))
-    return Damage(weight.name, count, saturated, vanished) if saturated or vanished else None
+    return RangeLoss(weight.name, count, saturated, vanished) if saturated or vanished else None
 
 
 def _most_kept(found: Format) -> float:

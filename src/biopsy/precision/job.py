@@ -13,20 +13,20 @@ from biopsy.checks.artifacts import require_distinct
 from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Judged, Outcome
-from biopsy.checks.work import copies
+from biopsy.checks.task import copies
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.filesystem.write import require_writable
 from biopsy.model.index import ModelIndex
 from biopsy.precision.cost import Cost
-from biopsy.precision.mixtures import Mixtures
+from biopsy.precision.mixed_models import MixedModels
 from biopsy.precision.result import Found, Target, write_names, write_report
 from biopsy.precision.search import Direction, Mode, Proposal, Search, foreseen, search_of, usual_checks
 from biopsy.precision.validity import require_valid
-from biopsy.reduction.iteration import IterationFiles
 from biopsy.reduction.result import write_result
-from biopsy.reduction.steadiness import Repeating, Steadiness
-from biopsy.reduction.trials import Budget, BudgetSpentError, Crew, Trial, Trials
-from biopsy.reduction.workspace import Workspace, sources, workspace
+from biopsy.session.flakiness import Flakiness, Repeating
+from biopsy.session.iteration import IterationFiles
+from biopsy.session.trials import Budget, BudgetSpentError, Parallelism, Trial, Trials
+from biopsy.session.workspace import Workspace, sources, workspace
 
 _FINAL_RUNS = 3
 """Fresh processes in which the result must pass, unless --repeat says otherwise."""
@@ -49,19 +49,19 @@ class Job:
     rules: Rules = field(default_factory=Rules)
     candidate: Path = Path("polygraphy_debug.onnx")
     files: IterationFiles = field(default_factory=IterationFiles)
-    crew: Crew = field(default_factory=Crew)
+    parallelism: Parallelism = field(default_factory=Parallelism)
     budget: Budget = field(default_factory=Budget)
     repeating: Repeating = field(default_factory=Repeating)
 
 
 def run_job(
     index: ModelIndex,
-    mixtures: Callable[[Workspace], Mixtures],
+    mixed_models: Callable[[Workspace], MixedModels],
     check: Check,
     job: Job,
     listener: events.Listener = events.ignore,
 ) -> Found:
-    """Search the layers of a model. ``mixtures`` makes what the candidates are made by.
+    """Search the layers of a model. ``mixed_models`` makes what the candidates are made by.
 
     Raises HighPrecisionFails if the check fails with every layer high, CheckError if it cannot be run or the result
     does not pass when it is checked again, Interrupted if it is stopped; the best model by then is written.
@@ -85,13 +85,13 @@ def run_job(
         listener(events.Remark(place.remark))
     try:
         with as_private_as(sources(index)):
-            made = mixtures(place)
-            trials = Trials(check, job.rules, place.candidate, _silent, job.files, job.crew, job.budget)
+            made = mixed_models(place)
+            trials = Trials(check, job.rules, place.candidate, _silent, job.files, job.parallelism, job.budget)
             return _Run(index, made, trials, place, job, listener).found()
     finally:
         told = place.leave()
         if told is not None:
-            listener(events.Remark(told, grave=True))
+            listener(events.Remark(told, warning=True))
 
 
 def _silent(event: events.Event) -> None:
@@ -104,20 +104,20 @@ class _Run:
     def __init__(
         self,
         index: ModelIndex,
-        mixtures: Mixtures,
+        mixed_models: MixedModels,
         trials: Trials,
         place: Workspace,
         job: Job,
         listener: events.Listener,
     ) -> None:
         self._index = index
-        self._mixtures = mixtures
+        self._mixed_models = mixed_models
         self._trials = trials
         self._place = place
         self._job = job
         self._listener = listener
-        self._all = tuple(layer.number for layer in mixtures.layers)
-        self._steadiness = Steadiness(trials, job.repeating)
+        self._all = tuple(layer.number for layer in mixed_models.layers)
+        self._flakiness = Flakiness(trials, job.repeating)
         self._proven = False
         self._verified = 0
         self._stopped: str | None = None
@@ -188,7 +188,7 @@ class _Run:
         if judged.outcome is Outcome.PASSES:
             self.best, self._proven = (), True
         elif judged.outcome is Outcome.REPRODUCES:
-            self._steadiness.begin(low, 1)
+            self._flakiness.begin(low, 1)
 
     def _high_fails(self, judged: Judged) -> errors.BiopsyError:
         line = self._trials.check.line(self._index.path or self._place.candidate)
@@ -198,8 +198,8 @@ class _Run:
                 next_steps=[line],
             )
         return errors.HighPrecisionFails(
-            f"the check fails even with every layer in {self._mixtures.high_name} ({judged.reason}), so no choice of "
-            "layers can pass",
+            f"the check fails even with every layer in {self._mixed_models.high_name} ({judged.reason}), so no "
+            "choice of layers can pass",
             details=[f"  tried   {line}"],
             next_steps=[
                 "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
@@ -216,7 +216,7 @@ class _Run:
                 return
             if self.best:
                 self._until_spent(self._follow)
-            if self._stopped is not None or not self._wavers():
+            if self._stopped is not None or not self._is_flaky():
                 return
             self.best, self._proven = self._all, False
 
@@ -242,19 +242,21 @@ class _Run:
 
     def _begin(self) -> Search:
         job = self._job
-        return search_of(self._mixtures.layers, job.mode, job.direction, job.cost)
+        return search_of(self._mixed_models.layers, job.mode, job.direction, job.cost)
 
     def _passes(self, proposal: Proposal, answers: Sequence[bool]) -> bool:
-        trial = self._trial(proposal.high, self._job.mode, proposal.doing)
+        trial = self._trial(proposal.high, self._job.mode, proposal.description)
         if self._trials.jobs > 1 and not self._trials.is_known(trial):
-            likely = (self._trial(each.high, self._job.mode, each.doing) for each in foreseen(self._begin, answers))
+            likely = (
+                self._trial(each.high, self._job.mode, each.description) for each in foreseen(self._begin, answers)
+            )
             self._trials.ahead(likely)
         passed = self._trials.judge(trial).outcome is Outcome.PASSES
         if passed and len(proposal.high) < self._count():
             self.best = proposal.high
         return passed
 
-    def _wavers(self) -> bool:
+    def _is_flaky(self) -> bool:
         """Check the result again; True if it fails now, which nobody knew: what passed before may have been luck."""
         assert self.best is not None
         if self._job.repeating.repeat is not None or not self._trials.check.automatic or self.best == self._all:
@@ -263,7 +265,7 @@ class _Run:
         for done in range(_FINAL_RUNS - 1):
             if self._trials.again(trial, _FINAL_RUNS - 1 - done).outcome is not Outcome.PASSES:
                 if self._trials.repetitions == 1:
-                    self._steadiness.noticed_late(trial, done + 2)
+                    self._flakiness.noticed_late(trial, done + 2)
                 return True
         return False
 
@@ -273,7 +275,9 @@ class _Run:
         """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
         assert self.best is not None
         check = self._trials.check
-        require_valid(self._mixtures.parts(frozenset(self.best)), [bytes(self._index.buffer)], self._job.target.output)
+        require_valid(
+            self._mixed_models.parts(frozenset(self.best)), [bytes(self._index.buffer)], self._job.target.output
+        )
         if not check.automatic:
             return
         self._trials.use(check.cold())
@@ -312,7 +316,7 @@ class _Run:
         target = self._job.target
         if target.output is not None:
             folder = self._place.candidate.parent
-            parts = self._mixtures.parts(frozenset(high))
+            parts = self._mixed_models.parts(frozenset(high))
             write_result(parts, target.output, folder, target.external, self._index.has_external_data)
 
     def _rescue(self) -> str | None:
@@ -332,13 +336,13 @@ class _Run:
 
     # What all of it needs
 
-    def _trial(self, high: Sequence[int], stage: str, doing: str) -> Trial:
+    def _trial(self, high: Sequence[int], stage: str, description: str) -> Trial:
         """The model with these layers high; the last few are kept, since they are asked for again and again."""
         chosen = frozenset(high)
         found = self._made.pop(chosen, None)
-        if found is None or (found.stage, found.doing) != (stage, doing):
-            parts = found.parts if found is not None else self._mixtures.parts(chosen)
-            found = Trial(parts, len(chosen), stage, doing)
+        if found is None or (found.stage, found.description) != (stage, description):
+            parts = found.parts if found is not None else self._mixed_models.parts(chosen)
+            found = Trial(parts, len(chosen), stage, description)
         self._made[chosen] = found
         while len(self._made) > _MOST_KEPT + 2 * self._trials.jobs:
             del self._made[next(iter(self._made))]
@@ -364,7 +368,7 @@ class _Run:
 
     def _result(self, seconds: float) -> Found:
         assert self.best is not None
-        job, made = self._job, self._mixtures
+        job, made = self._job, self._mixed_models
         high = set(self.best)
         return Found(
             str(self._index.path or "model"),
@@ -382,13 +386,13 @@ class _Run:
             self._verified,
             job.target.output,
             self._stopped,
-            made.damage(frozenset(high)),
+            made.range_loss(frozenset(high)),
             made.stays,
         )
 
 
 def _why(run: _Run) -> list[str]:
-    return [f"{count} nodes: {reason}" for reason, count in run._mixtures.stays.items()]
+    return [f"{count} nodes: {reason}" for reason, count in run._mixed_models.stays.items()]
 
 
 def _word(outcome: Outcome) -> str:

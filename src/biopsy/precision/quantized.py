@@ -18,7 +18,7 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.external import load_into
 from biopsy.model.topology import sort_nodes
 from biopsy.precision.assembly import unchanged
-from biopsy.precision.constants import Damage
+from biopsy.precision.constants import RangeLoss
 from biopsy.precision.functions import without_functions
 from biopsy.precision.plan import Layer, plan_of
 from biopsy.tensors.results import Feed
@@ -100,7 +100,7 @@ class QuantizedMixtures:
         sort_nodes(quantizer.model.model.graph)  # onnxruntime's own sort does not see what bodies read
         return [quantizer.model.model.SerializeToString(deterministic=True)]
 
-    def damage(self, high: frozenset[int]) -> tuple[Damage, ...]:
+    def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
         """None: scales are made to fit the weights."""
         del high
         return ()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from biopsy.filesystem.write import write_whole
-from biopsy.precision.constants import Damage
+from biopsy.precision.constants import RangeLoss
 from biopsy.precision.cost import Cost
 from biopsy.precision.formats import Form
 from biopsy.precision.plan import Layer
@@ -32,7 +32,7 @@ class Found:
 
     ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
     final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
-    search. ``damage`` are weights that the low precision cannot hold, of layers that are low.
+    search. ``range_loss`` are weights that the low precision cannot hold, of layers that are low.
     """
 
     model: str
@@ -50,7 +50,7 @@ class Found:
     verified: int = 0
     output: Path | None = None
     stopped: str | None = None
-    damage: tuple[Damage, ...] = ()
+    range_loss: tuple[RangeLoss, ...] = ()
     stays: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -80,7 +80,7 @@ def write_report(found: Found, path: Path) -> None:
         "nodes_to_exclude": found.names,
         "one_minimal": found.one_minimal,
         "fixed": dict(found.stays),
-        "damaged_weights": [damage.told() for damage in found.damage],
+        "damaged_weights": [range_loss.told() for range_loss in found.range_loss],
         "outcomes": dict(found.outcomes),
         "verified": found.verified,
         "stopped": found.stopped,

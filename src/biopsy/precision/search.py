@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 from biopsy.precision.cost import Cost
 from biopsy.precision.plan import Layer
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 
 Mode = Literal["minimal", "bisect", "linear"]
 Direction = Literal["forward", "reverse"]
@@ -27,7 +27,7 @@ class Proposal:
     """Layers to be high, by number, all others low; and words for the progress line."""
 
     high: tuple[int, ...]
-    doing: str
+    description: str
 
 
 Search: TypeAlias = Generator[Proposal, bool, None]

@@ -39,7 +39,7 @@ class Proposal:
     """A candidate with words for the progress line, such as "nodes 1-250 of 500"."""
 
     candidate: Candidate
-    doing: str
+    description: str
 
 
 Round: TypeAlias = Iterable[Proposal]

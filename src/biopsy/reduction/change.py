@@ -18,7 +18,7 @@ class Change:
     """A simpler model, with words for the progress line, such as "without the unused input 'mask'"."""
 
     model: onnx.ModelProto
-    doing: str
+    description: str
 
 
 ChangeSearch: TypeAlias = "Generator[Iterable[Change], onnx.ModelProto | None, None]"

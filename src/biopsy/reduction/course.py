@@ -44,7 +44,7 @@ def course(
                     answer = target
                     break
                 for candidate in found:
-                    yield Proposal(candidate, proposal.doing)
+                    yield Proposal(candidate, proposal.description)
                     if guess(candidate):
                         answer = candidate
                         break

@@ -22,8 +22,8 @@ from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.trials import Trial, Trials
-from biopsy.reduction.workspace import Workspace
+from biopsy.session.trials import Trial, Trials
+from biopsy.session.workspace import Workspace
 
 if TYPE_CHECKING:
     import onnx
@@ -120,7 +120,7 @@ class Driver:
         while True:
             for change in islice(waiting, self.trials.jobs - len(window)):
                 parts = [change.model.SerializeToString(deterministic=True)]
-                window.append((change, Trial(parts, len(change.model.graph.node), stage, change.doing)))
+                window.append((change, Trial(parts, len(change.model.graph.node), stage, change.description)))
             if not window:
                 return None
             change, trial = window.pop(0)
@@ -156,9 +156,9 @@ class Driver:
         assert self.best is not None
         return self.parts(self.best)
 
-    def best_trial(self, stage: str, doing: str) -> Trial:
+    def best_trial(self, stage: str, description: str) -> Trial:
         """The best model so far, to be checked once more."""
-        return Trial(self.best_parts(), self.left, stage, doing)
+        return Trial(self.best_parts(), self.left, stage, description)
 
     def best_model(self) -> onnx.ModelProto:
         """The best model so far as a protobuf object, external weights not loaded."""
@@ -179,7 +179,7 @@ class Driver:
             if found == [target]:
                 return target  # nothing can be left out of what was proposed: the answer is known
             for candidate in found:
-                judged = self.judge_candidate(Proposal(candidate, proposal.doing), stage, ahead)
+                judged = self.judge_candidate(Proposal(candidate, proposal.description), stage, ahead)
                 self._last_reproduced = judged.outcome is Outcome.REPRODUCES
                 if self._last_reproduced:
                     self.best = candidate
@@ -197,7 +197,7 @@ class Driver:
 
     def trial(self, proposal: Proposal, stage: str) -> Trial:
         """A closed candidate as a model to be checked."""
-        return Trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.doing)
+        return Trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.description)
 
     def known(self, candidate: Candidate) -> bool | None:
         """Whether a candidate reproduces, if that is known already."""
@@ -228,11 +228,11 @@ class Driver:
         """The border of a candidate, its weights referred to from where candidates stand."""
         return replace(self.problem.boundary(candidate), places=self.workspace.places)
 
-    def original(self, stage: str, doing: str, boundary: Boundary | None = None) -> Trial:
+    def original(self, stage: str, description: str, boundary: Boundary | None = None) -> Trial:
         """The original as a model to be checked, with another border if one is given."""
         whole = self.problem.whole
         parts = candidate_parts(self.problem.subset(whole), boundary or self.boundary(whole))
-        return Trial(parts, whole.size, stage, doing)
+        return Trial(parts, whole.size, stage, description)
 
     def doubt(self) -> None:
         """Believe no answer any more but those that reproduced: the failure is flaky, and that was not known."""

@@ -14,9 +14,9 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.model.index import index_bytes
 from biopsy.reduction.inputs_file import inputs_file
-from biopsy.reduction.iteration import write_all, write_inputs
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.trials import Trials
+from biopsy.session.iteration import write_all, write_inputs
+from biopsy.session.trials import Trials
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal

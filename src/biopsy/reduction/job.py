@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from biopsy.checks.judge import Rules
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.model.tensor_type import Shape
-from biopsy.reduction.iteration import IterationFiles
 from biopsy.reduction.problem import Cut
 from biopsy.reduction.result import Target
-from biopsy.reduction.resume import Resume
 from biopsy.reduction.schedule import Mode, Selection
-from biopsy.reduction.steadiness import Repeating
-from biopsy.reduction.trials import Budget, Crew
 from biopsy.reduction.values import Values
+from biopsy.session.flakiness import Repeating
+from biopsy.session.iteration import IterationFiles
+from biopsy.session.resume import Resume
+from biopsy.session.trials import Budget, Parallelism
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Job:
     mark_intermediate: bool = False
     selection: Selection = field(default_factory=Selection)
     ranking: Sequence[Sequence[int]] = ()
-    crew: Crew = field(default_factory=Crew)
+    parallelism: Parallelism = field(default_factory=Parallelism)
     budget: Budget = field(default_factory=Budget)
     repeating: Repeating = field(default_factory=Repeating)
     resume: Resume = field(default_factory=Resume)

@@ -15,23 +15,23 @@ from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex
 from biopsy.model.input_shapes import override_input_shapes
+from biopsy.recording.cut_types import CutTypes
+from biopsy.recording.random_samples import random_samples
+from biopsy.recording.reference_run import Recording
 from biopsy.reduction.driver import Driver
+from biopsy.reduction.fault_localization import suspected
 from biopsy.reduction.feeding import Feeding
-from biopsy.reduction.iteration import write_inputs
 from biopsy.reduction.job import Job
 from biopsy.reduction.journal_identity import open_journal
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.recording import Recording
 from biopsy.reduction.reduce import reduce_problem
 from biopsy.reduction.result import Reduction, write_result
-from biopsy.reduction.samples import made_samples
 from biopsy.reduction.schedule import Schedule, schedule_of
-from biopsy.reduction.steadiness import Steadiness
-from biopsy.reduction.suspicion import suspected
-from biopsy.reduction.trials import Trial, Trials
-from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.reduction.values import may_change_values
-from biopsy.reduction.workspace import Workspace, sources, workspace
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.iteration import write_inputs
+from biopsy.session.trials import Trial, Trials
+from biopsy.session.workspace import Workspace, sources, workspace
 
 if TYPE_CHECKING:
     from biopsy.checks.journal import Journal
@@ -84,7 +84,7 @@ def run_job(index: ModelIndex, check: Check, job: Job, listener: events.Listener
 def _leave(place: Workspace, listener: events.Listener) -> None:
     told = place.leave()
     if told is not None:
-        listener(events.Remark(told, grave=True))
+        listener(events.Remark(told, warning=True))
 
 
 def _remembered(driver: Driver, schedule: Schedule, job: Job, journal: Journal) -> Reduction:
@@ -118,8 +118,8 @@ def _answers_in(journal: Journal) -> str:
 
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:
-    steadiness = Steadiness(driver.trials, job.repeating)
-    return reduce_problem(driver, schedule, job.target, steadiness)
+    flakiness = Flakiness(driver.trials, job.repeating)
+    return reduce_problem(driver, schedule, job.target, flakiness)
 
 
 def _driver(
@@ -128,7 +128,7 @@ def _driver(
     """The driver of a job; what is recorded goes into ``folder``."""
     recording = Recording(
         index,
-        (lambda: made_samples(index)) if job.samples is None else job.samples,
+        (lambda: random_samples(index)) if job.samples is None else job.samples,
         folder,
         listener,
         every_tensor=job.files.inputs is not None or job.cut == "constant" or job.types_by_running,
@@ -161,7 +161,7 @@ def _driver(
         return path
 
     files = replace(job.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
-    trials = Trials(check, job.rules, place.candidate, listener, files, job.crew, job.budget, keep_other)
+    trials = Trials(check, job.rules, place.candidate, listener, files, job.parallelism, job.budget, keep_other)
     trials.model = index.path
     driver = Driver(problem, trials, place, listener, Feeding(problem, trials, folder, wanted=job.feeds_recorded))
     driver.allow_vacuous = job.allow_vacuous_check

@@ -15,9 +15,9 @@ from biopsy.checks.words import names_path
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
-from biopsy.reduction.conditions import states, versions
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.job import Job
+from biopsy.session.conditions import states, versions
 from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.rounding import weigh_original
-from biopsy.reduction.steadiness import Steadiness
-from biopsy.reduction.trials import Trial
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.trials import Trial
 
 
-def preflight(driver: Driver, steadiness: Steadiness) -> None:
+def preflight(driver: Driver, flakiness: Flakiness) -> None:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
     Raises OriginalPasses if the original passes, CheckError if the check cannot say, or fails on anything.
@@ -29,7 +29,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
     if driver.check.stoppable:
         trials.ahead(iter([trial]))
         driver.problem.prepare()  # while the check runs
-    judged, tries = steadiness.failure(lambda: trial, at_once=True)
+    judged, tries = flakiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged, tries)
     if trials.reference is None and trials.journal is not None:
@@ -45,7 +45,7 @@ def preflight(driver: Driver, steadiness: Steadiness) -> None:
         identity = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
         if trials.jobs > 1:
             trials.ahead(iter([identity]))
-        steadiness.begin(trial, tries)
+        flakiness.begin(trial, tries)
         _try_identity(driver, identity)
 
 
@@ -55,7 +55,7 @@ def _warn(driver: Driver, judged: Judged) -> None:
     if judged.evidence.verdict.stage in {"", "compare"}:
         told.append(random_words(driver.problem.index) or "")
     for text in filter(None, told):
-        driver.listener(events.Remark(text, grave=True))
+        driver.listener(events.Remark(text, warning=True))
 
 
 def _remembered_signature(driver: Driver) -> Signature | None:
@@ -154,7 +154,7 @@ def _try_identity(driver: Driver, trial: Trial) -> None:
         events.Remark(
             "a one-node Identity model fails this check in the same way: the check fails on anything, and the"
             " result says nothing",
-            grave=True,
+            warning=True,
         )
     )
 

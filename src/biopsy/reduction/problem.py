@@ -9,15 +9,15 @@ from typing import Literal
 
 from biopsy.model import wire
 from biopsy.model.index import ModelIndex
+from biopsy.model.node_order import neighbourhood_order
 from biopsy.model.slice import NO_CHANGE, Boundary, Subset
 from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM
 from biopsy.model.weight import raw_tensor
 from biopsy.model.wire import fields, string_field
+from biopsy.recording.cut_types import CutTypes
+from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
-from biopsy.reduction.order import neighbourhood_order
-from biopsy.reduction.recording import Recording
 from biopsy.reduction.rings import Rings, uncuttable_sources
-from biopsy.reduction.types_of_cuts import CutTypes
 from biopsy.tensors.results import Array
 
 Cut = Literal["auto", "input", "constant"]

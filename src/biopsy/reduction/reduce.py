@@ -12,7 +12,7 @@ from biopsy import errors, events
 from biopsy.checks.interactive import UndoError
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.checks.work import copies
+from biopsy.checks.task import copies
 from biopsy.comparison.mismatch import error_size
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
@@ -23,11 +23,11 @@ from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, reads_of, write_result
 from biopsy.reduction.result_file import ResultFile, make_room
 from biopsy.reduction.schedule import Schedule
-from biopsy.reduction.steadiness import Steadiness
-from biopsy.reduction.trials import BudgetSpentError, Trial
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.trials import BudgetSpentError, Trial
 
 
-def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> Reduction:
+def reduce_problem(driver: Driver, schedule: Schedule, target: Target, flakiness: Flakiness) -> Reduction:
     """Reduce the driver's problem and write the result.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
@@ -37,16 +37,16 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     started = time.monotonic()
     result = ResultFile(target, lambda: _write(driver, target), driver.listener)
     try:
-        stopped = _until_spent(driver, lambda: _preflight(driver, steadiness))
+        stopped = _until_spent(driver, lambda: _preflight(driver, flakiness))
         if stopped is None:
             driver.feeding.begin()
-        stopped = stopped or _search(driver, schedule, target, steadiness)
+        stopped = stopped or _search(driver, schedule, target, flakiness)
         result.write()
-        if _flaky_after_all(driver, target.output, result, steadiness):
+        if _flaky_after_all(driver, target.output, result, flakiness):
             driver.feeding.begin()
-            stopped = _search(driver, schedule, target, steadiness)
+            stopped = _search(driver, schedule, target, flakiness)
             result.write()
-            _flaky_after_all(driver, target.output, result, steadiness)
+            _flaky_after_all(driver, target.output, result, flakiness)
     except (KeyboardInterrupt, errors.Interrupted) as stop:
         raise errors.Interrupted(_left(driver), kept=_rescue(driver, target)) from stop
     finally:
@@ -55,11 +55,11 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, steadines
     return _reduction(driver, target, time.monotonic() - started, stopped)
 
 
-def _preflight(driver: Driver, steadiness: Steadiness) -> None:
+def _preflight(driver: Driver, flakiness: Flakiness) -> None:
     """The preflight, again if the person who is asked takes an answer back in it."""
     while True:
         try:
-            return preflight(driver, steadiness)
+            return preflight(driver, flakiness)
         except UndoError:
             driver.take_back()
 
@@ -76,7 +76,7 @@ def _until_spent(driver: Driver, work: Callable[[], None]) -> str | None:
     return None
 
 
-def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> str | None:
+def _search(driver: Driver, schedule: Schedule, target: Target, flakiness: Flakiness) -> str | None:
     """Run the passes from the best so far, and return what stopped them before their end, if anything did.
 
     When a check cannot be run any more, the best so far is written.
@@ -84,7 +84,7 @@ def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Stea
 
     def search() -> None:
         driver.trials.limited = True
-        while not _searched(driver, schedule, target, steadiness):
+        while not _searched(driver, schedule, target, flakiness):
             pass
 
     try:
@@ -96,19 +96,19 @@ def _search(driver: Driver, schedule: Schedule, target: Target, steadiness: Stea
         raise errors.CheckError(str(error), kept=kept) from error
 
 
-def _searched(driver: Driver, schedule: Schedule, target: Target, steadiness: Steadiness) -> bool:
+def _searched(driver: Driver, schedule: Schedule, target: Target, flakiness: Flakiness) -> bool:
     """Run all passes once; False if that must be done again, knowing more."""
     assert driver.best is not None
     try:
         driver.best = _run_schedule(driver, schedule, target, driver.best)
-        if not steadiness.holds(driver.best_trial("confirm", "the smallest so far once more")):
+        if not flakiness.holds(driver.best_trial("confirm", "the smallest so far once more")):
             driver.doubt()
             return False
         _refine(driver, schedule.afterwards)
         _require_confirmed(driver, target.output)
     except UndoError:  # the search is run again, with every other answer remembered
         if driver.take_back() == driver.original("", "").digest:
-            _preflight(driver, steadiness)
+            _preflight(driver, flakiness)
         driver.best, driver.refined = driver.problem.whole, None
         return False
     return True
@@ -206,7 +206,7 @@ def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | No
     return min(reversed(passing), key=lambda candidate: abs(candidate.size - best.size), default=None)
 
 
-def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadiness: Steadiness) -> bool:
+def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, flakiness: Flakiness) -> bool:
     """The last word: the file as it was written must fail in the same way. True if the search must be run again."""
     assert driver.best is not None
     if not driver.check.automatic:
@@ -214,10 +214,10 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
     driver.inputs = driver.feeding.settle(driver.best_parts(), output)
     driver.trials.use(driver.check.cold())
     with _trials(driver, output, result) as fresh:
-        judged, tries = steadiness.failure(fresh)
+        judged, tries = flakiness.failure(fresh)
         rates = None
         if judged.outcome is Outcome.REPRODUCES and tries > 1:
-            rates = steadiness.rarer(fresh, tries, driver.original("final", "the original once more"))
+            rates = flakiness.rarer(fresh, tries, driver.original("final", "the original once more"))
     if rates is not None:
         result.restore()
         raise _rarer(driver, output, *rates)
@@ -228,7 +228,7 @@ def _flaky_after_all(driver: Driver, output: Path, result: ResultFile, steadines
     driver.error_after = error_size(said.mismatches, said.rounding)
     driver.listener(events.Verified(str(output), 1, tries))
     _compare_last_words(driver, signature_of(judged.evidence))
-    if driver.left == 1 or not steadiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
+    if driver.left == 1 or not flakiness.noticed_late(driver.best_trial("confirm", "the result once more"), tries):
         return False  # a single node needs no proof that all of it is needed
     driver.doubt()
     return True
@@ -239,7 +239,7 @@ def _compare_last_words(driver: Driver, result: Signature) -> None:
     driver.last_words = last_words(driver.reference, result, driver.trials.rules)
     if driver.last_words is not None:
         text, *lines = doubt(driver.reference, result)
-        driver.listener(events.Remark(text, grave=True, lines=tuple(lines)))
+        driver.listener(events.Remark(text, warning=True, lines=tuple(lines)))
 
 
 def _rarer(driver: Driver, output: Path, shown: str, original: str) -> errors.CheckError:
@@ -270,15 +270,15 @@ def _trials(driver: Driver, output: Path, result: ResultFile) -> Iterator[Callab
 
     A check that knows by itself where candidates stand is given the same model there.
     """
-    doing = f"the result {output}"
+    description = f"the result {output}"
     if not driver.check.names_candidate or not output.is_file():
-        yield lambda: driver.best_trial("final", doing)
+        yield lambda: driver.best_trial("final", description)
         return
     with copies(output) as fresh:
 
         def trial() -> Trial:
             result.restore()
-            return replace(driver.best_trial("final", doing), place=fresh())
+            return replace(driver.best_trial("final", description), place=fresh())
 
         yield trial
 

@@ -36,7 +36,7 @@ class ResultFile:
         self.write()
         names = ", ".join(map(str, changed))
         text = f"{names} was removed or changed meanwhile, by the check or another program: it was written again"
-        self._listener(events.Remark(text, grave=True))
+        self._listener(events.Remark(text, warning=True))
 
 
 def make_room(path: Path) -> None:

@@ -16,7 +16,7 @@ from biopsy.comparison.mismatch import (
     worst_of,
 )
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.trials import Trial
+from biopsy.session.trials import Trial
 from biopsy.shell_words import option_line
 
 
@@ -38,7 +38,7 @@ def weigh_original(driver: Driver, trial: Trial, said: VerdictFile) -> None:
         rounding = _asked(driver, trial)
     driver.error_before = error_size(found, rounding)
     if rounding is not None and rounding.verdict == "rounding":
-        driver.listener(events.Remark(_only_rounding(found, rounding), grave=True))
+        driver.listener(events.Remark(_only_rounding(found, rounding), warning=True))
         return
     trials.original = found
 
@@ -48,7 +48,7 @@ def _asked(driver: Driver, trial: Trial) -> Rounding | None:
     arbiter = check.arbiter() if isinstance(check, CommandCheck) else None
     if arbiter is None:
         return None
-    asking = replace(trial, stage="rounding", doing="the original, judged against float64", check=arbiter)
+    asking = replace(trial, stage="rounding", description="the original, judged against float64", check=arbiter)
     try:
         return driver.trials.again(asking).evidence.verdict.rounding
     except errors.CheckError:

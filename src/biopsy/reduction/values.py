@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Literal
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.model.load import parse
+from biopsy.model.node_order import neighbourhood_order
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
 from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
-from biopsy.reduction.order import neighbourhood_order
-from biopsy.reduction.trials import Trial
+from biopsy.session.trials import Trial
 
 if TYPE_CHECKING:
     from biopsy.reduction.driver import Driver
@@ -60,10 +60,10 @@ def _probe(driver: Driver) -> bool:
 def _passes_with_other_values(driver: Driver) -> bool:
     for candidate in islice(_candidates(driver), _MOST_CANDIDATES):
         changed = _changed(driver, candidate)
-        doing = "a part of the model that computes its outputs"
+        description = "a part of the model that computes its outputs"
         if not changed:
             continue
-        judged = driver.judge_candidate(Proposal(candidate, doing), "values")
+        judged = driver.judge_candidate(Proposal(candidate, description), "values")
         if judged.outcome is Outcome.PASSES:
             status = judged.evidence.status
             return _passes_changed(driver, candidate, changed, status) and _passes_constants(driver, status)
@@ -88,8 +88,8 @@ def _passes_constants(driver: Driver, status: int) -> bool:
                 events.Remark("values     kept: of some tensors no values can be made to try the check with")
             )
             return False
-        doing = f"constants, {kind}, for what its nodes compute"
-        trial = Trial([made.SerializeToString()], driver.best.size, "values", doing)
+        description = f"constants, {kind}, for what its nodes compute"
+        trial = Trial([made.SerializeToString()], driver.best.size, "values", description)
         if not _passes(driver, trial, status, f"constants, {kind}, for what is computed"):
             return False
     return True

@@ -21,7 +21,7 @@ from biopsy.isolation.cleanup import take_what_stands_at
 from biopsy.tactics.builder import Builder, Built, Order
 from biopsy.tactics.difference import Build, build_of
 from biopsy.tactics.record import TacticRecord, write_record
-from biopsy.tactics.switches import Change, Wording
+from biopsy.tactics.setting_changes import Change, CheckTemplate
 from biopsy.tactics.variations import Drawn, Variation, changes
 from biopsy.text import first_line
 
@@ -115,7 +115,7 @@ def _one(
     tally: Tally,
 ) -> Iteration:
     change = drawn.change
-    spec = Wording((), plan.spec).changed(change)
+    spec = CheckTemplate((), plan.spec).changed(change)
     if plan.info is not None:
         write_iteration(plan.info, number)
     check = check_for(change)
@@ -176,7 +176,7 @@ def _judged(plan: Plan, change: Change, built: Built, check: Check, candidate: P
         return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {first_line(failure.message)}", evidence)
     if plan.checks_building:
         return Judged(Outcome.PASSES, "it builds", Evidence(0, seconds=built.seconds))
-    with Wording((), plan.spec).environment(change):
+    with CheckTemplate((), plan.spec).environment(change):
         evidence = _said(check, candidate)
     judged = judge(evidence, plan.rules, None)
     if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:

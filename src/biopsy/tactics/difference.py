@@ -13,10 +13,10 @@ from math import log
 from typing import NamedTuple
 
 from biopsy.engines.base import LayerRecord
-from biopsy.tactics.chance import Table, exchanged_in_blocks, fisher, holm, more_for_all
 from biopsy.tactics.pairs import Pair, Pattern, Test, pairs
 from biopsy.tactics.record import TacticRecord
 from biopsy.tactics.replay import TacticReplay
+from biopsy.tactics.significance import Table, exchanged_in_blocks, fisher, holm, more_for_all
 
 LEVEL = 0.05
 """The chance of naming a choice that has nothing to do with it, over all that are compared."""

@@ -15,10 +15,10 @@ from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.tactics.minimal_sets import minimal_sets, shortest
 from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
-from biopsy.tactics.switches import Change, VariedCheck, Wording, changes_to_try, without_optimizers
+from biopsy.tactics.setting_changes import Change, CheckTemplate, VariedCheck, changes_to_try, without_optimizers
 
 Item = TypeVar("Item")
 
@@ -112,12 +112,12 @@ def _json_of(change: Change) -> dict[str, Mapping[str, str]]:
     return {"settings": change.settings, "environment": change.environment}
 
 
-class Trier:
+class SettingProbe:
     """Runs a check with changed settings, and judges and counts what it says."""
 
     def __init__(self, check: VariedCheck, model: Path, rules: Rules, listener: events.Listener) -> None:
         self._check = check
-        self._wording = check.wording
+        self._template = check.template
         self._model = model
         self._rules = rules
         self._listener = listener
@@ -125,13 +125,13 @@ class Trier:
         self.needed = 1
         self.found = Flags()
 
-    def once(self, change: Change, doing: str, *, cold: bool = False) -> Judged:
+    def once(self, change: Change, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
         number, self.found.checks = self.found.checks, self.found.checks + 1
-        self._listener(events.Checking(number, "flags", doing, 0, 0, check.line(self._model)))
-        with self._wording.environment(change):
-            evidence = self._wording.as_if_unchanged(check.run(self._model), change)
+        self._listener(events.Checking(number, "flags", description, 0, 0, check.line(self._model)))
+        with self._template.environment(change):
+            evidence = self._template.as_if_unchanged(check.run(self._model), change)
         judged = judge(evidence, self._rules, self.reference)
         self._tell(number, judged, evidence)
         return judged
@@ -158,7 +158,7 @@ class Trier:
         self.found.failed, self.found.runs = len(failing), len(answers)
         if len(failing) < len(answers):
             self.needed = runs_needed(interval(len(failing), len(answers), 1.0)[0], 0.99)
-            self._listener(events.Wavers(len(failing), len(answers), self.needed, 0.99))
+            self._listener(events.FlakyFailure(len(failing), len(answers), self.needed, 0.99))
 
     def _first(self) -> Judged:
         judged = self.once(Change(), "the engine as it is set")
@@ -178,10 +178,10 @@ class Trier:
     def _line(self) -> str:
         return self._check.with_change(Change()).line(self._model)
 
-    def change(self, change: Change, doing: str = "") -> Tried:
+    def change(self, change: Change, description: str = "") -> Tried:
         """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
         for run in range(self.needed):
-            judged = self.once(change, doing or change.text)
+            judged = self.once(change, description or change.text)
             if judged.outcome is not Outcome.PASSES:
                 return Tried(change, judged.outcome, judged.reason, run + 1)
         return Tried(change, Outcome.PASSES, judged.reason, self.needed)
@@ -211,30 +211,30 @@ def find_switches(
     found. Everything is verified in fresh
     processes. Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    trier, wording = Trier(check, model, rules, listener), check.wording
+    probe, template = SettingProbe(check, model, rules, listener), check.template
     started = time.monotonic()
-    trier.begin()
-    found = trier.found
-    for change in changes_to_try(wording.spec):
-        found.tried.append(trier.change(change))
+    probe.begin()
+    found = probe.found
+    for change in changes_to_try(template.spec):
+        found.tried.append(probe.change(change))
     gone = [tried.change for tried in found.tried if tried.gone]
-    levels = [change for change in gone if "optimization" in change.settings] if wording.spec.name == "onnxrt" else []
-    particular = _fewest_optimizers(trier, wording, model, weights_folder) if levels else []
+    levels = [change for change in gone if "optimization" in change.settings] if template.spec.name == "onnxrt" else []
+    particular = _fewest_optimizers(probe, template, model, weights_folder) if levels else []
     gone = [change for change in gone if change not in levels]
     if not particular:  # the level that leaves most as it was first
         gone[:0] = sorted(levels, key=lambda change: _LEVELS.index(change.settings["optimization"]))
     if not gone and not particular:
-        gone = _fewest_together(trier)
+        gone = _fewest_together(probe)
     switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
-    found.switches = [Switch(one.change, one.optimizers, verified=trier.verified(one.change)) for one in switches]
+    found.switches = [Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches]
     listener(events.StageDone("flags", 0, 0, found.checks, time.monotonic() - started))
     return found
 
 
-def _fewest_together(trier: Trier) -> list[Change]:
+def _fewest_together(probe: SettingProbe) -> list[Change]:
     """All smallest sets of changes that work together only; none if no choice of values does with all of them set."""
     values: dict[str, list[Change]] = {}
-    for tried in trier.found.tried:
+    for tried in probe.found.tried:
         if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
             values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
     if len(values) < 2:
@@ -244,17 +244,17 @@ def _fewest_together(trier: Trier) -> list[Change]:
     def gone(changes: Sequence[Change]) -> bool:
         whole = _joined(changes)
         if whole.text not in known:
-            known[whole.text] = trier.change(whole, "" if len(changes) < len(values) else "all settings together").gone
+            known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
         return known[whole.text]
 
     found: dict[str, list[Change]] = {}
     for chosen in islice(product(*values.values()), _MOST_VALUES):
         sets, complete = minimal_sets(range(len(chosen)), _places(chosen, gone), _MOST_SETS)
-        trier.found.complete = trier.found.complete and complete
+        probe.found.complete = probe.found.complete and complete
         for places in sets:
             together = [chosen[place] for place in places]
             found.setdefault(_joined(together).text, together)
-    trier.found.complete = trier.found.complete and prod(map(len, values.values())) <= _MOST_VALUES
+    probe.found.complete = probe.found.complete and prod(map(len, values.values())) <= _MOST_VALUES
     return [_joined(together) for together in shortest([*found.values()])]
 
 
@@ -276,30 +276,35 @@ def _joined(changes: Sequence[Change]) -> Change:
     return whole
 
 
-def _fewest_optimizers(trier: Trier, wording: Wording, model: Path, folder: Path | None) -> list[Switch]:
+def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path, folder: Path | None) -> list[Switch]:
     """All smallest sets of optimizers that must be off; none if optimizers alone are not the switch."""
     known: dict[frozenset[str], bool] = {}
 
     def gone(names: Sequence[str]) -> bool:
         if frozenset(names) not in known:
-            change = without_optimizers(wording.spec, names)
-            known[frozenset(names)] = trier.change(change, f"without {', '.join(names)}").gone
+            change = without_optimizers(template.spec, names)
+            known[frozenset(names)] = probe.change(change, f"without {', '.join(names)}").gone
         return known[frozenset(names)]
 
     def one_of(names: Sequence[str]) -> list[str] | None:
         return _search(names, gone) if names and gone(names) else None
 
-    suspects = _suspects(trier, wording, model, folder, gone)
-    sets, trier.found.complete = minimal_sets(suspects, one_of, _MOST_SETS)
+    suspects = _suspects(probe, template, model, folder, gone)
+    sets, probe.found.complete = minimal_sets(suspects, one_of, _MOST_SETS)
     told = [_without_rules_that_do_not_matter(names, gone) for names in sets]
     different = {frozenset(names): names for names in reversed(told)}
     return [
-        Switch(without_optimizers(wording.spec, names), tuple(names)) for names in shortest([*different.values()][::-1])
+        Switch(without_optimizers(template.spec, names), tuple(names))
+        for names in shortest([*different.values()][::-1])
     ]
 
 
 def _suspects(
-    trier: Trier, wording: Wording, model: Path, folder: Path | None, gone: Callable[[Sequence[str]], bool]
+    probe: SettingProbe,
+    template: CheckTemplate,
+    model: Path,
+    folder: Path | None,
+    gone: Callable[[Sequence[str]], bool],
 ) -> list[str]:
     """Optimizers that together switch the failure off: those that change the model, and those that then do instead.
 
@@ -307,17 +312,17 @@ def _suspects(
     """
     off: list[str] = []
     while True:
-        spec = wording.changed(without_optimizers(wording.spec, off)) if off else wording.spec
+        spec = template.changed(without_optimizers(template.spec, off)) if off else template.spec
         seen = optimizers_of(model, spec, folder)
-        if trier.found.optimizers is None:
-            trier.found.optimizers = seen
+        if probe.found.optimizers is None:
+            probe.found.optimizers = seen
         fresh = [name for name in seen.changed if name not in off]
         if not fresh:
             break
         off += fresh
         if gone(off):
             return off
-    everything = list(dict.fromkeys([*off, *(trier.found.optimizers.ran), *rules()]))
+    everything = list(dict.fromkeys([*off, *(probe.found.optimizers.ran), *rules()]))
     return everything if gone(everything) else []
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from biopsy import errors
 from biopsy.engines import registry
 from biopsy.engines.registry import EngineSpec
-from biopsy.tactics.switches import Change, change_of
+from biopsy.tactics.setting_changes import Change, change_of
 
 LEAST_BLOCK = 10
 """Builds of a block, about: fewer could not tell chance from a cause, since only builds of a block are compared."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from biopsy.tensors.growing import GrowingFile
+from biopsy.tensors.appendable_store import GrowingFile
 from biopsy.tensors.results import Array, same_values
 
 RunBatch: TypeAlias = Callable[[Sequence[str]], Iterable[dict[str, Array]]]

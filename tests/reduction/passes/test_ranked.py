@@ -5,11 +5,11 @@ from pathlib import Path
 
 from biopsy import events
 from biopsy.model.index import index_bytes
+from biopsy.recording.cut_types import CutTypes
+from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.passes.ranked import ranked
 from biopsy.reduction.problem import Problem
-from biopsy.reduction.recording import Recording
-from biopsy.reduction.types_of_cuts import CutTypes
 from support.models import chain
 
 

@@ -12,7 +12,7 @@ from biopsy import events
 from biopsy.checks.outcome import Outcome
 from biopsy.cli.app import main
 from biopsy.model.index import index_bytes
-from biopsy.reduction.suspicion import origins
+from biopsy.reduction.fault_localization import origins
 from biopsy.tensors.files import write_feeds, write_results
 from support.models import chain, info, model, save, weight
 from support.predicates import names

@@ -43,7 +43,7 @@ def driven(named: NamedModelPass, model: onnx.ModelProto, draw: random.Random, c
         answer = None
         for change in unrefuted(model, changes):
             if change.model != model:
-                assert is_accepted(change.model), change.doing
+                assert is_accepted(change.model), change.description
             if draw.random() < chance:
                 answer = model = change.model
                 break

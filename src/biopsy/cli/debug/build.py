@@ -16,14 +16,14 @@ from biopsy.checks.words import as_word
 from biopsy.cli import option_groups, options, purposes, trt_options
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
-from biopsy.model.weight_text import count
+from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.building import CheckFor, Iteration, Plan, Tally
-    from biopsy.tactics.switches import Wording
+    from biopsy.tactics.setting_changes import CheckTemplate
 
 REST_OPTIONS = check_options.REST_OPTIONS
 
@@ -132,7 +132,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Build as often as asked; returns 0, whatever the builds were like, or raises what ends with another status."""
-    from biopsy.reduction.claim import set_aside
+    from biopsy.session.claim import set_aside
     from biopsy.tactics.building import Tally, build_repeatedly, remove
 
     spec = _spec(args)
@@ -185,7 +185,7 @@ def _spec(args: argparse.Namespace) -> EngineSpec:
 
 def _engine_of_check(words: list[str]) -> str | None:
     from biopsy.checks.command import own_words
-    from biopsy.cli.debug.varied_run import engines_of_run
+    from biopsy.cli.debug.engine_substitution import engines_of_run
 
     own = own_words(words)
     if not own or own[0] != "run" or not {"{}", USUAL_NAME} & set(words):
@@ -236,35 +236,35 @@ _USE_ENGINE = "write {engine} in the check, which then builds by itself: biopsy 
 
 def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
-    from biopsy.cli.debug.varied_run import varied_check
+    from biopsy.cli.debug.engine_substitution import varied_check
 
     if args.check is None:
         asked = check_options.check_of(args, 1)
         return lambda change: asked, asked.close
-    varied = varied_check(_wording(args.check, plan), PLACEHOLDER, args.check_timeout)
+    varied = varied_check(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
     return varied.with_change, varied.close
 
 
-def _wording(check: list[str], plan: Plan) -> Wording:
+def _template(check: list[str], plan: Plan) -> CheckTemplate:
     """The check's words. A ``biopsy run`` of what was built loads it with the settings that it was built with.
 
     A file of OpenVINO, for one, does not keep the precision that it was compiled for.
     """
     from biopsy.checks.command import own_words
-    from biopsy.cli.debug.varied_run import engines_of_run, own_wording
+    from biopsy.cli.debug.engine_substitution import engines_of_run, own_wording
     from biopsy.engines.registry import EngineSpec
-    from biopsy.tactics.switches import ENGINE_PLACE, Wording
+    from biopsy.tactics.setting_changes import ENGINE_PLACE, CheckTemplate
 
     usual = {USUAL_NAME, str(plan.artifact)}
     words = tuple(PLACEHOLDER if word in usual else word for word in check)
     own = own_words(words)
     is_own_run = own is not None and own[:1] == ("run",)
     if not is_own_run or any(ENGINE_PLACE in word for word in words) or PLACEHOLDER not in words:
-        return Wording(words, plan.spec, is_own_run=is_own_run)
+        return CheckTemplate(words, plan.spec, is_own_run=is_own_run)
     if plan.spec.name not in {spec.name for spec in engines_of_run(words)}:
-        return Wording(words, plan.spec, is_own_run=True)
+        return CheckTemplate(words, plan.spec, is_own_run=True)
     found = own_wording(words, plan.spec.name)
-    return Wording(
+    return CheckTemplate(
         found.words, EngineSpec(plan.spec.name, {**plan.spec.settings, **found.spec.settings}), is_own_run=True
     )
 

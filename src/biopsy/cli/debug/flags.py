@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli import option_groups, purposes
-from biopsy.cli.debug import check_options, varied_run
+from biopsy.cli.debug import check_options
+from biopsy.cli.debug import engine_substitution as varied_run
 from biopsy.cli.progress import COLUMN, Report, say_output
-from biopsy.model.weight_text import count
+from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.flags import Flags
-    from biopsy.tactics.switches import Wording
+    from biopsy.tactics.setting_changes import CheckTemplate
 
 REST_OPTIONS = check_options.REST_OPTIONS
 
@@ -78,31 +79,31 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         require_writable(args.output)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
     check_options.require_names(args, args.model)
-    wording = _wording(args)
-    if not wording.names_settings:
+    template = _template(args)
+    if not template.names_settings:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
-    check = varied_run.varied_check(wording, DEFAULT_CANDIDATE, args.check_timeout)
+    check = varied_run.varied_check(template, DEFAULT_CANDIDATE, args.check_timeout)
     rules = check_options.rules_of(args)
     try:
         with check_options.ended_politely(), _Display(console, args) as display:
-            display.plan(wording.spec)
+            display.plan(template.spec)
             found = find_switches(check, args.model, rules, display, args.external_data_dir)
     finally:
         check.close()
     if args.output is not None:
-        _save_report(args, wording, found)
-    _say_result(console, args, wording, found)
+        _save_report(args, template, found)
+    _say_result(console, args, template, found)
     return 0
 
 
 # Where a check names the engine
 
 
-def _wording(args: argparse.Namespace) -> Wording:
+def _template(args: argparse.Namespace) -> CheckTemplate:
     """The check's words with ``{engine}`` in the place of the engine that is varied."""
     from biopsy.checks.command import own_words
     from biopsy.engines.registry import parse_spec
-    from biopsy.tactics.switches import Wording
+    from biopsy.tactics.setting_changes import CheckTemplate
 
     words = tuple(args.check)
     own = own_words(words)
@@ -113,11 +114,11 @@ def _wording(args: argparse.Namespace) -> Wording:
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
             next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
         )
-    return Wording(words, parse_spec(args.engine), is_own_run=own is not None and own[:1] == ("run",))
+    return CheckTemplate(words, parse_spec(args.engine), is_own_run=own is not None and own[:1] == ("run",))
 
 
 def _has_place(words: tuple[str, ...]) -> bool:
-    from biopsy.tactics.switches import ENGINE_PLACE, SETTINGS_PLACE
+    from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
 
     return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
 
@@ -131,7 +132,7 @@ class _Display(Report):
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
         super().__init__(console, args.events)
         self._args = args
-        self._doing = ""
+        self._description = ""
         self._checks = 0
         self._shown_failure = False
 
@@ -140,19 +141,19 @@ class _Display(Report):
         self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
 
     def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802 -- named after the event
-        self._doing = event.doing
+        self._description = event.description
         self._checks += 1
-        self._live.update("flags", f"{count(self._checks, 'check')} · {event.doing[:70]}")
+        self._live.update("flags", f"{count(self._checks, 'check')} · {event.description[:70]}")
 
     def _on_OriginalFails(self, event: events.OriginalFails) -> None:  # noqa: N802
         self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
 
-    def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
+    def _on_Wavers(self, event: events.FlakyFailure) -> None:  # noqa: N802
         rate = f"it fails in {event.failed} of {event.runs} runs"
         self.line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
 
     def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
-        self._console.detail(f"  check {event.number}  {self._doing[:100]}: {event.outcome}: {event.reason}")
+        self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
         if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
             self._shown_failure = True
@@ -160,7 +161,7 @@ class _Display(Report):
             say_output(self._console, event.output, whole=self._args.show_output)
 
 
-def _say_result(console: Console, args: argparse.Namespace, wording: Wording, found: Flags) -> None:
+def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:
     from biopsy.checks.outcome import Outcome
 
     head = "tried"
@@ -174,7 +175,7 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
     console.note("")
     if not found.switches:
         console.say(f"None of the settings that were tried makes it go away ({count(found.checks, 'check')}).")
-        if not wording.names_settings:
+        if not template.names_settings:
             console.say("Does the check read BIOPSY_ENGINE? It names neither {engine} nor {settings}.")
         return
     for number, switch in enumerate(found.switches):
@@ -186,19 +187,19 @@ def _say_result(console: Console, args: argparse.Namespace, wording: Wording, fo
     environment = "".join(f"{name}={line_of([value])} " for name, value in best.change.environment.items())
     console.note(count(found.checks, "check") + (f"; report: {args.output}" if args.output else ""))
     console.note("")
-    engine = option_line("--engine", wording.changed(best.change).text)
+    engine = option_line("--engine", template.changed(best.change).text)
     console.note(f"{'Next':<8} {environment}{engine}    is the engine without it")
 
 
-def _save_report(args: argparse.Namespace, wording: Wording, found: Flags) -> None:
+def _save_report(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:
     from biopsy.engines.registry import find_class
     from biopsy.filesystem.write import write_whole
 
     tree = {
         "biopsy_flags": 1,
         "model": str(args.model),
-        "engine": wording.spec.text,
-        "version": find_class(wording.spec.name).version(),
+        "engine": template.spec.text,
+        "version": find_class(template.spec.name).version(),
         "check": list(args.check),
         **found.as_json(),
     }

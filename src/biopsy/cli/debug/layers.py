@@ -14,9 +14,9 @@ from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.evidence.examine import Question
-    from biopsy.evidence.layers import Findings
-    from biopsy.evidence.report import Engines
+    from biopsy.layerwise.examination import Question
+    from biopsy.layerwise.findings import Findings
+    from biopsy.layerwise.report import Engines
     from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
@@ -99,8 +99,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
     from biopsy.cli.debug.check_options import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
-    from biopsy.evidence.examine import Examination
     from biopsy.isolation.cleanup import temporary_folder
+    from biopsy.layerwise.examination import Examination
 
     _require_sense(args)
     question = _question(args, console)
@@ -144,8 +144,8 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
     from biopsy.engines.base import ModelInput
     from biopsy.engines.registry import create
-    from biopsy.evidence.examine import Question
-    from biopsy.evidence.judge import Judge
+    from biopsy.layerwise.examination import Question
+    from biopsy.layerwise.tensor_errors import Judge
     from biopsy.model.index import index_file
 
     suspect, reference = create(args.suspect), create(args.reference_engine)
@@ -173,7 +173,7 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
 
 def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
     """What --nodes asks for. Raises UsageError if that is no layer."""
-    from biopsy.evidence.examine import layers_of
+    from biopsy.layerwise.examination import layers_of
 
     if text is None:
         return None
@@ -207,8 +207,8 @@ def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, co
 
 
 def _write(args: argparse.Namespace, found: Findings, engines: Engines, samples: int) -> None:
-    from biopsy.evidence.report import as_csv, as_json
     from biopsy.filesystem.write import write_whole
+    from biopsy.layerwise.report import as_csv, as_json
 
     if args.report is not None:
         write_whole(args.report, [as_json(found, args.model, engines, samples)])

@@ -13,7 +13,7 @@ from biopsy.checks.words import as_word
 from biopsy.shell_words import ListOption
 
 if TYPE_CHECKING:
-    from biopsy.evidence.layers import Findings, Suspect
+    from biopsy.layerwise.findings import Findings, Suspect
 
 SAVED_INPUTS = "layers_inputs.npz"
 CUT_INPUTS = "cut_inputs.npz"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.cli.debug.layers_next import next_lines
 from biopsy.cli.progress import COLUMN, Report, time_left
-from biopsy.model.weight_text import count, size_text
+from biopsy.model.weight_formatting import count, size_text
 from biopsy.shell_words import is_refused, line_of
 from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.evidence.layers import Findings, Group, Layer, Observed, Origin, Suspect, TensorError
+    from biopsy.layerwise.findings import Findings, Group, Layer, Observed, Origin, Suspect, TensorError
     from biopsy.model.index import ModelIndex
 
 _STAGES = {

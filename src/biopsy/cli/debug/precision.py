@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
     from biopsy.precision.formats import Format
     from biopsy.precision.job import Job
-    from biopsy.precision.mixtures import Mixtures
-    from biopsy.reduction.workspace import Workspace
+    from biopsy.precision.mixed_models import MixedModels
+    from biopsy.session.workspace import Workspace
     from biopsy.tensors.results import Feed
 
 REST_OPTIONS = check_options.REST_OPTIONS
@@ -187,7 +187,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.run_names import require_names_of_check
     from biopsy.model.index import index_file
     from biopsy.precision.job import run_job
-    from biopsy.reduction.claim import set_aside
+    from biopsy.session.claim import set_aside
 
     jobs = 1 if args.engine is not None else check_options.jobs_of(args, console)
     check = _check(args, jobs)
@@ -208,7 +208,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if told is not None:
                 console.note(told)
             feeds = _feeds(args, index, console) if args.low == "int8" else ()
-            found = run_job(index, lambda place: _mixtures(args, index, place, feeds), check, job, report)
+            found = run_job(index, lambda place: _mixed_models(args, index, place, feeds), check, job, report)
     finally:
         check.close()
     say_result(console, found, args.list)
@@ -239,9 +239,9 @@ def _shown(args: argparse.Namespace) -> str:
     return "all" if args.show_output else "none" if args.hide_fail_output else "low"
 
 
-def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace, feeds: Sequence[Feed]) -> Mixtures:
+def _mixed_models(args: argparse.Namespace, index: ModelIndex, place: Workspace, feeds: Sequence[Feed]) -> MixedModels:
     from biopsy.model.load import parse
-    from biopsy.precision.mixtures import CastMixtures
+    from biopsy.precision.mixed_models import CastMixtures
 
     model = parse(index.buffer[:], index.path)
     places = {index.names[tensor]: data for tensor, data in place.places.items()}
@@ -254,7 +254,7 @@ def _mixtures(args: argparse.Namespace, index: ModelIndex, place: Workspace, fee
 
 def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sequence[Feed]:
     """Inputs to calibrate int8 with: the user's, else those that a check of ours loads, else random ones."""
-    from biopsy.reduction.samples import made_samples
+    from biopsy.recording.random_samples import random_samples
     from biopsy.tensors.files import read_feeds
 
     if args.precision != "float32":
@@ -269,7 +269,7 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
         "int8 is calibrated with RANDOM inputs, between 0 and 1: what overflows for yours may not be seen. "
         "Give typical ones by --load-inputs"
     )
-    return made_samples(index)
+    return random_samples(index)
 
 
 def _low(args: argparse.Namespace) -> Format:
@@ -334,9 +334,9 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.precision.job import Job
     from biopsy.precision.result import Target
-    from biopsy.reduction.iteration import IterationFiles
-    from biopsy.reduction.steadiness import Repeating
-    from biopsy.reduction.trials import Budget, Crew
+    from biopsy.session.flakiness import Repeating
+    from biopsy.session.iteration import IterationFiles
+    from biopsy.session.trials import Budget, Parallelism
 
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
@@ -351,7 +351,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         IterationFiles(
             Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, keep_last=args.no_remove_intermediate
         ),
-        Crew(jobs),
+        Parallelism(jobs),
         Budget(args.max_checks, args.max_time),
         Repeating(args.repeat, args.confidence),
     )

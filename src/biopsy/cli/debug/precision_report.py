@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.progress import Report, say_output, time_left
-from biopsy.model.weight_text import count, size_text
+from biopsy.model.weight_formatting import count, size_text
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ class PrecisionReport(Report):
         self._stage, self._done_before_stage = event, self._done
 
     def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802
-        self._console.detail(f"  check {event.number}  {event.doing}: {event.line}")
+        self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         seconds = (time.monotonic() - self._started) / max(1, self._done)
         usual = self._stage.usual - (self._done - self._done_before_stage)
         parts = [
             f"{count(event.left, 'layer')} high",
             f"{count(self._done, 'check')}, {1 / max(seconds, 1e-3):.1f}/s",
             *([time_left(usual * seconds)] if usual > 0 and self._done > 2 else []),
-            f"trying {event.doing}",
+            f"trying {event.description}",
         ]
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._stage.nodes))
 
@@ -65,7 +65,7 @@ class PrecisionReport(Report):
         change = f"{event.before} -> {count(event.after, 'layer')} high"
         self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
-    def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
+    def _on_Wavers(self, event: events.FlakyFailure) -> None:  # noqa: N802
         from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
@@ -116,12 +116,12 @@ def _say_layers(console: Console, found: Found) -> None:
 
 
 def _say_weights(console: Console, found: Found) -> None:
-    for damage in found.damage[:_MOST_SHOWN]:
-        parts = [f"{damage.saturated} too large for {found.low}"] if damage.saturated else []
-        parts += [f"{damage.vanished} become zero"] if damage.vanished else []
-        console.note(f"weight {damage.name!r}: of {count(damage.count, 'value')} {', '.join(parts)}")
-    if len(found.damage) > _MOST_SHOWN:
-        console.note(f"and {len(found.damage) - _MOST_SHOWN} weights more (--report lists all)")
+    for range_loss in found.range_loss[:_MOST_SHOWN]:
+        parts = [f"{range_loss.saturated} too large for {found.low}"] if range_loss.saturated else []
+        parts += [f"{range_loss.vanished} become zero"] if range_loss.vanished else []
+        console.note(f"weight {range_loss.name!r}: of {count(range_loss.count, 'value')} {', '.join(parts)}")
+    if len(found.range_loss) > _MOST_SHOWN:
+        console.note(f"and {len(found.range_loss) - _MOST_SHOWN} weights more (--report lists all)")
 
 
 def _say_next(console: Console, found: Found, names: Path | None) -> None:

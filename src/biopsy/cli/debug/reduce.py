@@ -15,8 +15,8 @@ from biopsy.cli.debug import check_options
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
-    from biopsy.reduction.iteration import IterationFiles
     from biopsy.reduction.job import Job
+    from biopsy.session.iteration import IterationFiles
     from biopsy.tensors.results import Feed
 
 REST_OPTIONS = check_options.REST_OPTIONS
@@ -358,7 +358,7 @@ def _shown(args: argparse.Namespace) -> str:
 
 def _files(args: argparse.Namespace) -> IterationFiles:
     from biopsy.checks.artifacts import Artifacts
-    from biopsy.reduction.iteration import IterationFiles
+    from biopsy.session.iteration import IterationFiles
 
     return IterationFiles(
         Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, args.iter_inputs, args.no_remove_intermediate
@@ -366,14 +366,14 @@ def _files(args: argparse.Namespace) -> IterationFiles:
 
 
 def _job(args: argparse.Namespace, jobs: int) -> Job:
-    from biopsy.cli.debug import safeguards
+    from biopsy.cli.debug import preconditions as safeguards
     from biopsy.engines.yardsticks import PLAIN
     from biopsy.reduction.job import Job
     from biopsy.reduction.result import Target
-    from biopsy.reduction.resume import Resume
     from biopsy.reduction.schedule import Selection
-    from biopsy.reduction.steadiness import Repeating
-    from biopsy.reduction.trials import Budget, Crew
+    from biopsy.session.flakiness import Repeating
+    from biopsy.session.resume import Resume
+    from biopsy.session.trials import Budget, Parallelism
 
     own_run = check_options.own_run(args)
     output = _output(args)
@@ -398,7 +398,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         mark_intermediate=args.mark_intermediate,
         selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
         ranking=_ranking(args),
-        crew=Crew(jobs),
+        parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
         resume=Resume(
@@ -430,7 +430,7 @@ def _feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None
 def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
     if args.order_by is None:
         return ()
-    from biopsy.evidence.report import ranking_in
+    from biopsy.layerwise.report import ranking_in
 
     return ranking_in(args.order_by, args.model)
 

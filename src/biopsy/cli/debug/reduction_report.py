@@ -11,7 +11,7 @@ from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Report, say_output, time_left
-from biopsy.model.weight_text import count, size_text
+from biopsy.model.weight_formatting import count, size_text
 from biopsy.reduction.result_file import size_of
 from biopsy.shell_words import line_of
 from biopsy.text import first_line
@@ -60,7 +60,7 @@ class ReductionReport(Report):
             self.line("", f"counted as the same failure: {event.signature}")
 
     def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802
-        self._console.detail(f"  check {event.number}  {event.doing}: {event.line}")
+        self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         self._update(event)
 
     def _on_StageStarted(self, event: events.StageStarted) -> None:  # noqa: N802
@@ -84,7 +84,7 @@ class ReductionReport(Report):
     def _on_Resumed(self, event: events.Resumed) -> None:  # noqa: N802
         self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
 
-    def _on_Wavers(self, event: events.Wavers) -> None:  # noqa: N802
+    def _on_Wavers(self, event: events.FlakyFailure) -> None:  # noqa: N802
         from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
@@ -105,7 +105,7 @@ class ReductionReport(Report):
             f"{event.left} of {count(self._nodes, 'node')} left",
             f"{count(self._done, 'check')}, {1 / max(seconds, 1e-3):.1f}/s",
             *([f"{time_left(usual * seconds)} in this pass"] if usual > 0 and self._done > 2 else []),
-            f"trying {event.doing}",
+            f"trying {event.description}",
         ]
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._nodes))
 

@@ -15,7 +15,7 @@ from biopsy.checks.words import as_word
 from biopsy.cli import purposes
 from biopsy.cli.debug import check_options
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
-from biopsy.model.weight_text import count
+from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:

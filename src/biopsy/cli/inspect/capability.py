@@ -107,7 +107,7 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
 
 def _show_parts(found: Survey, console: Console) -> None:
-    from biopsy.model.weight_text import count
+    from biopsy.model.weight_formatting import count
 
     parts = found.parts()
     console.say(f"{count(len(parts), 'part')}:")

@@ -14,10 +14,10 @@ from biopsy.cli.progress import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tactics.chance import Table
     from biopsy.tactics.difference import Choice, Difference, Group
     from biopsy.tactics.record import TacticRecord
     from biopsy.tactics.replay import TacticReplay
+    from biopsy.tactics.significance import Table
 
 _MOST_GROUPS = 5
 _MOST_CHOICES = 6

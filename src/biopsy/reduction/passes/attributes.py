@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.reduction.change import ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at, keep_only
-from biopsy.reduction.passes.leaving_out import leaving_out
+from biopsy.reduction.passes.removal import leaving_out
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
 from biopsy.reduction.passes.shapes import tell_types_anew
 

@@ -26,8 +26,8 @@ def _shortest(problem: Problem, target: Candidate, *, from_end: bool) -> Generat
     while high - low > 1:
         middle = (low + high) // 2
         kept = order[:middle] if from_end else order[count - middle :]
-        doing = f"the first {middle} of {count} nodes" if from_end else f"the last {middle} of {count} nodes"
-        answer = yield [Proposal(_candidate(kept), doing)]
+        description = f"the first {middle} of {count} nodes" if from_end else f"the last {middle} of {count} nodes"
+        answer = yield [Proposal(_candidate(kept), description)]
         if answer is None:
             low = middle
         else:

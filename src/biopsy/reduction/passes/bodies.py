@@ -9,7 +9,7 @@ from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.body_nodes import BodyNodes
 from biopsy.reduction.passes.body_outputs import Output, unread_outputs, without_outputs
 from biopsy.reduction.passes.editing import copied, described, drop_what_died, graph_at, places
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 
 if TYPE_CHECKING:
     import onnx

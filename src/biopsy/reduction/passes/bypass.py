@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.problem import Problem
 
 
@@ -33,8 +33,8 @@ def bypass(problem: Problem, target: Candidate) -> Search:
     target = propose(kept).candidate
     for node in kept:
         for tensor in problem.detours(target, node):
-            doing = f"around {problem.index.nodes[node].label}"
-            answer = yield [Proposal(_bypassing(target, [(node, tensor)]), doing)]
+            description = f"around {problem.index.nodes[node].label}"
+            answer = yield [Proposal(_bypassing(target, [(node, tensor)]), description)]
             if answer is not None:
                 target = answer
                 break

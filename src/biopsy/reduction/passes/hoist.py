@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.again import nodes_again
 from biopsy.reduction.passes.editing import Place, copied, described, drop_what_died, every_node, graph_at
 from biopsy.reduction.passes.inline import called_functions, inlined
+from biopsy.reduction.passes.nested_search import nodes_again
 from biopsy.reduction.passes.shapes import forget_shapes_behind
 from biopsy.reduction.passes.unfold import Unfold, unfolded_if, unfolded_loop, unfolded_scan
 
@@ -59,10 +59,10 @@ def _ways(model: onnx.ModelProto, place: Place, number: int, node: onnx.NodeProt
         yield Change(inlined(model, [(node.domain, operator)]), f"its nodes in place of calls of {operator}")
 
 
-def _unfolding(model: onnx.ModelProto, place: Place, number: int, unfold: Unfold, doing: str) -> Iterator[Change]:
+def _unfolding(model: onnx.ModelProto, place: Place, number: int, unfold: Unfold, description: str) -> Iterator[Change]:
     made = copied(model)
     outputs = list(graph_at(made, place).node[number].output)
     if unfold(made, graph_at(made, place), number):
         forget_shapes_behind(made, place, outputs)
         drop_what_died(made, model)
-        yield Change(made, doing)
+        yield Change(made, description)

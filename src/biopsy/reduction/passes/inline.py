@@ -9,9 +9,9 @@ from biopsy.model import walk
 from biopsy.model.calls import unbounded
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.again import nodes_again
 from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.reduction.passes.nested_search import nodes_again
 
 if TYPE_CHECKING:
     import onnx

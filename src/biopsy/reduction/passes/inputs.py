@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, keep_only, read_in
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 
 if TYPE_CHECKING:
     import onnx

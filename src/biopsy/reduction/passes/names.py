@@ -10,7 +10,7 @@ from biopsy.model.domains import PUBLIC_DOMAINS
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.passes.traces import KINDS, traces
 from biopsy.reduction.passes.weights import tables, values_left, weights_left
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from biopsy.model import walk
 from biopsy.reduction.change import ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, drop_what_died, every_node, graph_at
-from biopsy.reduction.passes.leaving_out import leaving_out
+from biopsy.reduction.passes.removal import leaving_out
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
 from biopsy.reduction.passes.shapes import tell_types_anew
 

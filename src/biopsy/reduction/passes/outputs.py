@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_what_died, keep_only
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 
 if TYPE_CHECKING:
     import onnx

@@ -19,8 +19,8 @@ def ranked(problem: Problem, target: Candidate) -> Search:
         named = set[int]().union(*ranking[:taken])
         near = around(problem, sorted(named), target, steps=1)
         count = min(taken, len(ranking))
-        doing = f"the worst {'entry' if count == 1 else f'{count} entries'} of the ranking, with neighbours"
-        answer = yield [Proposal(Candidate(tuple(near), target.bypassed), doing)]
+        description = f"the worst {'entry' if count == 1 else f'{count} entries'} of the ranking, with neighbours"
+        answer = yield [Proposal(Candidate(tuple(near), target.bypassed), description)]
         if answer is not None or taken >= len(ranking):
             return
         taken *= 2

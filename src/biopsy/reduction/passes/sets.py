@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from biopsy.reduction.candidate import Candidate, Proposal, Search
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.problem import Problem
 
 

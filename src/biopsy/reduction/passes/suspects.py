@@ -19,8 +19,8 @@ def suspects(problem: Problem, target: Candidate) -> Search:
     tries = [(ranked[:1], f"{first} alone"), (around(problem, ranked[:1], target), f"{first} with its neighbours")]
     if len(ranked) > 1:
         tries.append((ranked, f"{len(ranked)} suspects"))
-    for nodes, doing in tries:
-        answer = yield [Proposal(Candidate(tuple(sorted(nodes)), target.bypassed), doing)]
+    for nodes, description in tries:
+        answer = yield [Proposal(Candidate(tuple(sorted(nodes)), target.bypassed), description)]
         if answer is not None:
             return
 

@@ -10,7 +10,7 @@ from biopsy.model import walk
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only, read_in
-from biopsy.reduction.passes.fewest import fewest
+from biopsy.reduction.passes.minimal_subset import fewest
 
 if TYPE_CHECKING:
     import onnx

@@ -20,7 +20,6 @@ from biopsy.model.tensor_type import BOOL, INTEGERS, STRING
 from biopsy.model.weights_file import MOST_INLINE
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.fewest import fewest
 from biopsy.reduction.passes.fillings import (
     fill_attribute,
     may_fill,
@@ -30,6 +29,7 @@ from biopsy.reduction.passes.fillings import (
     set_values,
     small_values,
 )
+from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
 
 if TYPE_CHECKING:

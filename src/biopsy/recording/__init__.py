@@ -1,0 +1,1 @@
+"""Values and types of the original's tensors, from one reference run."""

@@ -1,0 +1,189 @@
+"""What depends on the values of a model's inputs, and what on their shapes alone.
+
+A tensor's *value* and its *shape* are asked about apart: ``Shape(x)`` depends on the shape of ``x`` alone, but the
+shape of ``NonZero(x)`` depends on the values of ``x``, and so does ``Shape(NonZero(x))``. The shape of a result follows
+from shapes only for the operators listed here; for any other one it is taken to depend on whatever the operator reads.
+So an operator that is not known here, or not yet, is never believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from biopsy.model.index import ModelIndex, Node
+from biopsy.model.node import FunctionKey
+from biopsy.model.node_order import neighbourhood_order
+from biopsy.model.random_operators import RANDOM
+
+_ASKS_FOR_SHAPES = frozenset({("", "Shape"), ("", "Size")})
+"""Operators whose result depends on the shape of what they read, and not on its values."""
+
+_RANDOM = RANDOM | {"BiasDropout", "BitmaskBiasDropout", "BitmaskDropout", "Sampling"}
+"""The last of them are com.microsoft's."""
+
+_SHAPE_FROM_SHAPES = {
+    "": """
+        Abs Acos Acosh Add And ArgMax ArgMin Asin Asinh Atan Atanh Attention AveragePool BatchNormalization Bernoulli
+        BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu Clip Concat
+        ConcatFromSequence Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DeformConv DepthToSpace
+        DequantizeLinear Det Div Dropout DynamicQuantizeLinear Einsum Elu Equal Erf Exp EyeLike Flatten Floor GRU Gather
+        GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalLpPool GlobalMaxPool Greater GreaterOrEqual GridSample
+        GroupNormalization HardSigmoid HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM
+        LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul MatMulInteger Max
+        MaxPool MaxRoiPool Mean MeanVarianceNormalization Min Mish Mod Mul Multinomial Neg NegativeLogLikelihoodLoss Not
+        Or PRelu Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN RandomNormal RandomNormalLike
+        RandomUniform RandomUniformLike Reciprocal RegexFullMatch Relu ReverseSequence RoiAlign RotaryEmbedding Round
+        Scatter ScatterElements ScatterND Selu SequenceConstruct Shrink Sigmoid Sign Sin Sinh Softmax
+        SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Sqrt StringConcat Sub Sum Swish Tan Tanh TensorScatter
+        ThresholdedRelu Transpose Trilu Where Xor
+    """,
+    "ai.onnx.ml": """
+        ArrayFeatureExtractor Binarizer CategoryMapper Imputer LabelEncoder LinearRegressor Normalizer Scaler
+        SVMRegressor TreeEnsembleRegressor
+    """,
+    "com.microsoft": """
+        BiasGelu DequantizeLinear FastGelu FusedConv FusedGemm FusedMatMul Gelu MatMulIntegerToFloat MatMulNBits
+        QLinearAdd QLinearLeakyRelu QLinearMul QLinearSigmoid QuantizeLinear QuickGelu SkipLayerNormalization
+    """,
+}
+"""Operators of which every output's shape follows from their attributes and the shapes of what they read."""
+
+_SHAPE_FROM_VALUES: dict[str, tuple[int, ...]] = {
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "DFT": (1, 2),
+    "Expand": (1,),
+    "MaxUnpool": (2,),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "STFT": (1, 3),
+    "SequenceAt": (1,),
+    "SequenceErase": (1,),
+    "SequenceInsert": (2,),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "SplitToSequence": (1,),
+    "Squeeze": (1,),
+    "Tile": (1, 2),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+    **{
+        f"Reduce{kind}": (1,)
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+"""ONNX's own operators of which the shapes of the outputs also follow from the values of the inputs at these places."""
+
+SIZE_INPUTS: dict[tuple[str, str], tuple[int, ...]] = {
+    **{(domain, name): () for domain, names in _SHAPE_FROM_SHAPES.items() for name in names.split()},
+    **{("", name): places for name, places in _SHAPE_FROM_VALUES.items()},
+}
+"""(domain, operator) -> the places of the inputs whose values its outputs' shapes follow from, in any version of it.
+
+Those of all other inputs, and the order of elements, must not matter. Sequences count their length and the shapes of
+what they hold as their shape.
+"""
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """Which tensors depend on values that vary: those of inputs, and those of random operators."""
+
+    values: frozenset[int]
+    """Tensors whose own values do."""
+    shapes: frozenset[int]
+    """Tensors whose shapes do."""
+
+
+def dependence(index: ModelIndex) -> Dependence:
+    """What depends on the *values* of the inputs. The shapes that inputs declare are believed not to vary with them."""
+    varying = _Varying(index)
+    values = set(index.fed_inputs())
+    shapes = {tensor for tensor in values if not _has_rank(index, tensor)}
+    for node in _in_order(index):
+        if varying.is_source(node) or _value_depends(node, index, values, shapes):
+            values.update(node.writes)
+        if _shape_depends(node, index, values, shapes):
+            shapes.update(node.writes)
+    return Dependence(frozenset(values), frozenset(shapes))
+
+
+def dependent_on_inputs(index: ModelIndex) -> frozenset[int]:
+    """Tensors to which any way leads from an input or a random operator, through shapes too."""
+    varying = _Varying(index)
+    found = set(index.fed_inputs())
+    for node in _in_order(index):
+        if varying.is_source(node) or not found.isdisjoint(node.reads):
+            found.update(node.writes)
+    return frozenset(found)
+
+
+def _in_order(index: ModelIndex) -> Iterable[Node]:
+    return (index.nodes[number] for number in neighbourhood_order(index, range(len(index.nodes))))
+
+
+def _has_rank(index: ModelIndex, tensor: int) -> bool:
+    """Whether an input is a tensor that says how many dimensions it has: then samples of two sizes tell the rest."""
+    kind = index.tensor_type(tensor)
+    return kind is not None and kind.shape is not None
+
+
+def _standard(node: Node, index: ModelIndex) -> tuple[str, str] | None:
+    """(domain, operator) of a node; None where the model itself says what the operator is."""
+    return None if node.calls[0] in index.functions else (node.domain, node.op_type)
+
+
+def _value_depends(node: Node, index: ModelIndex, values: set[int], shapes: set[int]) -> bool:
+    asked = shapes if _standard(node, index) in _ASKS_FOR_SHAPES else values
+    return not asked.isdisjoint(node.reads)
+
+
+def _shape_depends(node: Node, index: ModelIndex, values: set[int], shapes: set[int]) -> bool:
+    operator = _standard(node, index)
+    if operator in _ASKS_FOR_SHAPES:
+        return not shapes.isdisjoint(node.reads)
+    places = SIZE_INPUTS.get(operator) if operator is not None else None
+    if places is None:
+        return not values.isdisjoint((*node.reads, *node.writes))
+    giving = [node.inputs[place] for place in places if place < len(node.inputs)]
+    return not values.isdisjoint(giving) or not shapes.isdisjoint(node.reads)
+
+
+class _Varying:
+    """Which nodes give other values each time that they run, whatever they read."""
+
+    def __init__(self, index: ModelIndex) -> None:
+        self._functions = index.functions
+
+    def is_source(self, node: Node) -> bool:
+        """Whether a node, a body or a function that it calls is random, or nobody knows where its values come from."""
+        if node.domain and not node.reads:
+            return True
+        own, *inner = node.calls
+        if own not in self._functions:
+            return _is_random(node) or self._has_random(inner)
+        return self._has_random(node.calls)
+
+    def _has_random(self, calls: Iterable[FunctionKey]) -> bool:
+        """Whether any of some operators is random, by itself or through the functions of the model, each seen once."""
+        waiting, seen = list(calls), set[FunctionKey]()
+        while waiting:
+            key = waiting.pop()
+            if key in seen:
+                continue
+            seen.add(key)
+            if key in self._functions:
+                waiting += self._functions[key][1].calls
+            elif key[1] in _RANDOM or key[1] == "Dropout":  # its inputs, which say whether it is, are not known here
+                return True
+        return False
+
+
+def _is_random(node: Node) -> bool:
+    in_training = node.op_type == "Dropout" and len(node.inputs) > 2 and node.inputs[2] >= 0
+    return node.op_type in _RANDOM or in_training

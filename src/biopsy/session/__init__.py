@@ -1,0 +1,1 @@
+"""A search with a check: what is asked, remembered, limited, resumed, and checked at the end."""

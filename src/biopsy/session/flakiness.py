@@ -1,0 +1,187 @@
+"""Whether a failure shows every time, and how often a model must pass to be believed if it does not.
+
+A flaky failure makes a candidate pass by luck, and the search keeps nodes that do not matter. It is noticed in three
+places: the original is checked more than once, a result of several nodes is checked again before it is believed (one of
+a single node needs no proof), and the file written has the last word. Once it is noticed, its rate is measured, and a
+candidate passes only after so many runs that all of them passing is luck in less than 1 - confidence of all cases.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.repetition import interval, runs_needed
+from biopsy.session.trials import Trial, Trials
+
+MOST_TRIES = 16
+"""Runs of which none fails before a failure counts as gone: one that shows in every third run is missed in 0.2 %."""
+
+_PATIENCE = 30.0  # seconds after which a slow check is not tried for the failure any more
+_MORE_OF_THE_ORIGINAL = 2
+_MORE_OF_THE_RESULT = 8
+_ENOUGH_FAILURES = 10
+_ENOUGH_RUNS = 40
+_RUNS_FOR_A_RATE = 10
+_Z = 1.0  # the rate is taken at the lower end of an 84 % one-sided interval: too many runs cost less than luck
+
+
+@dataclass(frozen=True)
+class Repeating:
+    """What a person said: ``repeat`` runs for every passing candidate, or, if None, as many as ``confidence`` needs."""
+
+    repeat: int | None = None
+    confidence: float = 0.99
+
+
+class Flakiness:
+    """What is known of how reliably a failure shows."""
+
+    def __init__(self, trials: Trials, repeating: Repeating = Repeating()) -> None:
+        self._trials = trials
+        self._repeating = repeating
+        self.is_flaky = False
+        self._is_hearsay = False  # whether only a file says that it wavers
+        if repeating.repeat is not None:
+            trials.repetitions = repeating.repeat
+
+    def failure(self, trial: Callable[[], Trial], *, at_once: bool = False) -> tuple[Judged, int]:
+        """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
+
+        ``trial`` makes it anew for each run. ``at_once``: several may run at the same time, for more runs will be asked
+        for if it fails. A check that is a person is asked once, and
+        not at all what they answered before an interruption.
+        """
+        started, tries = time.monotonic(), 0
+        wanted = 1 + self.more_of_the_original if at_once else 1
+        while True:
+            person = not self._trials.check.automatic
+            judged = self._trials.judge(trial()) if person else self._trials.again(trial(), wanted)
+            tries += 1
+            said = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
+            if said or not self._worth_another(tries, time.monotonic() - started):
+                return judged, tries
+
+    @property
+    def more_of_the_original(self) -> int:
+        """How many runs follow the first one in which the original fails."""
+        unasked = self._repeating.repeat is not None or not self._trials.check.automatic
+        journal = self._trials.journal
+        known = journal is not None and journal.noted("flakiness") is not None
+        return 0 if unasked or known else _MORE_OF_THE_ORIGINAL
+
+    def _worth_another(self, tries: int, seconds: float) -> bool:
+        if not self._trials.check.automatic:
+            return False
+        if tries < self._trials.repetitions:
+            return True
+        given = self._repeating.repeat is not None
+        return not given and tries < MOST_TRIES and seconds < _PATIENCE
+
+    def begin(self, trial: Trial, tries: int) -> None:
+        """Look closer at the original, which has failed once in ``tries`` runs."""
+        if self._repeating.repeat is not None or not self._trials.check.automatic or self._remembered():
+            return
+        if tries > 1:
+            self._measure(trial, 1, tries)
+        elif self._shows_again(trial, _MORE_OF_THE_ORIGINAL):
+            self._note({"failed": 1 + _MORE_OF_THE_ORIGINAL, "runs": 1 + _MORE_OF_THE_ORIGINAL, "needed": 1})
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether the result of a search shows its failure again and again.
+
+        False if that was not known before: what passed on the way to it may have been luck.
+        """
+        if self._repeating.repeat is not None or self.is_flaky or not self._trials.check.automatic or trial.size == 1:
+            return True
+        return self._shows_again(trial, _MORE_OF_THE_RESULT)
+
+    def noticed_late(self, trial: Trial, tries: int) -> bool:
+        """Whether the last check has shown what nobody knew; the search must then be run again."""
+        if tries == 1 or self.is_flaky or self._repeating.repeat is not None:
+            return False
+        self._measure(trial, 1, tries)
+        return True
+
+    def rarer(self, result: Callable[[], Trial], tries: int, original: Trial) -> tuple[str, str] | None:
+        """Whether a result that has failed once in ``tries`` runs fails more rarely than an original that was steady.
+
+        Both are run some times more. What they showed, such as "2 of 12" and "12 of 12"; None if their rates may be the
+        same (their intervals meet), if the original wavers too, or if a person said how often to repeat.
+        """
+        if (
+            (self.is_flaky and not self._is_hearsay)
+            or self._repeating.repeat is not None
+            or not self._trials.check.automatic
+        ):
+            return None
+        before = [self._trials.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
+        known = before.count(Outcome.REPRODUCES)
+        if self.is_flaky and known < len(before):
+            return None
+        again = [self._trials.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
+        shown, runs = 1 + again.count(Outcome.REPRODUCES), tries + len(again)
+        if interval(shown, runs)[1] >= interval(known, len(before))[0]:
+            return None
+        return f"{shown} of {runs}", f"{known} of {len(before)}"
+
+    def _shows_again(self, trial: Trial, times: int) -> bool:
+        for done in range(times):
+            if self._trials.again(trial, times - done).outcome is not Outcome.REPRODUCES:
+                self._measure(trial, done + 1, done + 2)
+                return False
+        return True
+
+    def _measure(self, trial: Trial, failed: int, runs: int) -> None:
+        """Run until the failure has shown so often that its rate is known, and set the repetitions."""
+        while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
+            failed += self._trials.again(trial, _ENOUGH_FAILURES - failed).outcome is Outcome.REPRODUCES
+            runs += 1
+        self._trials.abandon_all()
+        self._set(failed, runs)
+        self._note({"failed": failed, "runs": runs, "needed": self._trials.repetitions})
+
+    def _set(self, failed: int, runs: int) -> None:
+        self.is_flaky = True
+        self._trials.repetitions = needed = runs_needed(interval(failed, runs, _Z)[0], self._repeating.confidence)
+        self._trials.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
+
+    def _remembered(self) -> bool:
+        """Take what an interrupted reduction found out, if there was one. Raises UsageError if that cannot be."""
+        journal = self._trials.journal
+        noted = journal.noted("flakiness") if journal is not None else None
+        if journal is None or noted is None:
+            return False
+        try:
+            failed, runs, needed = _counts(noted)
+        except (ValueError, RecursionError) as error:
+            from biopsy.checks.journal import FRESH
+
+            raise errors.UsageError(
+                f"the journal {journal.path} does not tell how often the original fails: {error}",
+                kept="the journal, as it is",
+                next_steps=[FRESH],
+            ) from error
+        if needed > 1:
+            self._is_hearsay = True
+            self._set(failed, runs)
+        return True
+
+    def _note(self, found: dict[str, int]) -> None:
+        if self._trials.journal is not None:
+            self._trials.journal.note("flakiness", json.dumps(found))
+
+
+def _counts(noted: str) -> tuple[int, int, int]:
+    """How often it failed, of how many runs, and how many are needed. Raises ValueError for what nobody measured."""
+    found = json.loads(noted)
+    if not isinstance(found, dict) or not all(type(found.get(name)) is int for name in ("failed", "runs", "needed")):
+        raise ValueError("it holds no counts")
+    failed, runs, needed = found["failed"], found["runs"], found["needed"]
+    if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
+        raise ValueError(f"{failed} of {runs} runs")
+    return failed, runs, needed

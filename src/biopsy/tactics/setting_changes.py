@@ -1,0 +1,191 @@
+"""Settings of an engine that may switch a failure off: what there is to try, and how a check is told of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Evidence
+from biopsy.engines import registry
+from biopsy.engines.option import Option
+from biopsy.engines.registry import EngineSpec
+
+VARIABLE = "BIOPSY_ENGINE"
+"""Environment variable that tells a check the engine to use, with its settings: ``onnxrt:optimization=none``."""
+
+ENGINE_PLACE, SETTINGS_PLACE = "{engine}", "{settings}"
+"""What stands in a command for the engine with its settings, and for the settings alone."""
+
+OPTIMIZERS = "disabled_optimizers"
+"""The option of onnxrt that holds the optimizers that are off, joined by ``+``."""
+
+_NOT_TRIED = frozenset({"profile", "device", "signal"})
+"""Options that measure or move the work instead of changing how it is done."""
+
+_MORE: Mapping[str, tuple[str, ...]] = {
+    "onnxrt": (
+        "config.session.disable_prepacking=1",
+        "config.session.disable_quant_qdq=1",
+        "config.session.set_denormal_as_zero=1",
+    ),
+    "openvino": (
+        "config.SNIPPETS_MODE=DISABLE",
+        "config.LP_TRANSFORMS_MODE=NO",
+        "config.EXECUTION_MODE_HINT=ACCURACY",
+        "config.DYNAMIC_QUANTIZATION_GROUP_SIZE=0",
+        "config.CPU_DENORMALS_OPTIMIZATION=YES",
+        "config.CPU_RUNTIME_CACHE_CAPACITY=0",
+        "env.ONEDNN_MAX_CPU_ISA=AVX2",
+    ),
+}
+"""Settings to try that no declared option lists. onnxrt: ``onnxruntime_session_options_config_keys.h``. OpenVINO: the
+properties of its CPU plug-in, of which SNIPPETS_MODE and LP_TRANSFORMS_MODE are internal ones; and the instructions
+that oneDNN may use."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Settings of an engine that differ from the user's, and environment variables that do."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """How a person writes it: ``threads=1``, ``env.NAME=value``."""
+        pairs = [*self.settings.items(), *((f"env.{name}", value) for name, value in self.environment.items())]
+        return " ".join(f"{key}={value}" for key, value in pairs)
+
+    def joined(self, other: Change) -> Change:
+        """Both; the other one's values where the two disagree."""
+        return Change({**self.settings, **other.settings}, {**self.environment, **other.environment})
+
+
+def change_of(text: str) -> Change:
+    """``key=value`` or ``env.NAME=value`` as a change."""
+    key, _, value = text.partition("=")
+    if key.startswith("env."):
+        return Change(environment={key.removeprefix("env."): value})
+    return Change({key: value})
+
+
+def changes_to_try(spec: EngineSpec) -> list[Change]:
+    """Single changes of a spec, in the order of asking: declared options first, then what only engines know.
+
+    Every other value of an option with choices or of a switch, ``threads=1``, the CPU for other providers.
+    """
+    declared = registry.find_class(spec.name).options_declared
+    found = [change for option in declared for change in _other_values(option, spec)]
+    found += [change for change in map(change_of, _MORE.get(spec.name, ())) if not _is_set(spec, change)]
+    return found
+
+
+def _other_values(option: Option, spec: EngineSpec) -> Iterator[Change]:
+    if option.name in _NOT_TRIED or option.is_family:
+        return
+    now = spec.settings.get(option.name, option.default_text)
+    now = "true" if now is None else now
+    values: Sequence[str] = option.choices
+    if option.is_switch:
+        values = ("true", "false") if now not in ("true", "false") else ("false" if now == "true" else "true",)
+    elif option.name == "threads":
+        values = ("1",)
+    elif option.name == "providers":
+        values = ("cpu",)
+    for value in values:
+        if value.lower() != now.lower():
+            yield Change({option.name: value})
+
+
+def _is_set(spec: EngineSpec, change: Change) -> bool:
+    return all(spec.settings.get(key) == value for key, value in change.settings.items()) and all(
+        os.environ.get(name) == value for name, value in change.environment.items()
+    )
+
+
+def without_optimizers(spec: EngineSpec, names: Sequence[str]) -> Change:
+    """The change that switches optimizers of onnxrt off, besides those that the spec has off already."""
+    off = [name for name in (spec.settings.get(OPTIMIZERS) or "").split("+") if name]
+    return Change({OPTIMIZERS: "+".join(dict.fromkeys([*off, *names]))})
+
+
+@dataclass(frozen=True)
+class CheckTemplate:
+    """How the words of a check tell which engine to use, with which settings.
+
+    ``words`` hold ``{engine}`` or ``{settings}`` where that belongs, or neither: then only the environment tells.
+    """
+
+    words: tuple[str, ...]
+    spec: EngineSpec
+    is_own_run: bool = False
+
+    @property
+    def names_settings(self) -> bool:
+        """Whether a change of settings changes the words."""
+        return any(ENGINE_PLACE in word or SETTINGS_PLACE in word for word in self.words)
+
+    def changed(self, change: Change) -> EngineSpec:
+        """The engine with a change of its settings."""
+        return EngineSpec(self.spec.name, {**self.spec.settings, **change.settings})
+
+    def with_change(self, change: Change) -> tuple[str, ...]:
+        """The words of the check with a change."""
+        spec = self.changed(change)
+        settings = spec.text.partition(":")[2]
+        return tuple(word.replace(ENGINE_PLACE, spec.text).replace(SETTINGS_PLACE, settings) for word in self.words)
+
+    def as_if_unchanged(self, evidence: Evidence, change: Change) -> Evidence:
+        """What a check left, with the engine called as it was before a change: or no failure would be the same one."""
+        now, before = self.changed(change).text, self.spec.text
+        said = evidence.verdict
+        engine = before if said.engine == now else said.engine
+        output = evidence.output.replace(now.encode(), before.encode())
+        return replace(evidence, verdict=replace(said, engine=engine), output=output)
+
+    @contextmanager
+    def environment(self, change: Change) -> Iterator[None]:
+        """What a check that is started inside finds in its environment. For one thread: it is that of this process."""
+        wanted = {**change.environment, VARIABLE: self.changed(change).text}
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+class VariedCheck:
+    """A check whose words and environment change from run to run.
+
+    ``check`` is run with other words where only these change: it may be a warm one. Where the environment changes, each
+    run is a process of its own.
+    """
+
+    def __init__(self, check: CommandCheck, template: CheckTemplate) -> None:
+        self.template = template
+        self._check = check
+
+    def with_change(self, change: Change, *, cold: bool = False) -> CommandCheck:
+        """The check of a change; it is good until the next call."""
+        words = self.template.with_change(change)
+        check = self._check
+        if cold or change.environment:
+            return CommandCheck(words, check.default_name, check.timeout, check.memory)
+        check.words = words
+        return check
+
+    def expect(self, seconds: float) -> None:
+        """Say how long a run without a change took."""
+        self._check.expect(seconds)
+
+    def close(self) -> None:
+        """End what was kept warm."""
+        self._check.close()
