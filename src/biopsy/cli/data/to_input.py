@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from biopsy.cli import purposes
+from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
 
 EPILOG = """\
@@ -25,12 +25,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="FILE",
         help="files or folders of inputs, or outputs of one runner",
     )
     parser.add_argument(
-        "-o", "--output", type=purposes.WRITTEN, required=True, metavar="FILE", help="the file to write"
+        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="the file to write"
     )
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli import option_groups, options, purposes, trt_options
-from biopsy.cli.debug import check_options
+from biopsy.cli.arguments import checks, file_kinds, groups, tensorrt, types
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from biopsy.tactics.building import CheckFor, Iteration, Plan, Tally
     from biopsy.tactics.setting_changes import CheckTemplate
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 PLACEHOLDER = "{}"
 
@@ -54,7 +53,7 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug build``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "--until",
         type=check_options_until,
@@ -73,7 +72,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=option_groups.count,
+        type=groups.count,
         metavar="N",
         help="seed of the random build order; each block contains every combination equally often, so a periodic "
         "disturbance is not blamed on a setting (default: random, shown)",
@@ -81,53 +80,53 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each build")
     group.add_argument(
         "--save-tactics",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help="write what the engine chose for each layer, as JSON, before the check; sorted with the artifacts",
     )
-    check_options.add_artifacts(group)
+    checks.add_artifacts(group)
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help="where the engine saves what it has built (default: polygraphy_debug and the engine's ending)",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last one there")
-    check_options.add_iteration_info(group)
-    check_options.add_events(group)
+    checks.add_iteration_info(group)
+    checks.add_events(group)
     _add_check(parser)
-    option_groups.add_engines(parser)
-    trt_options.add(parser)
-    option_groups.add_weights_folder(parser)
+    groups.add_engines(parser)
+    tensorrt.add(parser)
+    groups.add_weights_folder(parser)
 
 
-def derived_files(args: argparse.Namespace) -> purposes.Derived:
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """What the engine saves, where it is not named."""
     from biopsy.tactics.building import artifact_name
 
     name = artifact_name(_spec(args)) if args.iter_artifact is None else None
-    return {"--iter-artifact": (Path(name) if name else None, purposes.ITERATION)}
+    return {"--iter-artifact": (Path(name) if name else None, file_kinds.ITERATION)}
 
 
 def check_options_until(text: str) -> int | str:
     """A number above 0, ``good`` or ``bad``."""
-    return text if text in {"good", "bad"} else options.positive(text)
+    return text if text in {"good", "bad"} else types.positive(text)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    check_options.add_command(
+    checks.add_command(
         group,
         f"the command that tells whether a build is bad: the whole rest of the line. In it, {{}}, {USUAL_NAME} or the "
         "name of --iter-artifact stands for what was built (for the model, if the engine saves nothing), {engine} for "
         "the engine with its settings; 'biopsy run {}' gets these settings by itself. 'build' alone: a build that "
         "fails is bad, and nothing else is checked. Without --check you are asked",
     )
-    check_options.add_rules(group, "has no effect here: any failure is bad")
-    check_options.add_timeout(group, "none")
+    checks.add_rules(group, "has no effect here: any failure is bad")
+    checks.add_timeout(group, "none")
     group.add_argument("--build-timeout", type=float, metavar="SECONDS", help="end a build that takes longer")
-    check_options.add_shown_output(group, "the first bad build")
+    checks.add_shown_output(group, "the first bad build")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -137,11 +136,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     spec = _spec(args)
     plan = _plan(args, spec)
-    check_options.require_names(args, args.model)
+    checks.require_names(args, args.model)
     check_for, close = _checks(args, plan)
     tally, started, interrupted = Tally(), time.monotonic(), False
     with (
-        check_options.ended_politely(),
+        checks.ended_politely(),
         set_aside(plan.artifact, "last build") as told,
         _Display(console, args, plan) as display,
     ):
@@ -172,7 +171,7 @@ def _spec(args: argparse.Namespace) -> EngineSpec:
     from biopsy.engines.registry import EngineSpec, installed
 
     if args.engines:
-        specs = option_groups.engine_specs(args)
+        specs = groups.engine_specs(args)
         if len(specs) > 1:
             raise errors.UsageError("one engine at a time is built: name only one")
         return specs[0]
@@ -225,7 +224,7 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
         args.save_tactics,
         Artifacts(tuple(files), args.art_dir),
         args.iter_info,
-        check_options.rules_of(args),
+        checks.rules_of(args),
         args.build_timeout,
         checks_building=args.check == ["build"],
     )
@@ -239,7 +238,7 @@ def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[]
     from biopsy.cli.debug.engine_substitution import varied_check
 
     if args.check is None:
-        asked = check_options.check_of(args, 1)
+        asked = checks.check_of(args, 1)
         return lambda change: asked, asked.close
     varied = varied_check(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
     return varied.with_change, varied.close

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli import purposes
-from biopsy.cli.debug import check_options
+from biopsy.cli.arguments import checks, file_kinds
 from biopsy.cli.progress import COLUMN, Report, say_output, time_left
 from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from biopsy.checks.repetition import Run, Tally
     from biopsy.cli.console import Console
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 _CONFIDENCE = 0.99  # of the advice at the end
 
@@ -63,15 +62,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--iter-info, which they would share)",
     )
     group = parser.add_argument_group("the check")
-    check_options.add_command(group, "the command to run: the whole rest of the line, never through a shell")
-    check_options.add_rules(group, "how alike two failures must be to be counted as one kind")
-    check_options.add_timeout(group, "none")
-    check_options.add_shown_output(group, "the first failure of each kind")
+    checks.add_command(group, "the command to run: the whole rest of the line, never through a shell")
+    checks.add_rules(group, "how alike two failures must be to be counted as one kind")
+    checks.add_timeout(group, "none")
+    checks.add_shown_output(group, "the first failure of each kind")
     group = parser.add_argument_group("files of each iteration")
-    check_options.add_artifacts(group)
-    check_options.add_iteration_info(group)
-    check_options.add_events(group)
-    group.add_argument("--save-report", type=purposes.WRITTEN, metavar="FILE", help="write what was measured as JSON")
+    checks.add_artifacts(group)
+    checks.add_iteration_info(group)
+    checks.add_events(group)
+    group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
 
 
 def _until(text: str) -> int | str:
@@ -94,10 +93,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks.repetition import Tally
 
     _require_sense(args)
-    rules = check_options.rules_of(args)
+    rules = checks.rules_of(args)
     tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with check_options.ended_politely(), _RepeatReport(console, args) as display:
+    with checks.ended_politely(), _RepeatReport(console, args) as display:
         try:
             _run(args, rules, tally, artifacts, display)
         except KeyboardInterrupt:
@@ -118,9 +117,9 @@ def _require_sense(args: argparse.Namespace) -> None:
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
-    own = check_options.own_run(args)
+    own = checks.own_run(args)
     if own is not None and own.model.is_file():
-        check_options.require_names(args, own.model)
+        checks.require_names(args, own.model)
     shared = [*(["--artifacts"] if args.artifacts else []), *(["--iter-info"] if args.iter_info else [])]
     if args.jobs > 1 and shared:
         raise errors.UsageError(

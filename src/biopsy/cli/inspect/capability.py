@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, options, purposes, trt_options
+from biopsy.cli.arguments import file_kinds, groups, tensorrt, types
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -30,24 +30,24 @@ _MOST_SHOWN = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "-o",
         "--output",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
         help="write each part as a model into this folder",
     )
     parser.add_argument(
         "--timeout",
-        type=options.duration,
+        type=types.duration,
         default="10m",
         metavar="TIME",
         help="a build that takes longer counts as refused: 90s, 10m, 1h (default: 10m)",
     )
-    option_groups.add_weights_folder(parser)
-    option_groups.add_engines(parser, "the engine to ask")
-    trt_options.add(parser)
+    groups.add_weights_folder(parser)
+    groups.add_engines(parser, "the engine to ask")
+    tensorrt.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -79,7 +79,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _engine(args: argparse.Namespace) -> EngineSpec:
     from biopsy.engines.registry import create
 
-    specs = option_groups.engine_specs(args)
+    specs = groups.engine_specs(args)
     if len(specs) != 1:
         raise errors.UsageError("inspect capability asks one engine, not several")
     create(specs[0])

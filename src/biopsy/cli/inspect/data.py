@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli import purposes
+from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument(
-        "path", type=purposes.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
+        "path", type=file_kinds.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
     )
     parser.add_argument("-a", "--all", action="store_true", help="show all iterations, not only the first")
     parser.add_argument("-s", "--show-values", action="store_true", help="show the values too")

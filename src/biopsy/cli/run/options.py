@@ -1,4 +1,4 @@
-"""Options that only ``run`` has, and what they ask of outputs. NumPy is not imported: see option_groups."""
+"""Options that only ``run`` has, and what they ask of outputs. NumPy is not imported: see ``arguments.groups``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from functools import partial
 from typing import TypeVar
 
 from biopsy import errors
-from biopsy.cli import purposes
-from biopsy.cli.options import byte_size
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments.types import byte_size
 from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Limits, Metric, TopK
 
 Value = TypeVar("Value")
@@ -49,13 +49,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
     group.add_argument(
         "--save-engine",
-        type=purposes.WRITTEN,
+        type=file_kinds.WRITTEN,
         metavar="FILE",
         help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
         "Runtime; MODEL may be such a file too",
     )
     group = parser.add_argument_group("report and memory")
-    group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON too")
+    group.add_argument(
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write what was found as JSON too"
+    )
     group.add_argument(
         "--memory-limit",
         type=byte_size,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors
-from biopsy.cli import purposes, trt_options
+from biopsy.cli.arguments import file_kinds, tensorrt
 
 if TYPE_CHECKING:
     from biopsy.engines.registry import EngineSpec
@@ -45,7 +45,7 @@ def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
         help="the same with everything computed in float64, whatever the model declares",
     )
     group.add_argument("--openvino", **flag, const="openvino", help="OpenVINO, in float32")  # type: ignore[arg-type]
-    group.add_argument("--trt", **flag, const=trt_options.PLAIN, help="TensorRT, or TensorRT for RTX")  # type: ignore[arg-type]
+    group.add_argument("--trt", **flag, const=tensorrt.PLAIN, help="TensorRT, or TensorRT for RTX")  # type: ignore[arg-type]
     group.add_argument(
         "--engine",
         action="append",
@@ -82,7 +82,7 @@ def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
         )
     plain = {
         PLAIN_ONNXRT: EngineSpec("onnxrt", _onnxrt_settings(args)),
-        trt_options.PLAIN: EngineSpec("trt", trt_options.settings(args)),
+        tensorrt.PLAIN: EngineSpec("trt", tensorrt.settings(args)),
     }
     return [plain[text] if text in plain else parse_spec(text) for text in args.engines]
 
@@ -93,8 +93,8 @@ def ignored_settings(args: argparse.Namespace) -> list[str]:
     found = []
     if PLAIN_ONNXRT not in args.engines:
         found += [f"{option} is ignored: it is a setting of --onnxrt" for option, value in given.items() if value]
-    if trt_options.PLAIN not in args.engines:
-        found += [f"{name} is ignored: it is a setting of --trt" for name in trt_options.settings(args)]
+    if tensorrt.PLAIN not in args.engines:
+        found += [f"{name} is ignored: it is a setting of --trt" for name in tensorrt.settings(args)]
     return found
 
 
@@ -111,7 +111,7 @@ def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """The model, its weights' folder, and the outputs to mark."""
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     group = parser.add_argument_group("model")
     group.add_argument(
         "--onnx-outputs",
@@ -129,7 +129,7 @@ def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         "--external-data-dir",
         "--load-external-data",
         "--ext",
-        type=purposes.FOLDER_READ,
+        type=file_kinds.FOLDER_READ,
         metavar="DIR",
         help="where external weights stand (default: the model's folder)",
     )
@@ -155,10 +155,10 @@ def weights_file(args: argparse.Namespace, output: Path) -> str | None:
     return default_name(output) if asked == "" else asked
 
 
-def derived_weights(args: argparse.Namespace) -> purposes.Derived:
+def derived_weights(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights beside ``args.output``, by ``weights_file``, as one that is written."""
     name = None if args.output is None else weights_file(args, args.output)
-    return {"--save-external-data": (args.output.with_name(name) if name else None, purposes.WRITTEN)}
+    return {"--save-external-data": (args.output.with_name(name) if name else None, file_kinds.WRITTEN)}
 
 
 def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
@@ -175,14 +175,14 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "--load-inputs",
         "--load-input-data",
         nargs="+",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="FILE",
         help="inputs saved before; the iterations of several files follow one another; tensors that the model "
         "does not take are ignored",
     )
     source.add_argument(
         "--data-loader-script",
-        type=purposes.READ_SCRIPT,
+        type=file_kinds.READ_SCRIPT,
         metavar="FILE.py[:function]",
         help="a Python function that yields dictionaries of arrays (default: load_data)",
     )
@@ -212,7 +212,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save-inputs",
         "--save-input-data",
-        type=purposes.WRITTEN,
+        type=file_kinds.WRITTEN,
         metavar="FILE",
         help=f"save the inputs used: {_FORMATS}",
     )
@@ -227,7 +227,7 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save-outputs",
         "--save-results",
-        type=purposes.WRITTEN,
+        type=file_kinds.WRITTEN,
         metavar="FILE",
         help=f"save what every engine gave: {_FORMATS}",
     )
@@ -235,7 +235,7 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
         "--load-outputs",
         "--load-results",
         nargs="+",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="FILE",
         help="golden values saved before; every engine, the first one too, is compared with all of them",
     )
