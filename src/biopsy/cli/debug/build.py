@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from biopsy import errors, events
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import checks, file_kinds, groups, tensorrt, types
-from biopsy.cli.progress import COLUMN, Report, say_output, time_left
+from biopsy.cli.check_output import say_output
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of
 
@@ -142,7 +144,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with (
         checks.ended_politely(),
         set_aside(plan.artifact, "last build") as told,
-        _Display(console, args, plan) as display,
+        BuildProgress(console, args, plan) as display,
     ):
         if told is not None:
             console.note(told)
@@ -271,7 +273,7 @@ def _template(check: list[str], plan: Plan) -> CheckTemplate:
 # What is shown
 
 
-class _Display(Report):
+class BuildProgress(Progress):
     """A line for each way to fail that was not met before, and for each remark of the engine."""
 
     def __init__(self, console: Console, args: argparse.Namespace, plan: Plan) -> None:
@@ -299,12 +301,15 @@ class _Display(Report):
         if self._plan.record is not None and not find_class(self._plan.spec.name).capabilities.layers:
             self.line("", f"{self._plan.spec.name} does not tell its layers: the records hold its settings only")
 
-    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+    @shows(events.Remark)
+    def show_remark(self, event: events.Remark) -> None:
+        """Show a remark once."""
         if event.text not in self._told:
             self._told.add(event.text)
-            super()._on_Remark(event)
+            super().show_remark(event)
 
-    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
         failed = event.outcome not in ("passed",)
         is_new = failed and event.reason not in self._told
         if self._args.show_output or (is_new and not self._args.hide_fail_output):

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from biopsy import errors, events
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import checks, file_kinds
-from biopsy.cli.progress import COLUMN, Report, say_output, time_left
+from biopsy.cli.check_output import say_output
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, time_left
 from biopsy.model.weight_formatting import count
 from biopsy.shell_words import line_of
 
@@ -96,7 +98,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     rules = checks.rules_of(args)
     tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with checks.ended_politely(), _RepeatReport(console, args) as display:
+    with checks.ended_politely(), RepeatProgress(console, args) as display:
         try:
             _run(args, rules, tally, artifacts, display)
         except KeyboardInterrupt:
@@ -135,7 +137,7 @@ def _require_sense(args: argparse.Namespace) -> None:
             require_distinct(args.artifacts, path)
 
 
-def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: _RepeatReport) -> None:
+def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: RepeatProgress) -> None:
     from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.outcome import Outcome
@@ -171,7 +173,7 @@ def _could_not_be_run(run: Run, tally: Tally, line: str) -> errors.CheckError:
     )
 
 
-class _RepeatReport(Report):
+class RepeatProgress(Progress):
     """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
