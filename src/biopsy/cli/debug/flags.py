@@ -12,7 +12,7 @@ from biopsy.cli.check_output import say_output
 from biopsy.cli.debug import engine_substitution as varied_run
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows
-from biopsy.model.weight_formatting import count
+from biopsy.quantities import count
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:

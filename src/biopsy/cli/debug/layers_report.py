@@ -12,7 +12,7 @@ from biopsy import events
 from biopsy.cli.debug.layers_next import next_lines
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows, time_left
-from biopsy.model.weight_formatting import count, size_text
+from biopsy.quantities import count, size_text
 from biopsy.shell_words import is_refused, line_of
 from biopsy.text import printable
 

@@ -10,7 +10,7 @@ from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
 from biopsy.cli.progress import Progress, shows, time_left
-from biopsy.model.weight_formatting import count, size_text
+from biopsy.quantities import count, size_text
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:

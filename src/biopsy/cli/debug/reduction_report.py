@@ -12,7 +12,7 @@ from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
 from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Progress, shows, time_left
-from biopsy.model.weight_formatting import count, size_text
+from biopsy.quantities import count, size_text
 from biopsy.reduction.result_file import size_of
 from biopsy.shell_words import line_of
 from biopsy.text import first_line

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli.arguments import checks, file_kinds
+from biopsy.cli.arguments import checks, file_kinds, types
 from biopsy.cli.check_output import say_output
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, time_left
-from biopsy.model.weight_formatting import count
+from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
         "--until",
-        type=_until,
+        type=types.until,
         required=True,
         metavar="N|good|bad",
         help="stop after N iterations, or after the first one that passes (good) or fails (bad)",
     )
     parser.add_argument(
         "--jobs",
-        type=_above_0,
+        type=types.positive,
         default=1,
         metavar="N",
         help="run so many at once (default: 1, since runs of one command often share files; not with --artifacts or "
@@ -73,20 +73,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_iteration_info(group)
     checks.add_events(group)
     group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
-
-
-def _until(text: str) -> int | str:
-    if text in {"good", "bad"}:
-        return text
-    with contextlib.suppress(argparse.ArgumentTypeError):
-        return _above_0(text)
-    raise argparse.ArgumentTypeError("must be a whole number, 1 or more, or good or bad")
-
-
-def _above_0(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
-    return int(text)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
