@@ -44,7 +44,7 @@ def warm_up(words: Sequence[str]) -> bool:
     if not own or own[0] != "run":
         return False
     from biopsy.cli.app import COMMANDS, parser_of
-    from biopsy.cli.arguments.groups import engine_specs
+    from biopsy.cli.arguments.engine_options import engine_specs
     from biopsy.engines.registry import find_class
 
     parser = parser_of(Path(words[0]).name, next(command for command in COMMANDS if command.words == ("run",)))

@@ -1,9 +1,6 @@
-"""Words of options become values; what is wrong is told with the option's name and an example."""
-
-from __future__ import annotations
+"""One word of an option becomes a value, or the error says what it must be."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,66 +9,41 @@ from biopsy import errors
 from biopsy.cli.arguments import types
 
 
-def test_shapes_are_given_by_name() -> None:
-    assert types.parse_shapes(["x:[1, 3,224]", "y:[2]", "s:[]"]) == {"x": (1, 3, 224), "y": (2,), "s": ()}
-
-
-@pytest.mark.parametrize("name", ["a/b:0", "a:[1]", "x y", "::"])
-def test_names_may_hold_colons_brackets_and_slashes(name: str) -> None:
-    assert types.parse_shapes([f"{name}:[1]"]) == {name: (1,)}
-    assert types.parse_tolerances([f"{name}:0.5"]) == {name: 0.5}
-    assert types.parse_ranges([f"{name}:[0,1]"]) == {name: (0, 1)}
-
-
-def test_symbols_and_unknown_sizes_are_for_those_who_ask() -> None:
-    words = ["x:[N,'batch size',-1,2]"]
-    assert types.parse_symbolic_shapes(words) == {"x": ("N", "batch size", None, 2)}
-    with pytest.raises(errors.UsageError, match="must be a number"):
-        types.parse_shapes(words)
-
-
-def test_a_value_without_a_name_is_for_all_others() -> None:
-    assert types.parse_tolerances(["1e-3", "out:1e-5"]) == {"": 1e-3, "out": 1e-5}
-    assert types.parse_ranges(["[0,1]", "x:[-2, 5.5]"]) == {"": (0, 1), "x": (-2, 5.5)}
-    assert types.parse_stats(["max", "out:mean"]) == {"": "max", "out": "mean"}
-    assert types.parse_quantiles(["0.5"]) == {"": 0.5}
-
-
-def test_an_option_that_was_not_given_says_nothing() -> None:
-    assert types.parse_shapes(None) == types.parse_tolerances(None) == types.parse_stats(None) == {}
+@pytest.mark.parametrize(
+    ("parse", "word", "value"),
+    [
+        (types.count, "0", 0),
+        (types.positive, "1", 1),
+        (types.positive, "1000000", 1_000_000),
+        (types.until, "good", "good"),
+        (types.until, "bad", "bad"),
+        (types.until, "20", 20),
+        (types.byte_size, "500MB", 500_000_000),
+        (types.byte_size, "1.5 GiB", 1_610_612_736),
+        (types.byte_size, "42", 42),
+        (types.duration, "90", 90.0),
+        (types.duration, "1.5h", 5400.0),
+        (types.probability, "0.99", 0.99),
+    ],
+)
+def test_a_word_becomes_a_value(parse: Callable[[str], Any], word: str, value: object) -> None:
+    assert parse(word) == value
 
 
 @pytest.mark.parametrize(
     ("parse", "word", "why"),
     [
-        (types.parse_shapes, "x", "a name and a shape"),
-        (types.parse_shapes, "[1,2]", "a name and a shape"),
-        (types.parse_shapes, "x:[1,2", "a name and a shape"),
-        (types.parse_shapes, "x:[1,,2]", "'' is no dimension"),
-        (types.parse_shapes, "x:[1.5]", "'1.5' is no dimension"),
-        (types.parse_shapes, "x:[-2]", "'-2' is no dimension"),
-        (types.parse_tolerances, "x:abc", "'abc' is no number"),
-        (types.parse_tolerances, ":1", "no name"),
-        (types.parse_tolerances, "-1", "0 or more"),
-        (types.parse_tolerances, "nan", "0 or more"),
-        (types.parse_quantiles, "1.5", "between 0 and 1"),
-        (types.parse_ranges, "x:[5,2]", "the smaller one first"),
-        (types.parse_ranges, "[1]", "two numbers"),
-        (types.parse_ranges, "0,1", "two numbers"),
-        (types.parse_ranges, "[0,inf]", "two numbers"),
-        (types.parse_ranges, "[a,b]", "no number"),
-        (types.parse_stats, "out:maximum", "none of elemwise, max, mean, median, quantile"),
+        (types.count, "-1", "must be a whole number, 0 or more"),
+        (types.positive, "0", "must be a whole number from 1 to 1000000"),
+        (types.positive, "1000001", "must be a whole number from 1 to 1000000"),
+        (types.until, "often", "must be a whole number from 1 to 1000000, or good or bad"),
+        (types.byte_size, "0", "not a valid size: write 500MB, 2GB or 1.5GiB"),
+        (types.duration, "0s", "not a valid time: write 90s, 10m or 1.5h"),
+        (types.probability, "1", "must be a number between 0 and 1, such as 0.99"),
+        (types.probability, "nan", "must be a number between 0 and 1, such as 0.99"),
     ],
 )
-def test_a_wrong_value_is_told_with_option_and_example(parse: Callable[..., Any], word: str, why: str) -> None:
+def test_a_word_that_is_no_value_is_told_what_it_must_be(parse: Callable[[str], Any], word: str, why: str) -> None:
     with pytest.raises(errors.UsageError) as caught:
-        parse([word], "--the-option")
-    assert caught.value.message.startswith(f"--the-option {word}: ")
-    assert why in caught.value.message
-    assert caught.value.next_steps[0].startswith("--the-option ")
-
-
-def test_a_script_is_a_path_with_or_without_a_function() -> None:
-    assert types.parse_script("a/b.py") == (Path("a/b.py"), "load_data")
-    assert types.parse_script("a/b.py:mine") == (Path("a/b.py"), "mine")
-    assert types.parse_script(r"C:\b.py") == (Path(r"C:\b.py"), "load_data")
+        parse(word)
+    assert caught.value.message == why

@@ -6,6 +6,7 @@ import argparse
 
 from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
+from biopsy.quantities import count
 
 EPILOG = """\
 A smaller candidate needs values for tensors that were inside the original model. Save all of them once, merge them
@@ -49,6 +50,5 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     merged = merge_feeds(files)
     write_feeds(args.output, merged)
     counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(args.paths, files, strict=True))
-    plural = "" if len(merged) == 1 else "s"
-    console.say(f"{args.output}: {len(merged)} iteration{plural} of {len(merged[0])} tensors ({counts})")
+    console.say(f"{args.output}: {count(len(merged), 'iteration')} of {len(merged[0])} tensors ({counts})")
     return 0

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli.arguments import checks, file_kinds, groups, tensorrt, types
-from biopsy.cli.progress import COLUMN, Report, say_output, time_left
-from biopsy.model.weight_formatting import count
+from biopsy.cli.arguments import checks, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.check_output import say_output
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -56,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "--until",
-        type=check_options_until,
+        type=types.until,
         metavar="N|good|bad",
         help="stop after N builds, or after the first one that passes (good) or fails (bad) (default: every "
         f"combination of --vary once, and at least {_LEAST_BUILDS} builds)",
@@ -72,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=groups.count,
+        type=types.count,
         metavar="N",
         help="seed of the random build order; each block contains every combination equally often, so a periodic "
         "disturbance is not blamed on a setting (default: random, shown)",
@@ -96,7 +98,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_iteration_info(group)
     checks.add_events(group)
     _add_check(parser)
-    groups.add_engines(parser)
+    engine_options.add_engines(parser)
     tensorrt.add(parser)
     groups.add_weights_folder(parser)
 
@@ -107,11 +109,6 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
     name = artifact_name(_spec(args)) if args.iter_artifact is None else None
     return {"--iter-artifact": (Path(name) if name else None, file_kinds.ITERATION)}
-
-
-def check_options_until(text: str) -> int | str:
-    """A number above 0, ``good`` or ``bad``."""
-    return text if text in {"good", "bad"} else types.positive(text)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
@@ -142,7 +139,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with (
         checks.ended_politely(),
         set_aside(plan.artifact, "last build") as told,
-        _Display(console, args, plan) as display,
+        BuildProgress(console, args, plan) as display,
     ):
         if told is not None:
             console.note(told)
@@ -171,7 +168,7 @@ def _spec(args: argparse.Namespace) -> EngineSpec:
     from biopsy.engines.registry import EngineSpec, installed
 
     if args.engines:
-        specs = groups.engine_specs(args)
+        specs = engine_options.engine_specs(args)
         if len(specs) > 1:
             raise errors.UsageError("one engine at a time is built: name only one")
         return specs[0]
@@ -271,7 +268,7 @@ def _template(check: list[str], plan: Plan) -> CheckTemplate:
 # What is shown
 
 
-class _Display(Report):
+class BuildProgress(Progress):
     """A line for each way to fail that was not met before, and for each remark of the engine."""
 
     def __init__(self, console: Console, args: argparse.Namespace, plan: Plan) -> None:
@@ -299,12 +296,15 @@ class _Display(Report):
         if self._plan.record is not None and not find_class(self._plan.spec.name).capabilities.layers:
             self.line("", f"{self._plan.spec.name} does not tell its layers: the records hold its settings only")
 
-    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+    @shows(events.Remark)
+    def show_remark(self, event: events.Remark) -> None:
+        """Show a remark once."""
         if event.text not in self._told:
             self._told.add(event.text)
-            super()._on_Remark(event)
+            super().show_remark(event)
 
-    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
         failed = event.outcome not in ("passed",)
         is_new = failed and event.reason not in self._told
         if self._args.show_output or (is_new and not self._args.hide_fail_output):

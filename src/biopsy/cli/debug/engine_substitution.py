@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import groups
+from biopsy.cli.arguments import engine_options
 
 if TYPE_CHECKING:
     from biopsy.engines.registry import EngineSpec
@@ -62,7 +62,7 @@ def engines_of_run(words: tuple[str, ...]) -> list[EngineSpec]:
     parser = Parser(prog="biopsy run", allow_abbrev=False)
     run.configure(parser)
     own, _ = parser.parse_known_args(list(words[2:]))
-    return groups.engine_specs(own)
+    return engine_options.engine_specs(own)
 
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.cli.arguments import checks, file_kinds, groups
+from biopsy.cli.check_output import say_output
 from biopsy.cli.debug import engine_substitution as varied_run
-from biopsy.cli.progress import COLUMN, Report, say_output
-from biopsy.model.weight_formatting import count
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, shows
+from biopsy.quantities import count
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
@@ -84,7 +86,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     check = varied_run.varied_check(template, DEFAULT_CANDIDATE, args.check_timeout)
     rules = checks.rules_of(args)
     try:
-        with checks.ended_politely(), _Display(console, args) as display:
+        with checks.ended_politely(), FlagsProgress(console, args) as display:
             display.plan(template.spec)
             found = find_switches(check, args.model, rules, display, args.external_data_dir)
     finally:
@@ -125,7 +127,7 @@ def _has_place(words: tuple[str, ...]) -> bool:
 # What is shown
 
 
-class _Display(Report):
+class FlagsProgress(Progress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
@@ -139,19 +141,23 @@ class _Display(Report):
         """Say what is going to happen."""
         self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
 
-    def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802 -- named after the event
+    @shows(events.Checking)
+    def _show_checking(self, event: events.Checking) -> None:
         self._description = event.description
         self._checks += 1
         self._live.update("flags", f"{count(self._checks, 'check')} · {event.description[:70]}")
 
-    def _on_OriginalFails(self, event: events.OriginalFails) -> None:  # noqa: N802
+    @shows(events.OriginalFails)
+    def _show_failure(self, event: events.OriginalFails) -> None:
         self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
 
-    def _on_Wavers(self, event: events.FlakyFailure) -> None:  # noqa: N802
+    @shows(events.FlakyFailure)
+    def _show_flakiness(self, event: events.FlakyFailure) -> None:
         rate = f"it fails in {event.failed} of {event.runs} runs"
         self.line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
 
-    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
         self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
         if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):

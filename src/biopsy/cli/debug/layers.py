@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.cli.arguments import file_kinds, groups, types
-from biopsy.cli.run import options as run_options
+from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
@@ -73,8 +72,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_memory(parser)
     groups.add_inputs(parser)
     group = parser.add_argument_group("what is out of tolerance")
-    groups.add_tolerances(group)
-    run_options.add_limits(parser)
+    comparing.add_tolerances(group)
+    comparing.add_limits(parser)
     parser.set_defaults(load_outputs=None)
 
 
@@ -142,7 +141,7 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, console: Console) -> Question:
-    from biopsy.cli.run.options import limits_of
+    from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
     from biopsy.engines.base import ModelInput

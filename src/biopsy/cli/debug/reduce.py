@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli import lines
-from biopsy.cli.arguments import checks, file_kinds, groups, types
+from biopsy.cli.arguments import checks, file_kinds, groups, named_values
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -340,7 +340,7 @@ def _with_sizes_of_symbols(
 
     index = index_of_model()
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    shapes = types.parse_shapes(own_run.input_shapes)
+    shapes = named_values.parse_shapes(own_run.input_shapes)
     sizes = symbols_bound({name: kind for name, kind in kinds.items() if kind is not None}, shapes)
     if not sizes:
         return words
@@ -391,7 +391,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         _files(args),
         _samples(args, own_run),
         (args.record_with,) if args.record_with else PLAIN,
-        dict(types.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
+        dict(named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
         args.cut,
         args.values,
         _compares_recorded(args, own_run),

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli.arguments import checks, file_kinds
-from biopsy.cli.progress import COLUMN, Report, say_output, time_left
-from biopsy.model.weight_formatting import count
+from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.check_output import say_output
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, time_left
+from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -48,14 +50,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
         "--until",
-        type=_until,
+        type=types.until,
         required=True,
         metavar="N|good|bad",
         help="stop after N iterations, or after the first one that passes (good) or fails (bad)",
     )
     parser.add_argument(
         "--jobs",
-        type=_above_0,
+        type=types.positive,
         default=1,
         metavar="N",
         help="run so many at once (default: 1, since runs of one command often share files; not with --artifacts or "
@@ -73,20 +75,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
 
 
-def _until(text: str) -> int | str:
-    if text in {"good", "bad"}:
-        return text
-    with contextlib.suppress(argparse.ArgumentTypeError):
-        return _above_0(text)
-    raise argparse.ArgumentTypeError("must be a whole number, 1 or more, or good or bad")
-
-
-def _above_0(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
-    return int(text)
-
-
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it was run as often as asked, or raises what ends with another status."""
     from biopsy.checks.artifacts import Artifacts
@@ -96,7 +84,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     rules = checks.rules_of(args)
     tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with checks.ended_politely(), _RepeatReport(console, args) as display:
+    with checks.ended_politely(), RepeatProgress(console, args) as display:
         try:
             _run(args, rules, tally, artifacts, display)
         except KeyboardInterrupt:
@@ -135,7 +123,7 @@ def _require_sense(args: argparse.Namespace) -> None:
             require_distinct(args.artifacts, path)
 
 
-def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: _RepeatReport) -> None:
+def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: RepeatProgress) -> None:
     from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.outcome import Outcome
@@ -171,7 +159,7 @@ def _could_not_be_run(run: Run, tally: Tally, line: str) -> errors.CheckError:
     )
 
 
-class _RepeatReport(Report):
+class RepeatProgress(Progress):
     """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import file_kinds
-from biopsy.cli.progress import COLUMN
+from biopsy.cli.live_line import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import file_kinds
-from biopsy.cli.progress import COLUMN
+from biopsy.cli.live_line import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console

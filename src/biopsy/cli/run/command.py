@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import groups, tensorrt
+from biopsy.cli.arguments import comparing, engine_options, groups, tensorrt
 from biopsy.cli.run import options as run_options
 from biopsy.cli.run.findings import Findings, Ran, unique, what_passed
 from biopsy.cli.run.inputs import Feeder, require_same
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -46,9 +47,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
     groups.add_model(parser)
-    groups.add_engines(parser)
+    engine_options.add_engines(parser)
     groups.add_inputs(parser)
-    groups.add_comparing(parser)
+    comparing.add_comparing(parser)
+    comparing.add_limits(parser)
     run_options.add(parser)
     tensorrt.add(parser)
 
@@ -62,8 +64,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.comparison.spoken_of import spoken_of
     from biopsy.engines.registry import create
 
-    specs = groups.engine_specs(args)
-    for ignored in groups.ignored_settings(args):
+    specs = engine_options.engine_specs(args)
+    for ignored in engine_options.ignored_settings(args):
         console.warn(f"{ignored}; with --engine, write it after the name")
     engines = [create(spec) for spec in specs]
     require_possible(args, engines)
@@ -76,7 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     verdict.report_looking()
     model = model_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
-    limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
+    limits, ratios = comparing.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}
     require_known_names(args, model, spoken)
     recorder = _recorder(model, engines, args.save_outputs, args, console)
@@ -175,8 +177,7 @@ def _told(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure
 
 def _timing(result: RunnerResult) -> str:
     times = [one.runtime * 1000 for one in result.iterations if one.runtime is not None]
-    count = len(result.iterations)
-    return f"{count} iteration{'s' if count > 1 else ''}, {sum(times) / len(times):.3g} ms each"
+    return f"{count(len(result.iterations), 'iteration')}, {sum(times) / len(times):.3g} ms each"
 
 
 def _save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | None, console: Console) -> None:
@@ -289,7 +290,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     from biopsy.engines.registry import create
 
     console.failure(crash)
-    engines = [create(spec) for spec in groups.engine_specs(args)]
+    engines = [create(spec) for spec in engine_options.engine_specs(args)]
     one = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if one is None:
         return crash.status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model.known_names import listed
-from biopsy.model.weight_formatting import count
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.comparison.compare import NotFinite, RunComparison

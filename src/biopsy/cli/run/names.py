@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli.arguments import named_values
 from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
 from biopsy.model.known_names import may_lack_names
 from biopsy.tensors.containers import fixed_names, item_of
@@ -60,15 +61,15 @@ def require_names_of_check(
 
 
 def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
-    from biopsy.cli.arguments import types
-    from biopsy.cli.run.options import limits_of, noise_ratios_of
+    from biopsy.cli.arguments.comparing import limits_of
+    from biopsy.cli.run.options import noise_ratios_of
     from biopsy.cli.run.settings import tolerances_of
 
     try:
         spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
         spoken["--noise-ratio"] = noise_ratios_of(own_run)
-        spoken["--input-shapes"] = types.parse_shapes(own_run.input_shapes)
-        spoken["--val-range"] = types.parse_ranges(own_run.val_range)
+        spoken["--input-shapes"] = named_values.parse_shapes(own_run.input_shapes)
+        spoken["--val-range"] = named_values.parse_ranges(own_run.val_range)
     except errors.UsageError:
         return {}  # the check itself will tell what is wrong with it
     return spoken

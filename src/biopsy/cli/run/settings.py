@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments import types
+from biopsy.cli.arguments import named_values
 from biopsy.cli.arguments.groups import marked_outputs
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import ModelInput
@@ -46,9 +46,9 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
         given=given_feeds(args),
         iterations=args.iterations,
         seed=args.seed,
-        val_range=types.parse_ranges(args.val_range),
-        shapes=types.parse_shapes(args.input_shapes),
-        symbols=types.parse_symbols(args.input_symbols),
+        val_range=named_values.parse_ranges(args.val_range),
+        shapes=named_values.parse_shapes(args.input_shapes),
+        symbols=named_values.parse_symbols(args.input_symbols),
         complete=not args.load_outputs,
     )
 
@@ -62,7 +62,7 @@ def given_feeds(args: argparse.Namespace) -> Sequence[Feed] | None:
     if args.data_loader_script:
         from biopsy.tensors.generate import load_script
 
-        return list(load_script(*types.parse_script(args.data_loader_script)))
+        return list(load_script(*named_values.parse_script(args.data_loader_script)))
     return None
 
 
@@ -83,8 +83,12 @@ def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
 
 def tolerances_of(args: argparse.Namespace) -> tuple[Tolerances, Stats]:
     """The tolerances, and what is held against them."""
-    tolerances = Tolerances(types.parse_tolerances(args.atol, "--atol"), types.parse_tolerances(args.rtol, "--rtol"))
-    return tolerances, Stats(types.parse_stats(args.check_error_stat), types.parse_quantiles(args.error_quantile))
+    tolerances = Tolerances(
+        named_values.parse_tolerances(args.atol, "--atol"), named_values.parse_tolerances(args.rtol, "--rtol")
+    )
+    return tolerances, Stats(
+        named_values.parse_stats(args.check_error_stat), named_values.parse_quantiles(args.error_quantile)
+    )
 
 
 def require_writable(args: argparse.Namespace) -> None:

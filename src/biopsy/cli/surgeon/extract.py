@@ -130,6 +130,6 @@ def _elem(text: str, whole: str) -> int:
 
 
 def _shape(text: str, whole: str) -> Shape:
-    from biopsy.cli.arguments.types import parse_symbolic_shapes
+    from biopsy.cli.arguments.named_values import parse_symbolic_shapes
 
     return parse_symbolic_shapes([f"{whole.split(':')[0]}:{text}"], "--inputs").popitem()[1]

@@ -101,7 +101,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
-    from biopsy.cli.arguments.types import parse_symbolic_shapes
+    from biopsy.cli.arguments.named_values import parse_symbolic_shapes
     from biopsy.model import sanitize
 
     shapes = parse_symbolic_shapes(texts, "--override-input-shapes")
