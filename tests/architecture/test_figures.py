@@ -9,7 +9,7 @@ LIMITS = {
     "percentile_90": 15,
     "longest": 47,
     "positional_calls": 50,
-    "class_names_twice": 27,
+    "class_names_twice": 26,
     "import_cycles": 0,
     "wide_classes": 14,
     "long_modules": 8,
