@@ -43,10 +43,10 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     "given",
     [
         pytest.param(("--val-range", "[-2,-1]"), marks=pytest.mark.slow),
-        ("--val-range", "x:[-2,-1]", "--seed", "7", "--input-shapes", "x:[3,4]"),
+        pytest.param(("--val-range", "x:[-2,-1]", "--seed", "7", "--input-shapes", "x:[3,4]"), marks=pytest.mark.slow),
         pytest.param(("--load-inputs", "in.npz"), marks=pytest.mark.slow),
         ("--load-inputs", "in.npz", "--atol", "1e-4", "--report", "-l.json"),
-        ("--data-loader-script", "loader.py:make"),
+        pytest.param(("--data-loader-script", "loader.py:make"), marks=pytest.mark.slow),
         ("--val-range", "[-2,-1]", "--save-inputs", "saved inputs.npz"),
     ],
     ids=" ".join,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from biopsy import errors
 from biopsy.cli.app import COMMANDS, parser_of
+from biopsy.cli.arguments.named_values import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.cli.debug.layers_next import next_lines
-from biopsy.cli.options import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
 from biopsy.filesystem.write import cannot_write

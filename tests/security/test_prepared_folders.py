@@ -22,7 +22,7 @@ from biopsy import errors
 from biopsy.checks import artifacts
 from biopsy.checks.artifacts import Artifacts
 from biopsy.checks.outcome import Outcome
-from biopsy.cli.progress import EventLog
+from biopsy.cli.event_log import EventLog
 from biopsy.filesystem import write
 from biopsy.filesystem.write import require_writable, write_whole
 from biopsy.isolation import cleanup

@@ -44,7 +44,7 @@ def warm_up(words: Sequence[str]) -> bool:
     if not isinstance(command, OwnRun):
         return False
     from biopsy.cli.app import COMMANDS, parser_of
-    from biopsy.cli.option_groups import engine_specs
+    from biopsy.cli.arguments.engine_options import engine_specs
     from biopsy.engines.registry import find_class
 
     parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
@@ -64,10 +64,10 @@ def warm_up(words: Sequence[str]) -> bool:
 def _load_code(names: set[str]) -> None:
     """Import everything that a check uses, and pay what the first session of an engine costs."""
     import biopsy.cli.console
-    import biopsy.cli.run_building
-    import biopsy.cli.run_mismatch
-    import biopsy.cli.run_report
-    import biopsy.cli.run_settings
+    import biopsy.cli.run.building
+    import biopsy.cli.run.mismatch
+    import biopsy.cli.run.report
+    import biopsy.cli.run.settings
     import biopsy.comparison.compare
     import biopsy.comparison.describe
     import biopsy.engines.feeding

@@ -15,7 +15,6 @@ from biopsy.checks.message import message_of
 from biopsy.comparison.noise import NoiseComparison
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.layerwise.few import few
 from biopsy.layerwise.findings import Failure, Group, Rate, TensorError
 from biopsy.layerwise.isolated_layers import RUNS_IF_FLAKY, RUNS_TO_BE_SURE, failure_of, run_apart
 from biopsy.layerwise.rounding import RoundingJudge
@@ -23,6 +22,7 @@ from biopsy.layerwise.subgraphs import Part, Pieces
 from biopsy.layerwise.tensor_errors import worst
 from biopsy.layerwise.truth import CANNOT_RUN, Runs, Truth
 from biopsy.model.node_order import neighbourhood_order
+from biopsy.search.subset import minimized
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ class Groups:
     def within(self, nodes: Iterable[int], found: Wrong) -> Group:
         """The few of some nodes that are wrong in the same way together."""
         order = neighbourhood_order(self._pieces.index, sorted(nodes))
-        few_nodes = tuple(sorted(few(order, lambda some: self._is_wrong(some, found))))
+        few_nodes = tuple(sorted(minimized(order, lambda some: self._is_wrong(some, found))))
         last = self.wrong(few_nodes) or found
         rate = self._rate(few_nodes, last)
         if rate is not None and self._each == 1:  # it is noticed only now: what looked right may have been luck

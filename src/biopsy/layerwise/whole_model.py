@@ -10,12 +10,12 @@ from functools import cached_property
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.layerwise.few import few
 from biopsy.layerwise.findings import Failure, Observed, Rate, TensorError
 from biopsy.layerwise.isolated_layers import RUNS_TO_BE_SURE, failure_of
 from biopsy.layerwise.recorded import Recorded
 from biopsy.layerwise.tensor_errors import Judge, Odd, odd, worst
 from biopsy.layerwise.truth import CANNOT_RUN
+from biopsy.search.subset import minimized
 from biopsy.tensors.recording import Request, plan
 from biopsy.tensors.results import Array, release, same_values
 
@@ -167,7 +167,7 @@ class Whole:
         alone = next((name for name in first if name in names and hide([name])), None)
         if alone is not None:
             return (alone,)
-        return tuple(few([name for name in names if name != output], hide))
+        return tuple(minimized([name for name in names if name != output], hide))
 
     def _hides(self, output: str, names: Sequence[str]) -> bool:
         try:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.search.drive import drive, first_that
+from biopsy.search.removal import remove_each
+from biopsy.search.rounds import Item, Search
+from biopsy.search.subset import minimized
 from biopsy.tactics.minimal_sets import minimal_sets, shortest
 from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
 from biopsy.tactics.setting_changes import Change, CheckTemplate, VariedCheck, changes_to_try, without_optimizers
-
-Item = TypeVar("Item")
 
 _RUNS_AT_FIRST = 3
 _RUNS_TO_MEASURE = 20
@@ -341,21 +342,6 @@ def _without_rules_that_do_not_matter(names: list[str], gone: Callable[[Sequence
 
 def _search(items: Sequence[Item], gone: Callable[[Sequence[Item]], bool]) -> list[Item]:
     """A small subset that still makes the failure go away, from which no single one can be left out."""
-    needed = _answered(fewest(items, list, at_least_one=True), gone)
-    for item in list(needed):
-        rest = [other for other in needed if other != item]
-        if rest and gone(rest):
-            needed = rest
-    return needed
-
-
-def _answered(
-    search: Generator[list[list[Item]], list[Item] | None, list[Item]], gone: Callable[[Sequence[Item]], bool]
-) -> list[Item]:
-    try:
-        proposed = next(search)
-        while True:
-            proposed = search.send(next((some for some in proposed if gone(some)), None))
-    except StopIteration as end:
-        found: list[Item] = end.value
-        return found
+    needed = minimized(items, gone)
+    removal: Search[list[Item], list[Item], list[Item]] = remove_each(needed, needed, list)
+    return drive(removal, first_that(gone))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups
+from biopsy.cli.arguments import engine_options
 
 if TYPE_CHECKING:
     from biopsy.checks.command_line import OwnRun
@@ -40,13 +40,13 @@ def own_wording(command: OwnRun, wanted: str | None) -> CheckTemplate:
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    from biopsy.cli import run
     from biopsy.cli.app import Parser
+    from biopsy.cli.run import command as run
 
     parser = Parser(prog="biopsy run", allow_abbrev=False)
     run.configure(parser)
     own, _ = parser.parse_known_args(list(command.options))
-    return option_groups.engine_specs(own)
+    return engine_options.engine_specs(own)
 
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.cli import option_groups, options, purposes, run_options
+from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ until then is shown and reported"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     group = parser.add_argument_group("engines")
     spec = "NAME[:key=value,...]"
     group.add_argument(
@@ -55,23 +55,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"the engine that is believed; best one that does not optimize (default: {DEFAULT_REFERENCE})",
     )
     group.add_argument(
-        "--run-timeout", type=options.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
+        "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
     group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
     group.add_argument(
-        "--top", type=options.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
+        "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write all that was found as JSON")
-    group.add_argument("--csv", type=purposes.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
-    group.add_argument("--events", type=purposes.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument(
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found as JSON"
+    )
+    group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
+    group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
-    option_groups.add_inputs(parser)
+    groups.add_inputs(parser)
     group = parser.add_argument_group("what is out of tolerance")
-    option_groups.add_tolerances(group)
-    run_options.add_limits(parser)
+    comparing.add_tolerances(group)
+    comparing.add_limits(parser)
     parser.set_defaults(load_outputs=None)
 
 
@@ -79,7 +81,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("memory and files")
     group.add_argument(
         "--memory-limit",
-        type=options.byte_size,
+        type=types.byte_size,
         default=_DEFAULT_LIMIT,
         metavar="SIZE",
         help="keep at most so much of the values of tensors in memory; they are computed in batches and kept in a file "
@@ -87,17 +89,17 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--work-dir",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
         help="where that file stands while it is needed: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
     )
-    option_groups.add_weights_folder(group)
+    groups.add_weights_folder(group)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
-    from biopsy.cli.debug.check_options import ended_politely
+    from biopsy.cli.arguments.checks import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
@@ -139,8 +141,8 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, console: Console) -> Question:
-    from biopsy.cli.run_options import limits_of
-    from biopsy.cli.run_settings import tolerances_of
+    from biopsy.cli.arguments.comparing import limits_of
+    from biopsy.cli.run.settings import tolerances_of
     from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
     from biopsy.engines.base import ModelInput
     from biopsy.engines.registry import create
@@ -177,7 +179,7 @@ def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
 
     if text is None:
         return None
-    pattern = options.regex("--nodes", text)
+    pattern = types.regex("--nodes", text)
     if not layers_of(index, pattern):
         raise errors.UsageError(
             f"--nodes {text}: no layer has a name, operator or output that matches",
@@ -188,7 +190,7 @@ def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
 
 def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
-    from biopsy.cli.run_settings import inputs_of
+    from biopsy.cli.run.settings import inputs_of
     from biopsy.engines.feeding import feeds_for
     from biopsy.engines.runner import checked_feed
 

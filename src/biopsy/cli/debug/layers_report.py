@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.cli.debug.layers_next import next_lines
-from biopsy.cli.progress import COLUMN, Report, time_left
-from biopsy.model.weight_formatting import count, size_text
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.quantities import count, size_text
 from biopsy.shell_words import is_refused, line_of
 from biopsy.text import printable
 
@@ -32,7 +33,7 @@ _STAGES = {
 _MOST_LABELS = 12
 
 
-class LayersReport(Report):
+class LayersReport(Progress):
     """Listens to an examination."""
 
     def __init__(self, console: Console, log: Path | None) -> None:
@@ -52,16 +53,19 @@ class LayersReport(Report):
             )
         )
 
-    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802 -- named after the event
+    @shows(events.ModelRead)
+    def _show_model(self, event: events.ModelRead) -> None:
         inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
         what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
         self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
 
-    def _on_Recorded(self, event: events.Recorded) -> None:  # noqa: N802
+    @shows(events.Recorded)
+    def _show_recorded(self, event: events.Recorded) -> None:
         what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
         self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
 
-    def _on_Measured(self, event: events.Measured) -> None:  # noqa: N802
+    @shows(events.Measured)
+    def _show_measured(self, event: events.Measured) -> None:
         if event.stage != self._stage:
             self._stage, self._started = event.stage, time.monotonic()
         spent = time.monotonic() - self._started

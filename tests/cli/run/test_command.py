@@ -461,8 +461,8 @@ def test_outputs_are_recorded_in_batches_and_are_those_of_one_run(capsys: Captur
     wide()
     assert run("wide.onnx", "--onnxrt", *LARGE, "--iters", "2", "--save-outputs", "some.safetensors", "-v") == 0
     shown = capsys.readouterr().out
-    assert "  batch 4 of 4: 2 tensors, 160 KB" in shown
-    assert "onnxrt  9 tensors recorded; 641 KB in 4 batches" in shown
+    assert "  batch 4 of 4: 2 tensors, 160.0 kB" in shown
+    assert "onnxrt  9 tensors recorded; 640.8 kB in 4 batches" in shown
     assert sorted(path.name for path in Path().iterdir() if "some" in path.name) == ["some.safetensors"]
     words = ("--input-shapes", "t0:[100,100]", "--onnx-outputs", "mark", "all", "--iters", "2")
     assert run("wide.onnx", "--onnxrt", *words, "--save-outputs", "all.safetensors") == 0

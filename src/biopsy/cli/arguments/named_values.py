@@ -1,14 +1,12 @@
-"""Values of options that several commands share: from the words on the command line to what the core takes.
+"""Values by name, from the words of an option: shapes, sizes, tolerances, ranges, and the script that makes inputs.
 
 Every function takes the words of one option (None where it was not given) and raises UsageError that names the option
-and shows an example. Those that take one text are types for argparse: its parser puts the option before what they say.
-A name comes before the last colon that can be one, so names may hold ':' and '/' themselves.
+and shows an example. A name ends at the last colon that can end one, so names may hold ``:`` and ``/``.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -67,56 +65,9 @@ def _dim(option: str, word: str, text: str) -> Dim:
     return text
 
 
-def regex(option: str, text: str) -> re.Pattern[str]:
-    """A regular expression that was given to ``option``."""
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise errors.UsageError(f"{option} {text}: not a valid regular expression: {error}") from error
-
-
-_LARGEST_COUNT = 1_000_000
-_LONGEST_TIME = 1e8  # seconds: three years
-
-
-def byte_size(text: str) -> int:
-    """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text)
-    if found is None or float(found[1]) == 0:
-        raise errors.UsageError("not a valid size: write 500MB, 2GB or 1.5GiB")
-    return int(float(found[1]) * (1024 if found[3] else 1000) ** " KMGT".index(found[2].upper() or " "))
-
-
-def duration(text: str) -> float:
-    """``90``, ``90s``, ``10m`` or ``1.5h`` -> seconds."""
-    found = re.fullmatch(r"(\d*\.?\d+)\s*([smh]?)", text)
-    seconds = 0.0 if found is None else float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
-    if not 0 < seconds <= _LONGEST_TIME:
-        raise errors.UsageError("not a valid time: write 90s, 10m or 1.5h")
-    return seconds
-
-
-def positive(text: str) -> int:
-    """A whole number, 1 or more."""
-    if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_COUNT:
-        raise errors.UsageError(f"must be a whole number from 1 to {_LARGEST_COUNT}")
-    return int(text)
-
-
-def probability(text: str) -> float:
-    """A number between 0 and 1, both excluded."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < 1:
-        raise errors.UsageError("must be a number between 0 and 1, such as 0.99")
-    return found
-
-
 def parse_tolerances(words: Sequence[str] | None, option: str = "--atol") -> dict[str, float]:
     """``1e-3 out:1e-5`` -> tolerances by name, "" for all outputs that are not named."""
-    return _by_name(words, option, "1e-3 out:1e-5", _tolerance)
+    return by_name(words, option, "1e-3 out:1e-5", _tolerance)
 
 
 def _tolerance(text: str) -> float:
@@ -128,7 +79,7 @@ def _tolerance(text: str) -> float:
 
 def parse_quantiles(words: Sequence[str] | None, option: str = "--error-quantile") -> dict[str, float]:
     """``0.99 out:0.5`` -> quantiles by name, "" for all outputs that are not named."""
-    return _by_name(words, option, "0.99 out:0.5", _quantile)
+    return by_name(words, option, "0.99 out:0.5", _quantile)
 
 
 def _quantile(text: str) -> float:
@@ -140,7 +91,7 @@ def _quantile(text: str) -> float:
 
 def parse_stats(words: Sequence[str] | None, option: str = "--check-error-stat") -> dict[str, Stat]:
     """``max out:mean`` -> statistics by name, "" for all outputs that are not named."""
-    return _by_name(words, option, "max out:mean", _stat)
+    return by_name(words, option, "max out:mean", _stat)
 
 
 def _stat(text: str) -> Stat:
@@ -152,7 +103,7 @@ def _stat(text: str) -> Stat:
 
 def parse_ranges(words: Sequence[str] | None, option: str = "--val-range") -> dict[str, tuple[float, float]]:
     """``[0,1] x:[2,5]`` -> (least, greatest) by name, "" for all inputs that are not named."""
-    return _by_name(words, option, "[0,1] x:[2,5]", _range)
+    return by_name(words, option, "[0,1] x:[2,5]", _range)
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -162,7 +113,8 @@ def _range(text: str) -> tuple[float, float]:
     return ends[0], ends[1]
 
 
-def _by_name(words: Sequence[str] | None, option: str, example: str, parse: Callable[[str], Value]) -> dict[str, Value]:
+def by_name(words: Sequence[str] | None, option: str, example: str, parse: Callable[[str], Value]) -> dict[str, Value]:
+    """``[NAME:]VALUE`` words -> values by name, "" for all that are not named; names may hold colons."""
     values = {}
     for word in words or ():
         name, colon, text = word.rpartition(":")

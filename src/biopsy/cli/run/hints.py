@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from biopsy.cli.run_findings import Findings
+    from biopsy.cli.run.findings import Findings
     from biopsy.engines.base import ModelInput
     from biopsy.tensors.results import RunnerResult
 

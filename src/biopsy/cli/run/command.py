@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, run_options, trt_options
-from biopsy.cli.run_findings import Findings, Ran, unique, what_passed
-from biopsy.cli.run_inputs import Feeder, require_same
+from biopsy.cli.arguments import comparing, engine_options, groups, tensorrt
+from biopsy.cli.run import options as run_options
+from biopsy.cli.run.findings import Findings, Ran, unique, what_passed
+from biopsy.cli.run.inputs import Feeder, require_same
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.cli.run_recording import Recorder
+    from biopsy.cli.run.recording import Recorder
     from biopsy.comparison.compare import Detail, NotFinite, RunComparison
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.tolerance import Limits, Stats, Tolerances
@@ -44,25 +46,26 @@ exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engi
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run``."""
     parser.epilog = EXAMPLES
-    option_groups.add_model(parser)
-    option_groups.add_engines(parser)
-    option_groups.add_inputs(parser)
-    option_groups.add_comparing(parser)
+    groups.add_model(parser)
+    engine_options.add_engines(parser)
+    groups.add_inputs(parser)
+    comparing.add_comparing(parser)
+    comparing.add_limits(parser)
     run_options.add(parser)
-    trt_options.add(parser)
+    tensorrt.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
     from biopsy.checks import verdict
-    from biopsy.cli.run_building import require_possible
-    from biopsy.cli.run_names import require_known_names
-    from biopsy.cli.run_settings import golden_values, inputs_of, model_of, require_writable, tolerances_of
+    from biopsy.cli.run.building import require_possible
+    from biopsy.cli.run.names import require_known_names
+    from biopsy.cli.run.settings import golden_values, inputs_of, model_of, require_writable, tolerances_of
     from biopsy.comparison.spoken_of import spoken_of
     from biopsy.engines.registry import create
 
-    specs = option_groups.engine_specs(args)
-    for ignored in option_groups.ignored_settings(args):
+    specs = engine_options.engine_specs(args)
+    for ignored in engine_options.ignored_settings(args):
         console.warn(f"{ignored}; with --engine, write it after the name")
     engines = [create(spec) for spec in specs]
     require_possible(args, engines)
@@ -75,7 +78,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     verdict.report_looking()
     model = model_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
-    limits, ratios = run_options.limits_of(args), run_options.noise_ratios_of(args)
+    limits, ratios = comparing.limits_of(args), run_options.noise_ratios_of(args)
     spoken = {**spoken_of(tolerances, stats, limits), "--noise-ratio": ratios}
     require_known_names(args, model, spoken)
     recorder = _recorder(model, engines, args.save_outputs, args, console)
@@ -91,11 +94,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     noise = _noise(done, rerun, feeder, ratios, console) if args.compare_with else []
     findings = _hinted(Findings(ran, compared, noise, odd), golden, console)
     if verdict.is_wanted():
-        from biopsy.cli.run_mismatch import Arbiter, sized
+        from biopsy.cli.run.mismatch import Arbiter, sized
 
         findings = sized(findings, pairs, Arbiter(rerun, feeder) if args.tell_rounding else None)
     if args.report is not None:
-        from biopsy.cli.run_report import write_report
+        from biopsy.cli.run.report import write_report
 
         write_report(args.report, args.model, findings)
     return _conclude(findings, console)
@@ -137,7 +140,7 @@ def _run_one(
     """Run one engine, in memory or into the recorder's file. Raises EngineFailure."""
     if recorder is not None:
         return Ran(engine, recorder.record(engine, number, feeder.feeds(recorder.inputs)), remarks=recorder.remarks)
-    from biopsy.cli.run_building import session_of
+    from biopsy.cli.run.building import session_of
     from biopsy.engines.runner import run_session, runner_name
 
     session = session_of(engine, model, feeder.inputs, args, console)
@@ -156,8 +159,8 @@ def _recorder(
     """What keeps outputs out of memory, if that is asked for."""
     if args.memory_limit is None:
         return None
-    from biopsy.cli.run_recording import Recorder
-    from biopsy.cli.run_settings import own_outputs, tolerances_of
+    from biopsy.cli.run.recording import Recorder
+    from biopsy.cli.run.settings import own_outputs, tolerances_of
 
     if args.warm_up:
         console.warn("--warm-up is ignored: with --memory-limit nothing is timed")
@@ -174,8 +177,7 @@ def _told(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure
 
 def _timing(result: RunnerResult) -> str:
     times = [one.runtime * 1000 for one in result.iterations if one.runtime is not None]
-    count = len(result.iterations)
-    return f"{count} iteration{'s' if count > 1 else ''}, {sum(times) / len(times):.3g} ms each"
+    return f"{count(len(result.iterations), 'iteration')}, {sum(times) / len(times):.3g} ms each"
 
 
 def _save_outputs(path: Path | None, ran: Sequence[Ran], recorder: Recorder | None, console: Console) -> None:
@@ -218,7 +220,7 @@ def _compare(
     compared: list[RunComparison] = []
     if not pairs:
         return compared
-    from biopsy.cli.run_report import show_comparison
+    from biopsy.cli.run.report import show_comparison
     from biopsy.comparison.compare import compare_runs
 
     tolerances, stats, limits = settings
@@ -240,7 +242,7 @@ def _noise(
     ratios: Mapping[str, float],
     console: Console,
 ) -> list[NoiseReport]:
-    from biopsy.cli.run_noise import judge_noise
+    from biopsy.cli.run.noise import judge_noise
 
     def run(engine: Engine) -> RunnerResult:
         return rerun(engine, feeder)
@@ -252,7 +254,7 @@ def _noise(
 
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
-    from biopsy.cli.run_report import show_not_finite
+    from biopsy.cli.run.report import show_not_finite
     from biopsy.comparison.compare import not_finite
 
     found = [(result.runner, odd) for result in done for odd in not_finite(result)]
@@ -273,7 +275,7 @@ def _rerun(
 
 
 def _warn_of_random(model: ModelInput, console: Console) -> None:
-    from biopsy.cli.run_hints import random_hint
+    from biopsy.cli.run.hints import random_hint
 
     hint = random_hint(model)
     if hint is not None:
@@ -288,7 +290,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     from biopsy.engines.registry import create
 
     console.failure(crash)
-    engines = [create(spec) for spec in option_groups.engine_specs(args)]
+    engines = [create(spec) for spec in engine_options.engine_specs(args)]
     one = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if one is None:
         return crash.status
@@ -296,7 +298,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
         console.warn(f"{args.save_outputs} is not written: what other engines gave is lost")
     findings = Findings([Ran(one, failure=crash)])
     if args.report is not None:
-        from biopsy.cli.run_report import write_report
+        from biopsy.cli.run.report import write_report
 
         write_report(args.report, args.model, findings)
     return _conclude(findings, console)
@@ -306,7 +308,7 @@ def _hinted(found: Findings, golden: Sequence[RunnerResult], console: Console) -
     """The findings with a hint on whose fault a failure is, if there is one."""
     if not found.reasons:
         return found
-    from biopsy.cli.run_hints import whose_fault
+    from biopsy.cli.run.hints import whose_fault
 
     hint = whose_fault(found, golden)
     if hint is not None:

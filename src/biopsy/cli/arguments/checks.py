@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
-from biopsy.cli import options, purposes
+from biopsy.cli.arguments import file_kinds, types
 from biopsy.isolation.interrupts import interrupted_once
 from biopsy.text import printable
 
@@ -77,7 +77,7 @@ def add_timeout(group: argparse._ArgumentGroup, default: str) -> None:
     """``--check-timeout``; ``default`` says in words what holds without it."""
     group.add_argument(
         "--check-timeout",
-        type=options.duration,
+        type=types.duration,
         metavar="SECONDS",
         help=f"end a check that takes longer (default: {default})",
     )
@@ -87,7 +87,7 @@ def add_memory(group: argparse._ArgumentGroup, meaning: str = "") -> None:
     """``--check-memory``; ``meaning`` says what it makes of a candidate."""
     group.add_argument(
         "--check-memory",
-        type=options.byte_size,
+        type=types.byte_size,
         metavar="SIZE",
         help=f"end a check whose processes together need more, such as 4GB{meaning} (default: no limit)",
     )
@@ -106,14 +106,14 @@ def add_repeating(group: argparse._ArgumentGroup) -> None:
     """``--repeat`` and ``--confidence``."""
     group.add_argument(
         "--repeat",
-        type=options.positive,
+        type=types.positive,
         metavar="N",
         help="a candidate passes only if it passes N times (default: once; as often as --confidence needs if the "
         "failure turns out to be flaky)",
     )
     group.add_argument(
         "--confidence",
-        type=options.probability,
+        type=types.probability,
         default=0.99,
         metavar="P",
         help="how sure to be that a candidate passes if the failure is flaky (default: 0.99)",
@@ -124,16 +124,16 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
     """``--jobs``, ``--max-checks`` and ``--max-time``."""
     group.add_argument(
         "--jobs",
-        type=options.positive,
+        type=types.positive,
         metavar="N",
         help="checks that run at once; the result is the same for any N (default: as many as there are processors, "
         "one where checks would share files)",
     )
     group.add_argument(
-        "--max-checks", type=options.positive, metavar="N", help="stop after so many checks, with the best result"
+        "--max-checks", type=types.positive, metavar="N", help="stop after so many checks, with the best result"
     )
     group.add_argument(
-        "--max-time", type=options.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
+        "--max-time", type=types.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
     )
 
 
@@ -149,7 +149,7 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--artifacts",
         nargs="+",
-        type=purposes.ARTIFACT,
+        type=file_kinds.ARTIFACT,
         default=[],
         metavar="FILE",
         help="files to sort into 'good', 'bad' and 'other' after each check",
@@ -157,7 +157,7 @@ def add_artifacts(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--art-dir",
         "--artifacts-dir",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         default=Path("polygraphy_artifacts"),
         metavar="DIR",
         help="where they are sorted to (default: polygraphy_artifacts)",
@@ -169,7 +169,7 @@ def add_iteration_info(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--iter-info",
         "--iteration-info",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help='write {"iteration": N} before each check',
     )
@@ -177,14 +177,14 @@ def add_iteration_info(group: argparse._ArgumentGroup) -> None:
 
 def add_events(group: argparse._ArgumentGroup) -> None:
     """``--events``."""
-    group.add_argument("--events", type=purposes.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
 
 
 def rules_of(args: argparse.Namespace) -> Rules:
     """The rules that the options of ``add_rules`` say. Raises UsageError for what is no regular expression."""
     from biopsy.checks.judge import Rules
 
-    patterns = tuple(options.regex("--fail-regex", text) for text in args.fail_regex or ())
+    patterns = tuple(types.regex("--fail-regex", text) for text in args.fail_regex or ())
     return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), patterns, args.match)
 
 
@@ -261,8 +261,8 @@ def _is_terminal(stream: TextIO | None) -> bool:
 def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
     from biopsy.checks.command_line import OwnRun, parse
-    from biopsy.cli import run
     from biopsy.cli.app import Parser
+    from biopsy.cli.run import command as run
 
     command = parse(args.check or ())
     if not isinstance(command, OwnRun):
@@ -279,7 +279,7 @@ def require_names(args: argparse.Namespace, model: Path) -> None:
     """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
     own = own_run(args)
     if own is not None:
-        from biopsy.cli.run_names import require_names_of_check
+        from biopsy.cli.run.names import require_names_of_check
         from biopsy.model.index import index_file
 
         require_names_of_check(own, index_file(model))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.run_noise import yardsticks
+from biopsy.cli.run.noise import yardsticks
 from biopsy.comparison.compare import RunComparison
 from biopsy.comparison.mismatch import Mismatch, Rounding, most_telling
 from biopsy.comparison.mismatch_size import mismatches_of
@@ -19,8 +19,8 @@ from biopsy.tensors.results import RunnerResult, release
 from biopsy.text import first_line
 
 if TYPE_CHECKING:
-    from biopsy.cli.run_findings import Findings
-    from biopsy.cli.run_inputs import Feeder
+    from biopsy.cli.run.findings import Findings
+    from biopsy.cli.run.inputs import Feeder
 
 Pair = tuple[RunnerResult, RunnerResult]
 """What an engine gave, and what was expected of it."""

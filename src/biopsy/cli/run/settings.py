@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli import options
-from biopsy.cli.option_groups import marked_outputs
+from biopsy.cli.arguments import named_values
+from biopsy.cli.arguments.groups import marked_outputs
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs
@@ -46,9 +46,9 @@ def inputs_of(args: argparse.Namespace) -> Inputs:
         given=given_feeds(args),
         iterations=args.iterations,
         seed=args.seed,
-        val_range=options.parse_ranges(args.val_range),
-        shapes=options.parse_shapes(args.input_shapes),
-        symbols=options.parse_symbols(args.input_symbols),
+        val_range=named_values.parse_ranges(args.val_range),
+        shapes=named_values.parse_shapes(args.input_shapes),
+        symbols=named_values.parse_symbols(args.input_symbols),
         complete=not args.load_outputs,
     )
 
@@ -62,7 +62,7 @@ def given_feeds(args: argparse.Namespace) -> Sequence[Feed] | None:
     if args.data_loader_script:
         from biopsy.tensors.generate import load_script
 
-        return list(load_script(*options.parse_script(args.data_loader_script)))
+        return list(load_script(*named_values.parse_script(args.data_loader_script)))
     return None
 
 
@@ -84,9 +84,11 @@ def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
 def tolerances_of(args: argparse.Namespace) -> tuple[Tolerances, Stats]:
     """The tolerances, and what is held against them."""
     tolerances = Tolerances(
-        options.parse_tolerances(args.atol, "--atol"), options.parse_tolerances(args.rtol, "--rtol")
+        named_values.parse_tolerances(args.atol, "--atol"), named_values.parse_tolerances(args.rtol, "--rtol")
     )
-    return tolerances, Stats(options.parse_stats(args.check_error_stat), options.parse_quantiles(args.error_quantile))
+    return tolerances, Stats(
+        named_values.parse_stats(args.check_error_stat), named_values.parse_quantiles(args.error_quantile)
+    )
 
 
 def require_writable(args: argparse.Namespace) -> None:

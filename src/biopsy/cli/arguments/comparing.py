@@ -1,18 +1,19 @@
-"""Options that only ``run`` has, and what they ask of outputs. NumPy is not imported: see option_groups."""
+"""Options that say what must hold of outputs: golden values, tolerances, limits of other figures.
+
+Nothing here imports NumPy, as in ``groups``.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
 from biopsy import errors
-from biopsy.cli import purposes
-from biopsy.cli.options import byte_size
+from biopsy.cli.arguments import file_kinds, types
+from biopsy.cli.arguments.groups import SAVED_FORMATS
+from biopsy.cli.arguments.named_values import by_name
 from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Limits, Metric, TopK
-
-Value = TypeVar("Value")
 
 _COMPARISONS: dict[str, frozenset[str]] = {
     "simple": frozenset({"simple"}),
@@ -28,40 +29,62 @@ _COMPARISONS: dict[str, frozenset[str]] = {
 """What ``--compare`` takes, as Polygraphy spells it -> the metrics, "simple" for the tolerances."""
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """The limits of other figures than the tolerances', noise, what is built, report, memory."""
-    add_limits(parser)
-    group = parser.add_argument_group("a bug, or only rounding")
+def add_comparing(parser: argparse.ArgumentParser) -> None:
+    """Golden values, tolerances and what of the error is held against them."""
+    group = parser.add_argument_group("outputs and comparing")
     group.add_argument(
-        "--compare-with",
-        choices=("noise",),
-        help="noise: hold the error of each engine against a float64 run against the error of plain float32, instead "
-        "of comparing engines with each other",
-    )
-    group.add_argument(
-        "--noise-ratio",
-        nargs="+",
-        metavar="[OUTPUT:]TIMES",
-        help="how many times the error of plain float32 still is rounding (default: 10)",
-    )
-    group.add_argument("--tell-rounding", action="store_true", help=argparse.SUPPRESS)  # debug reduce asks for it
-    group = parser.add_argument_group("building")
-    group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
-    group.add_argument(
-        "--save-engine",
-        type=purposes.WRITTEN,
+        "--save-outputs",
+        "--save-results",
+        type=file_kinds.WRITTEN,
         metavar="FILE",
-        help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
-        "Runtime; MODEL may be such a file too",
+        help=f"save what every engine gave: {SAVED_FORMATS}",
     )
-    group = parser.add_argument_group("report and memory")
-    group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON too")
     group.add_argument(
-        "--memory-limit",
-        type=byte_size,
-        metavar="SIZE",
-        help="keep at most so much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
-        "batches (--save-outputs must be .safetensors); the same command goes on where it was stopped",
+        "--load-outputs",
+        "--load-results",
+        nargs="+",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="golden values saved before; every engine, the first one too, is compared with all of them",
+    )
+    add_tolerances(group)
+    group.add_argument("--validate", action="store_true", help="fail if an engine gives NaN or infinity")
+    group.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
+    group.add_argument(
+        "--warm-up", type=types.count, default=0, metavar="N", help="runs before the first that is timed"
+    )
+
+
+def add_tolerances(group: argparse._ArgumentGroup) -> None:
+    """The tolerances, and what of the error is held against them."""
+    tolerance = "for all outputs or one of them (default: 1e-5"
+    group.add_argument(
+        "--atol",
+        "--abs-tol",
+        "--absolute-tolerance",
+        nargs="+",
+        metavar="[OUTPUT:]VALUE",
+        help=f"greatest absolute difference allowed, {tolerance}; 0 for integers and booleans)",
+    )
+    group.add_argument(
+        "--rtol",
+        "--rel-tol",
+        "--relative-tolerance",
+        nargs="+",
+        metavar="[OUTPUT:]VALUE",
+        help=f"greatest difference allowed relative to the expected value, {tolerance}; for integers only by name)",
+    )
+    group.add_argument(
+        "--check-error-stat",
+        nargs="+",
+        metavar="[OUTPUT:]STAT",
+        help="what is held against the tolerances: elemwise, max, mean, median or quantile (default: elemwise)",
+    )
+    group.add_argument(
+        "--error-quantile",
+        nargs="+",
+        metavar="[OUTPUT:]Q",
+        help="which quantile 'quantile' means, 0 to 1 (default: 0.99)",
     )
 
 
@@ -119,14 +142,11 @@ def limits_of(args: argparse.Namespace) -> Limits:
         assert metric in METRICS
         if words:
             option = "--index-tolerance" if metric == "indices" else f"--{metric}"
-            values[metric] = _by_name(words, option, example, partial(_number, least=-1 if metric == "cosine" else 0))
-    tops = _by_name(args.top_k or (), "--top-k", "5 out:3,axis=1", _top)
+            values[metric] = by_name(
+                words, option, example, partial(number_from, least=-1 if metric == "cosine" else 0)
+            )
+    tops = by_name(args.top_k, "--top-k", "5 out:3,axis=1", _top)
     return Limits(values, tops, _chosen(args.compare, bool(tops)))
-
-
-def noise_ratios_of(args: argparse.Namespace) -> dict[str, float]:
-    """How many times the error of plain float32 still is rounding, by output name."""
-    return _by_name(args.noise_ratio or (), "--noise-ratio", "10 out:100", partial(_number, least=1))
 
 
 def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:
@@ -142,7 +162,8 @@ def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:
     return found - {"simple"} | {"indices"} if ranked else found
 
 
-def _number(text: str, least: float) -> float:
+def number_from(text: str, least: float) -> float:
+    """A number that is ``least`` or more. Raises ValueError."""
     value = float(text)
     if not value >= least:
         raise ValueError(f"{text!r} is too small: it must be {least:g} or more")
@@ -154,18 +175,3 @@ def _top(text: str) -> TopK:
     if not count.isdecimal() or not int(count):
         raise ValueError(f"{text!r} is no number of elements")
     return TopK(int(count), int(axis) if axis else -1)
-
-
-def _by_name(words: Sequence[str], option: str, example: str, parse: Callable[[str], Value]) -> dict[str, Value]:
-    """Values by output name, "" for all that are not named; names may hold colons."""
-    values = {}
-    for word in words:
-        name, colon, text = word.rpartition(":")
-        try:
-            if colon and not name:
-                raise ValueError("there is no name before the colon")
-            values[name] = parse(text)
-        except ValueError as error:
-            why = f"{text!r} is no number" if "could not convert" in str(error) else str(error)
-            raise errors.UsageError(f"{option} {word}: {why}", next_steps=[f"{option} {example}"]) from error
-    return values

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model.known_names import listed
-from biopsy.model.weight_formatting import count
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.comparison.compare import NotFinite, RunComparison
@@ -61,7 +61,7 @@ class Findings:
         """Why nobody can say whether an engine is wrong; None if all could be judged."""
         if not self.noise:
             return None
-        from biopsy.cli.run_noise import undecided
+        from biopsy.cli.run.noise import undecided
 
         return undecided(self.noise)
 
@@ -98,7 +98,7 @@ def what_passed(found: Findings) -> str:
             f"{count(outputs, 'output')} compared{f' ({empty} empty)' if empty else ''}, all within the tolerances"
         )
     if found.noise:
-        from biopsy.cli.run_noise import summary
+        from biopsy.cli.run.noise import summary
 
         parts.append(summary(found.noise))
     ran = ", ".join(one.engine.label for one in found.ran)

@@ -20,6 +20,7 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.quantities import count, size_text
 from biopsy.tensors.appendable_store import GrowingFile, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, record
 from biopsy.tensors.results import Array, Feed, RunnerResult
@@ -175,12 +176,11 @@ class _Told:
             self._worst[found.name] = found, compared
 
     def summary(self, earlier: int, request: Request) -> None:
-        count = len(self._batches)
         total = size_text(sum(batch.bytes for batch in self._batches))
         before = f", {earlier} of them by an earlier run" if earlier else ""
         self._console.note(
-            f"{self._engine.label}  {len(request.names)} tensors recorded{before}; {total} in {count} "
-            f"batch{'' if count == 1 else 'es'}, {sum(batch.seconds for batch in self._batches):.3g} s"
+            f"{self._engine.label}  {len(request.names)} tensors recorded{before}; {total} in "
+            f"{count(len(self._batches), 'batch', 'batches')}, {sum(batch.seconds for batch in self._batches):.3g} s"
         )
         for found, compared in self._worst.values():
             text = (
@@ -194,15 +194,6 @@ class _Told:
 
 def _error(compared: OutputComparison) -> float:
     return compared.measured.absolute.maximum if compared.measured is not None else float("inf")
-
-
-def size_text(size: float) -> str:
-    """Bytes for people: ``512 B``, ``1.5 MB``."""
-    for unit in ("B", "KB", "MB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} GB"
 
 
 def _weights_elsewhere(index: ModelIndex) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from biopsy.cli import purposes
+from biopsy.cli.arguments import file_kinds
 
 PLAIN = "--trt"
 """What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
@@ -35,9 +35,11 @@ _BUILDER_FLAGS = {
 
 _ONE, _MANY = False, True
 _FILES = {
-    "load_timing_cache": purposes.READ_TEXT,
-    "save_timing_cache": purposes.written_over("trt_load_timing_cache", textual=True),  # one cache that grows is usual
-    "plugins": purposes.READ_TEXT,
+    "load_timing_cache": file_kinds.READ_TEXT,
+    "save_timing_cache": file_kinds.written_over(
+        "trt_load_timing_cache", textual=True
+    ),  # one cache that grows is usual
+    "plugins": file_kinds.READ_TEXT,
 }
 """Settings that name files."""
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.cli.run_mismatch import measured
+from biopsy.cli.run.mismatch import measured
 from biopsy.comparison.compare import compare_runs
 from biopsy.tensors.results import Iteration, RunnerResult
 

@@ -1,68 +1,20 @@
-"""What each file on a command line is for, and that no file is for two things of which one would ruin the other.
+"""One file, one purpose: the rule for all commands, and the files that a command line reads and writes.
 
-Every option that names a file has one of the kinds below as its ``type``; what a command reads, writes or removes is
-collected from the parsed arguments by these kinds, so that a new option takes part without a list of its own.
+Options declare what happens to their files by their type (``file_kinds``); a command declares the files that it names
+itself by ``derived_files``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from biopsy import errors
-
-Task = Literal["read", "write", "make anew", "move"]
-"""What becomes of a file: it is read, replaced, made anew for each check (which may read it), or moved away after it.
-"""
-
-
-def _path(text: str) -> Path:
-    return Path(text)
-
-
-@dataclass(frozen=True)
-class FileKind:
-    """The ``type`` of an option that names a file or folder: gives a Path, or the text if it is ``textual``.
-
-    ``over`` are the options (by ``dest``) whose file it may replace, since that is read whole before and a person may
-    well mean it. ``container``: it names a folder that files of our own naming are put into, or read from.
-    """
-
-    task: Task
-    over: frozenset[str] = frozenset()
-    container: bool = False
-    textual: bool = False
-    path_of: Callable[[str], Path] = _path
-
-    def __call__(self, text: str) -> Path | str:
-        """The value of the option."""
-        return text if self.textual else Path(text)
-
-
-READ = FileKind("read")
-WRITTEN = FileKind("write")
-ITERATION = FileKind("make anew")
-ARTIFACT = FileKind("move")
-FOLDER_READ = FileKind("read", container=True)
-FOLDER_WRITTEN = FileKind("write", container=True)
-READ_TEXT = FileKind("read", textual=True)
-
-
-def written_over(*dests: str, textual: bool = False) -> FileKind:
-    """A file that is written, and may be the one that another option reads."""
-    return replace(WRITTEN, over=frozenset(dests), textual=textual)
-
-
-def script_with_function(text: str) -> Path:
-    """The file of ``FILE.py[:function]``."""
-    return Path(text if text.endswith(".py") else text.rpartition(":")[0] or text)
-
-
-READ_SCRIPT = FileKind("read", textual=True, path_of=script_with_function)
+from biopsy.cli.arguments.file_kinds import READ, Derived, FileKind
 
 
 @dataclass(frozen=True)
@@ -175,10 +127,6 @@ def _require_short_name(one: Purpose) -> None:
             f"the name of {one.path} ({one.option}) has {size} bytes: it may have {most}",
             next_steps=["give a shorter name"],
         )
-
-
-Derived: TypeAlias = Mapping[str, tuple[Path | None, FileKind]]
-"""Files that a command names by itself, such as a default: what a person calls them -> path (None for none), kind."""
 
 
 def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namespace, derived: Derived) -> None:

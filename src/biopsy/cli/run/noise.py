@@ -14,7 +14,7 @@ from biopsy.comparison.second_opinion import closest, excused, is_doubtful
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.engines.yardsticks import EXACT, PLAIN
-from biopsy.model.weight_formatting import count
+from biopsy.quantities import count
 from biopsy.tensors.results import RunnerResult
 from biopsy.text import first_line
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli.arguments import named_values
 from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
 from biopsy.model.known_names import may_lack_names
 from biopsy.tensors.containers import fixed_names, item_of
@@ -22,7 +23,7 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
 
     Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
     """
-    from biopsy.cli.run_building import is_built
+    from biopsy.cli.run.building import is_built
 
     if may_lack_names() or is_built(args.model) or not any(name for names in spoken.values() for name in names):
         return
@@ -60,15 +61,15 @@ def require_names_of_check(
 
 
 def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
-    from biopsy.cli import options
-    from biopsy.cli.run_options import limits_of, noise_ratios_of
-    from biopsy.cli.run_settings import tolerances_of
+    from biopsy.cli.arguments.comparing import limits_of
+    from biopsy.cli.run.options import noise_ratios_of
+    from biopsy.cli.run.settings import tolerances_of
 
     try:
         spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
         spoken["--noise-ratio"] = noise_ratios_of(own_run)
-        spoken["--input-shapes"] = options.parse_shapes(own_run.input_shapes)
-        spoken["--val-range"] = options.parse_ranges(own_run.val_range)
+        spoken["--input-shapes"] = named_values.parse_shapes(own_run.input_shapes)
+        spoken["--val-range"] = named_values.parse_ranges(own_run.val_range)
     except errors.UsageError:
         return {}  # the check itself will tell what is wrong with it
     return spoken

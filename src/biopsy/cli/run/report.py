@@ -11,7 +11,7 @@ from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 
 if TYPE_CHECKING:
-    from biopsy.cli.run_findings import Findings, Ran
+    from biopsy.cli.run.findings import Findings, Ran
 
 _MOST_PASSING = 10
 _MOST_FAILING = 20
