@@ -8,7 +8,7 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 47,
-    "positional_calls": 50,
+    "positional_calls": 49,
     "class_names_twice": 26,
     "import_cycles": 0,
     "wide_classes": 14,
