@@ -13,14 +13,14 @@ from itertools import pairwise
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks import process, verdict
+from biopsy.checks import verdict
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.process import Ended, Limits, Pipe, Stop
 from biopsy.checks.signature import status_text
 from biopsy.checks.words import as_word, names_path
 from biopsy.filesystem.plain_file import open_plain
-from biopsy.isolation import cleanup
+from biopsy.isolation import cleanup, process
 from biopsy.isolation.interpreter import own_python
+from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
 from biopsy.shell_words import line_of
 from biopsy.text import printable
 
@@ -127,6 +127,8 @@ class CommandCheck:
                     cleanup.end_marked([str(folder)])
                 said = _meant(verdict_of(told, ended), ended, self.words)
                 return _evidence(ended, said, seconds, str(candidate), self._scripts(candidate))
+        except StillRunningError as error:
+            raise errors.CheckError(f"the check (process {error.pid}) does not end, not even by SIGKILL") from error
         except OSError as error:
             raise errors.CheckError(
                 f"the check could not be run: {error.strerror or error}"
@@ -147,16 +149,12 @@ class CommandCheck:
         return tuple(files)
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
-        with Pipe() as pipe:
-            try:
-                running = process.Process([*program(words[0]), *words[1:]], pipe.writing, told)
-            except (OSError, ValueError) as error:
-                raise _cannot_start(words, error, self.words) from error
-            pipe.handed_on()
-            try:
-                return process.attend(running, pipe.reading, lambda: self._limits, stop)
-            finally:
-                running.close()
+        command = [*program(words[0]), *words[1:]]
+        environment = {cleanup.VERDICT_VARIABLE: str(told)}
+        try:
+            return process.run(command, lambda: self._limits, stop, environment=environment)
+        except process.CannotStartError as error:
+            raise _cannot_start(words, error.reason, self.words) from error
 
 
 def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:

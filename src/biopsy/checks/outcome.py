@@ -7,8 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
+from biopsy.isolation.watch import Stop
 
 
 class Outcome(Enum):
