@@ -8,12 +8,12 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 47,
-    "positional_calls": 50,
-    "class_names_twice": 27,
+    "positional_calls": 43,
+    "class_names_twice": 20,
     "import_cycles": 0,
-    "wide_classes": 14,
-    "long_modules": 8,
-    "generator_loops": 9,
+    "wide_classes": 12,
+    "long_modules": 7,
+    "generator_loops": 0,
     "child_protocols": 3,
 }
 
@@ -31,7 +31,3 @@ def test_no_figure_is_above_its_limit(name: str, found: dict[str, object]) -> No
 @pytest.mark.parametrize("name", sorted(LIMITS.keys() - {"median", "percentile_90", "longest"}))
 def test_a_limit_follows_what_has_become_better(name: str, found: dict[str, object]) -> None:
     assert found[name] >= LIMITS[name], "lower the limit"
-
-
-def test_processes_are_started_in_one_room(found: dict[str, object]) -> None:
-    assert {module.rpartition(".")[0] for module in found["places"]["child_protocols"]} == {"biopsy.isolation"}

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.signature import status_text
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
@@ -57,7 +56,7 @@ def run_check(task: Task, stop: Stop | None = None) -> Evidence:
 
 def _arbitrated(task: Task, evidence: Evidence, stop: Stop | None) -> Evidence:
     """The evidence, with what float64 says of its mismatch, if the check can be asked. The first run has the word."""
-    arbiter = task.check.arbiter() if isinstance(task.check, CommandCheck) else None
+    arbiter = task.check.arbiter()
     if arbiter is None or evidence.verdict.rounding is not None:
         return evidence
     second = arbiter.run(task.candidate, stop)
