@@ -60,8 +60,8 @@ def _arbitrated(task: Task, evidence: Evidence, stop: Stop | None) -> Evidence:
     if arbiter is None or evidence.verdict.rounding is not None:
         return evidence
     second = arbiter.run(task.candidate, stop)
-    said = second.verdict.rounding or Rounding("unknown", reason=_no_answer(second))
-    verdict = replace(evidence.verdict, rounding=said)
+    rounding = second.verdict.rounding or Rounding("unknown", reason=_no_answer(second))
+    verdict = replace(evidence.verdict, rounding=rounding)
     return replace(evidence, verdict=verdict, seconds=evidence.seconds + second.seconds)
 
 

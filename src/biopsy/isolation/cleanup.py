@@ -269,11 +269,11 @@ def end_marked(folders: Iterable[str]) -> None:
     """
     marks = tuple(os.fsencode(f"{VERDICT_VARIABLE}={folder}/") for folder in folders)
     for _ in range(_ROUNDS if marks else 0):
-        found = list(_marked(marks))
-        for pid in found:
+        marked = list(_marked(marks))
+        for pid in marked:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not marked:
             return
 
 

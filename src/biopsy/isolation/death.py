@@ -27,7 +27,7 @@ def engine_death(engine: str, stage: errors.Stage | None, ended: Ended) -> error
     printed = ended.output[-_MOST_SHOWN:].decode(errors="replace").strip()
     quoted = f"; it printed:\n{printed}" if printed else ""
     if ended.cause == "answer":
-        return errors.BiopsyError(f"the process of {engine} gave an answer that is none{quoted}")
+        return errors.BiopsyError(f"the process of {engine} gave an answer that is not understood{quoted}")
     if stage is None:
         return errors.BiopsyError(f"the process of {engine} {_how(ended)}, before it looked at the model{quoted}")
     name = engine.partition(":")[0]

@@ -28,7 +28,7 @@ LONGEST_ANSWER = 256 << 20
 """Bytes of the longest answer that is read."""
 
 _KEPT = 1 << 16  # bytes of the beginning, and as many of the end, of what the child prints
-_LOOK = 10.0  # seconds; a wait without end cannot be interrupted everywhere
+_LOOK = 1.0  # seconds between two looks whether the child is there still, which the end of its answers need not tell
 _LAST_WAIT = 2.0  # seconds for what a dying process still has to say; a daemon of it may keep its streams open
 
 
@@ -129,10 +129,18 @@ class _Child:
                 wait = min(wait, max(0.0, started + limits.seconds - time.monotonic()))
             with suppress(queue.Empty):
                 return self._answers.get(timeout=wait)
+            if self._process.status() is not None:
+                return self._last_line()
             if limits.seconds is not None and time.monotonic() >= started + limits.seconds:
                 raise self.end("time")
             if limits.memory is not None and memory_of_session(self._process.pid) > limits.memory:
                 raise self.end("memory")
+
+    def _last_line(self) -> bytes:
+        """What it may have said before it died; a daemon of it may have its answers open."""
+        with suppress(queue.Empty):
+            return self._answers.get(timeout=_LAST_WAIT)
+        return b""
 
     def end(self, cause: Cause) -> ServerEndedError:
         """End it, whatever it does, and tell how it ended. One that has closed its answers is about to end itself."""

@@ -76,7 +76,7 @@ def run(task: Callable[[], int]) -> int:
         os.close(lifeline)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask - received.signals)
         signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
-    return _told(ended, received, page)
+    return _end_as(ended, received, page)
 
 
 # In the fork
@@ -117,13 +117,13 @@ def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, _Receiv
         if done:
             received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
             return status, received
-        found = _next_signal(watched, received.patience())
-        if found is None:
+        arrival = _next_signal(watched, received.patience())
+        if arrival is None:
             received.killed = True
             received.interrupted_at = None
             os.kill(child, signal.SIGKILL)
             continue
-        number, meant_for_all = found
+        number, meant_for_all = arrival
         if number != signal.SIGCHLD:
             received.add(number)
             if not meant_for_all:
@@ -161,8 +161,8 @@ class _Received:
 def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
     """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
     if hasattr(signal, "sigtimedwait"):
-        found = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
-        return None if found is None else (signal.Signals(found.si_signo), found.si_code == _FROM_THE_KERNEL)
+        arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
+        return None if arrival is None else (signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL)
     return _next_by_asking(watched, patience)
 
 
@@ -177,7 +177,8 @@ def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) 
     return signal.Signals(signal.sigwait(watched)), False
 
 
-def _told(ended: int, received: _Received, page: mmap.mmap) -> int:
+def _end_as(ended: int, received: _Received, page: mmap.mmap) -> int:
+    """The status of a fork that has ended; raises, or ends this process, where there is none. See ``run``."""
     status = os.waitstatus_to_exitcode(ended)
     if received.killed and engine_call.finished(page) is None and status == -signal.SIGKILL:
         raise errors.Interrupted("interrupted")
