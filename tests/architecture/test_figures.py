@@ -9,7 +9,7 @@ LIMITS = {
     "percentile_90": 15,
     "longest": 47,
     "positional_calls": 49,
-    "class_names_twice": 26,
+    "class_names_twice": 10,
     "import_cycles": 0,
     "wide_classes": 14,
     "long_modules": 7,

@@ -21,7 +21,7 @@ from biopsy.search.rounds import Item, Search
 from biopsy.search.subset import minimized
 from biopsy.tactics.minimal_sets import minimal_sets, shortest
 from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
-from biopsy.tactics.setting_changes import Change, CheckTemplate, VariedCheck, changes_to_try, without_optimizers
+from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, changes_to_try, without_optimizers
 
 _RUNS_AT_FIRST = 3
 _RUNS_TO_MEASURE = 20
@@ -38,7 +38,7 @@ _LEVELS = ("layout", "extended", "basic", "none")  # of onnxrt, from most to lea
 class Tried:
     """What a change of settings did: the outcome of the check, and after how many runs."""
 
-    change: Change
+    change: SettingChange
     outcome: Outcome
     reason: str
     runs: int
@@ -56,7 +56,7 @@ class Switch:
     ``verified``: with it fresh processes pass, and without it they fail.
     """
 
-    change: Change
+    change: SettingChange
     optimizers: tuple[str, ...] = ()
     verified: bool = False
 
@@ -109,7 +109,7 @@ class Flags:
         }
 
 
-def _json_of(change: Change) -> dict[str, Mapping[str, str]]:
+def _json_of(change: SettingChange) -> dict[str, Mapping[str, str]]:
     return {"settings": change.settings, "environment": change.environment}
 
 
@@ -126,7 +126,7 @@ class SettingProbe:
         self.needed = 1
         self.found = Flags()
 
-    def once(self, change: Change, description: str, *, cold: bool = False) -> Judged:
+    def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
         number, self.found.checks = self.found.checks, self.found.checks + 1
@@ -143,7 +143,7 @@ class SettingProbe:
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
-        nothing = Change()
+        nothing = SettingChange()
         answers = [self._first()]
         while len(answers) < _RUNS_AT_FIRST:
             answers.append(self.once(nothing, "the engine as it is set"))
@@ -162,7 +162,7 @@ class SettingProbe:
             self._listener(events.FlakyFailure(len(failing), len(answers), self.needed, 0.99))
 
     def _first(self) -> Judged:
-        judged = self.once(Change(), "the engine as it is set")
+        judged = self.once(SettingChange(), "the engine as it is set")
         if judged.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
@@ -177,9 +177,9 @@ class SettingProbe:
 
     @property
     def _line(self) -> str:
-        return self._check.with_change(Change()).line(self._model)
+        return self._check.with_change(SettingChange()).line(self._model)
 
-    def change(self, change: Change, description: str = "") -> Tried:
+    def change(self, change: SettingChange, description: str = "") -> Tried:
         """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
         for run in range(self.needed):
             judged = self.once(change, description or change.text)
@@ -187,13 +187,14 @@ class SettingProbe:
                 return Tried(change, judged.outcome, judged.reason, run + 1)
         return Tried(change, Outcome.PASSES, judged.reason, self.needed)
 
-    def verified(self, change: Change) -> bool:
+    def verified(self, change: SettingChange) -> bool:
         """Whether fresh processes pass with a change, and still fail without it."""
         passing = all(
             self.once(change, f"fresh: {change.text}", cold=True).outcome is Outcome.PASSES for _ in range(self.needed)
         )
         failing = any(
-            self.once(Change(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES for _ in range(self.needed)
+            self.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES
+            for _ in range(self.needed)
         )
         return passing and failing
 
@@ -232,9 +233,9 @@ def find_switches(
     return found
 
 
-def _fewest_together(probe: SettingProbe) -> list[Change]:
+def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
     """All smallest sets of changes that work together only; none if no choice of values does with all of them set."""
-    values: dict[str, list[Change]] = {}
+    values: dict[str, list[SettingChange]] = {}
     for tried in probe.found.tried:
         if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
             values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
@@ -242,13 +243,13 @@ def _fewest_together(probe: SettingProbe) -> list[Change]:
         return []
     known: dict[str, bool] = {}
 
-    def gone(changes: Sequence[Change]) -> bool:
+    def gone(changes: Sequence[SettingChange]) -> bool:
         whole = _joined(changes)
         if whole.text not in known:
             known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
         return known[whole.text]
 
-    found: dict[str, list[Change]] = {}
+    found: dict[str, list[SettingChange]] = {}
     for chosen in islice(product(*values.values()), _MOST_VALUES):
         sets, complete = minimal_sets(range(len(chosen)), _places(chosen, gone), _MOST_SETS)
         probe.found.complete = probe.found.complete and complete
@@ -270,8 +271,8 @@ def _places(
     return lambda places: _search(places, are_enough) if places and are_enough(places) else None
 
 
-def _joined(changes: Sequence[Change]) -> Change:
-    whole = Change()
+def _joined(changes: Sequence[SettingChange]) -> SettingChange:
+    whole = SettingChange()
     for change in changes:
         whole = whole.joined(change)
     return whole

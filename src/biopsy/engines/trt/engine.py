@@ -323,12 +323,12 @@ class TensorRtSession(BuiltModel):
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once on the first GPU. Raises EngineMissing if there is none."""
         if self._running is None:
-            from biopsy.engines.trt.execution import Running
+            from biopsy.engines.trt.execution import Execution
 
             require_gpu(
                 f"{self._package.name} {self._package.version} has built the model; running it",
                 "--build-only    asks only whether it can be built",
             )
             engine = self._engine or deserialized(self._package, self._plan)
-            self._running = Running(self._package, engine)
+            self._running = Execution(self._package, engine)
         return dict(self._running.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))
