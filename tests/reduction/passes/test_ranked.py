@@ -19,7 +19,7 @@ def proposals(ranking: Sequence[Sequence[int]], target: Sequence[int] = range(10
     """What is proposed of a chain of 100 nodes while nothing reproduces; ``right``: the proposal that does."""
     index = index_bytes(chain(100).SerializeToString())
     recording = Recording(index, list, Path(), events.ignore)
-    problem = Problem(index, CutTypes(index, recording.tensor_type), recording)
+    problem = Problem(index, CutTypes(index, recording), recording)
     found: list[list[int]] = []
 
     def answer(round_: Iterable[Proposal]) -> Candidate | None:
