@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from biopsy import errors
 from biopsy.precision.assembly import Assembly
 from biopsy.precision.caster import mixed
-from biopsy.precision.constants import RangeLoss, Weights, damage_of
+from biopsy.precision.constants import RangeLoss, Weights, range_loss_of
 from biopsy.precision.formats import FLOAT16, FP32, Form, Format
 from biopsy.precision.functions import without_functions
 from biopsy.precision.plan import Layer, Plan, plan_of
@@ -44,7 +44,7 @@ class MixedModels(Protocol):
         """Weights that the low precision cannot hold, among those that low layers read."""
 
 
-class CastMixtures:
+class CastModels:
     """Mixtures by explicit casts; see ``caster``. ``folder`` is where the model finds its external weights."""
 
     def __init__(
@@ -96,7 +96,7 @@ class CastMixtures:
         weights = [
             weight for weight in self._plan.model.graph.initializer if weight.name in read and weight.data_type == 1
         ]
-        found = (damage_of(weight, self._folder, self._low) for weight in weights)
+        found = (range_loss_of(weight, self._folder, self._low) for weight in weights)
         return tuple(range_loss for range_loss in found if range_loss is not None)
 
 

@@ -13,7 +13,7 @@ from biopsy.model.index import label
 from biopsy.model.infer import without_weights
 from biopsy.precision.cost import work_of
 from biopsy.precision.formats import FLOAT16, WORKING_TYPES
-from biopsy.precision.operators import Part, Role, part_of
+from biopsy.precision.operators import NodeRole, Role, node_role
 
 if TYPE_CHECKING:
     import onnx
@@ -49,7 +49,7 @@ class PlannedNode:
     """A node, its role, its number if it is a layer, and its bodies: (attribute, place in ``graphs`` or -1, plan)."""
 
     proto: onnx.NodeProto
-    part: Part
+    part: NodeRole
     number: int = -1
     bodies: list[tuple[int, int, PlannedGraph]] = field(default_factory=list)
 
@@ -148,17 +148,17 @@ class _Reader:
         planned = PlannedGraph(graph, types.elems)
         for place, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
             self._complete(node, types)
-            part = part_of(node, self._opset, types.elem, self._needed)
-            made = PlannedNode(node, part)
+            part = node_role(node, self._opset, types.elem, self._needed)
+            planned_node = PlannedNode(node, part)
             if part.role is Role.LAYER:
-                made.number = len(self.layers)
-                self.layers.append(_layer(made, place, where, types))
+                planned_node.number = len(self.layers)
+                self.layers.append(_layer(planned_node, place, where, types))
             elif part.reason:
                 self.stays[part.reason] += 1
             here = (*where, label(node.op_type, node.name, place))
             for (at, inner, body), (_, _, twin) in zip(_bodies(node), _bodies(typed), strict=True):
-                made.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))
-            planned.nodes.append(made)
+                planned_node.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))
+            planned.nodes.append(planned_node)
         planned.cast_only = _cast_only(graph)
         return planned
 
@@ -171,7 +171,7 @@ class _Reader:
         if len(known) != 1:
             return
         assumed = {**types.elems, **dict.fromkeys(missing, known.pop())}
-        part = part_of(node, self._opset, lambda name: assumed.get(name) or types.elem(name))
+        part = node_role(node, self._opset, lambda name: assumed.get(name) or types.elem(name))
         for place in part.outputs:
             types.elems[node.output[place]] = assumed[node.output[place]]
 
@@ -204,10 +204,16 @@ def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _Types)
     proto = node.proto
     shapes_in = [types.shape(name) if name else None for name in proto.input]
     shapes_out = [types.shape(name) if name else None for name in proto.output]
-    flops = work_of(proto, shapes_in, shapes_out)
-    moved = 4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None)
-    writes = next((name for name in proto.output if name), "")
-    return Layer(node.number, proto.name, proto.op_type, place, where, writes, flops, moved)
+    return Layer(
+        number=node.number,
+        name=proto.name,
+        op_type=proto.op_type,
+        place=place,
+        where=where,
+        writes=next((name for name in proto.output if name), ""),
+        flops=work_of(proto, shapes_in, shapes_out),
+        bytes=4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None),
+    )
 
 
 def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:
