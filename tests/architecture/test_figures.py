@@ -8,13 +8,13 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 47,
-    "positional_calls": 50,
-    "class_names_twice": 26,
+    "positional_calls": 43,
+    "class_names_twice": 20,
     "import_cycles": 0,
-    "wide_classes": 14,
-    "long_modules": 8,
+    "wide_classes": 12,
+    "long_modules": 7,
     "generator_loops": 0,
-    "child_protocols": 8,
+    "child_protocols": 3,
 }
 
 

@@ -180,13 +180,13 @@ def _spec(args: argparse.Namespace) -> EngineSpec:
 
 
 def _engine_of_check(words: list[str]) -> str | None:
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.cli.debug.engine_substitution import engines_of_run
 
-    own = own_words(words)
-    if not own or own[0] != "run" or not {"{}", USUAL_NAME} & set(words):
+    command = parse(words)
+    if not isinstance(command, OwnRun) or not {PLACEHOLDER, USUAL_NAME} & set(words):
         return None
-    specs = engines_of_run(tuple(words))
+    specs = engines_of_run(command)
     return specs[-1].name if specs else None
 
 
@@ -246,20 +246,21 @@ def _template(check: list[str], plan: Plan) -> CheckTemplate:
 
     A file of OpenVINO, for one, does not keep the precision that it was compiled for.
     """
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.cli.debug.engine_substitution import engines_of_run, own_wording
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.setting_changes import ENGINE_PLACE, CheckTemplate
 
     usual = {USUAL_NAME, str(plan.artifact)}
     words = tuple(PLACEHOLDER if word in usual else word for word in check)
-    own = own_words(words)
-    is_own_run = own is not None and own[:1] == ("run",)
-    if not is_own_run or any(ENGINE_PLACE in word for word in words) or PLACEHOLDER not in words:
-        return CheckTemplate(words, plan.spec, is_own_run=is_own_run)
-    if plan.spec.name not in {spec.name for spec in engines_of_run(words)}:
+    command = parse(words)
+    if not isinstance(command, OwnRun):
+        return CheckTemplate(words, plan.spec)
+    if any(ENGINE_PLACE in word for word in words) or PLACEHOLDER not in words:
         return CheckTemplate(words, plan.spec, is_own_run=True)
-    found = own_wording(words, plan.spec.name)
+    if plan.spec.name not in {spec.name for spec in engines_of_run(command)}:
+        return CheckTemplate(words, plan.spec, is_own_run=True)
+    found = own_wording(command, plan.spec.name)
     return CheckTemplate(
         found.words, EngineSpec(plan.spec.name, {**plan.spec.settings, **found.spec.settings}), is_own_run=True
     )
