@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from biopsy.precision.constants import Weights
 from biopsy.precision.formats import FLOAT, FP32, OF_ELEM, WORKING_TYPES, Form, Format, holders, suffix
 from biopsy.precision.operators import Role
-from biopsy.precision.plan import Plan, PlannedGraph, PlannedNode
+from biopsy.precision.plan import PlannedGraph, PlannedNode, PrecisionPlan
 
 if TYPE_CHECKING:
     import onnx
@@ -34,7 +34,7 @@ class Mixed:
     unread: frozenset[str]
 
 
-def mixed(plan: Plan, level: Levels, form: Form, weights: Weights) -> Mixed:
+def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> Mixed:
     """The model with every layer at its level. The same arguments give the same bytes.
 
     The graph returned has nodes and value_info only; inputs, outputs and initializers are the model's.
@@ -89,7 +89,7 @@ class _Scope:
 
 
 class _Caster:
-    def __init__(self, plan: Plan, level: Levels, form: Form, weights: Weights) -> None:
+    def __init__(self, plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> None:
         self._level = level
         self._form = form
         self._weights = weights
@@ -370,7 +370,7 @@ def _describe(scope: _Scope, graph: onnx.GraphProto) -> None:
             copy.type.tensor_type.elem_type = elem
 
 
-def _unread(plan: Plan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
+def _unread(plan: PrecisionPlan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
     """Initializers of which only converted copies are read."""
     from biopsy.model import walk
 

@@ -12,7 +12,7 @@ from biopsy.precision.caster import mixed
 from biopsy.precision.constants import RangeLoss, Weights, range_loss_of
 from biopsy.precision.formats import FLOAT16, FP32, Form, Format
 from biopsy.precision.functions import without_functions
-from biopsy.precision.plan import Layer, Plan, plan_of
+from biopsy.precision.plan import Layer, PrecisionPlan, plan_of
 
 if TYPE_CHECKING:
     import onnx
@@ -54,7 +54,7 @@ class CastModels:
         _require_sense(low, high, form)
         self._low, self._high, self.form = low, high, form
         needed = frozenset({low.elem, high.elem} - {FP32.elem}) if form == "native" else frozenset({FLOAT16})
-        self._plan: Plan = plan_of(without_functions(model), needed)
+        self._plan: PrecisionPlan = plan_of(without_functions(model), needed)
         _require_casts(self._plan.opset, low, high)
         self._folder = folder
         self._weights = Weights(folder)

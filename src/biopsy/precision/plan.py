@@ -68,7 +68,7 @@ class PlannedGraph:
 
 
 @dataclass
-class Plan:
+class PrecisionPlan:
     """A model, and what a search over its precisions needs to know of it. The model is not changed any more.
 
     ``stays`` counts nodes that compute and cannot be changed, by the reason; ``taken`` are all names in use.
@@ -82,7 +82,7 @@ class Plan:
     taken: frozenset[str]
 
 
-def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> Plan:
+def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> PrecisionPlan:
     """Look at a model that has no local functions (see ``functions.without_functions``).
 
     ``needed`` are element types that a node must be able to compute in to be a layer.
@@ -91,7 +91,7 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     reader = _Reader(opset, needed)
     graph = reader.read(model.graph, _inferred(model), None, ())
     taken = frozenset(_names(model))
-    return Plan(model, opset, graph, reader.layers, reader.stays, taken)
+    return PrecisionPlan(model, opset, graph, reader.layers, reader.stays, taken)
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
@@ -114,12 +114,12 @@ def _names(model: onnx.ModelProto) -> Iterator[str]:
 
 
 @dataclass
-class _Types:
+class _KnownTypes:
     """Element types and shapes of the tensors that a graph sees: its own, and those around it."""
 
     elems: dict[str, int]
     dims: dict[str, Dims]
-    outer: _Types | None
+    outer: _KnownTypes | None
 
     def elem(self, name: str) -> int:
         found = self.elems.get(name)
@@ -142,7 +142,7 @@ class _Reader:
         self.stays: Counter[str] = Counter()
 
     def read(
-        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _Types | None, where: tuple[str, ...]
+        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None, where: tuple[str, ...]
     ) -> PlannedGraph:
         types = _types_in(graph, inferred, outer)
         planned = PlannedGraph(graph, types.elems)
@@ -162,7 +162,7 @@ class _Reader:
         planned.cast_only = _cast_only(graph)
         return planned
 
-    def _complete(self, node: onnx.NodeProto, types: _Types) -> None:
+    def _complete(self, node: onnx.NodeProto, types: _KnownTypes) -> None:
         """Tell the types of outputs that inference left open from those of the inputs, as the schema says."""
         missing = [name for name in node.output if name and not types.elem(name)]
         if not missing or node.op_type in {"Cast", "Constant"} or node.domain not in ("", "ai.onnx"):
@@ -176,8 +176,8 @@ class _Reader:
             types.elems[node.output[place]] = assumed[node.output[place]]
 
 
-def _types_in(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _Types | None) -> _Types:
-    types = _Types({}, {}, outer)
+def _types_in(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None) -> _KnownTypes:
+    types = _KnownTypes({}, {}, outer)
     for source in (inferred, graph):
         for infos in (source.value_info, source.output, source.input):
             for info in infos:
@@ -200,7 +200,7 @@ def _bodies(node: onnx.NodeProto) -> Iterator[tuple[int, int, onnx.GraphProto]]:
             yield at, inner, graph
 
 
-def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _Types) -> Layer:
+def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownTypes) -> Layer:
     proto = node.proto
     shapes_in = [types.shape(name) if name else None for name in proto.input]
     shapes_out = [types.shape(name) if name else None for name in proto.output]
