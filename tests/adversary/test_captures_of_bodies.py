@@ -14,8 +14,8 @@ from biopsy.cli.app import main
 from biopsy.model.topology import sort_nodes
 from biopsy.precision import validity
 from biopsy.precision.formats import BF16, FP16, FP32
-from biopsy.precision.mixed_models import CastMixtures, MixedModels
-from biopsy.precision.quantized import QuantizedMixtures
+from biopsy.precision.mixed_models import CastModels, MixedModels
+from biopsy.precision.quantized import QuantizedModels
 from support.models import BOOL, INT64, info, model, save, weight
 
 FEED = {"x": np.array([[0.5, -1.0], [2.0, 0.25]], np.float32), "c": np.array(True)}
@@ -90,9 +90,9 @@ class _Captures:
 
 def mixed_models(made: onnx.ModelProto, low: str) -> MixedModels:
     if low == "int8":
-        return QuantizedMixtures(made, Path(), {}, [FEED])
+        return QuantizedModels(made, Path(), {}, [FEED])
     kind, form = low.split()
-    return CastMixtures(made, {"fp16": FP16, "bf16": BF16}[kind], FP32, form, Path(), {})  # type: ignore[arg-type]
+    return CastModels(made, {"fp16": FP16, "bf16": BF16}[kind], FP32, form, Path(), {})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("low", ["int8", "fp16 emulate", "fp16 native", "bf16 emulate", "bf16 native"])

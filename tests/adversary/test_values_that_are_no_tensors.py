@@ -22,9 +22,9 @@ from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import MapType, OptionalType, SequenceType, TensorType
-from biopsy.tensors.containers import flattened, has_value, marks, parts, structured
 from biopsy.tensors.files import read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.structured_values import flattened, has_value, marks, parts, structured
 from support.models import FLOAT, info, model, save
 
 Captured = pytest.CaptureFixture[str]

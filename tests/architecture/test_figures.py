@@ -8,7 +8,7 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 47,
-    "positional_calls": 43,
+    "positional_calls": 34,
     "class_names_twice": 4,
     "import_cycles": 0,
     "wide_classes": 11,

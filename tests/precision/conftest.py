@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from biopsy.precision.formats import FP32, Form, Format
-from biopsy.precision.mixed_models import CastMixtures
+from biopsy.precision.mixed_models import CastModels
 
 Feed = dict[str, np.ndarray]
 
@@ -21,7 +21,7 @@ def cast() -> Callable[..., onnx.ModelProto]:
     def made(
         model: onnx.ModelProto, low: Format, form: Form = "emulate", high: set[int] = frozenset(), to: Format = FP32
     ) -> onnx.ModelProto:
-        mixed_models = CastMixtures(model, low, to, form, Path(), {})
+        mixed_models = CastModels(model, low, to, form, Path(), {})
         return onnx.ModelProto.FromString(b"".join(mixed_models.parts(frozenset(high))))
 
     return made

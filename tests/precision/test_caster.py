@@ -14,7 +14,7 @@ from benchmarks import models as bench
 from biopsy.errors import UsageError
 from biopsy.precision.constants import rounded
 from biopsy.precision.formats import BF16, FP8_E4M3FN, FP8_E5M2, FP16, FP32
-from biopsy.precision.mixed_models import CastMixtures
+from biopsy.precision.mixed_models import CastModels
 from support.control_flow import branching, looping, scanning
 from support.models import BOOL, INT64, info, model, weight
 from support.precisions import overflowing
@@ -81,7 +81,7 @@ def test_what_only_moves_values_rounds_nothing_and_is_no_layer(cast, run) -> Non
         helper.make_node("Neg", ["e"], ["y"]),
     ]
     made = model(nodes, [info("x")], [info("y")])
-    mixed_models = CastMixtures(made, FP16, FP32, "emulate", Path(), {})
+    mixed_models = CastModels(made, FP16, FP32, "emulate", Path(), {})
     assert [layer.op_type for layer in mixed_models.layers] == ["Exp"]
     (found,) = run(cast(made, FP16, high={0}), {"x": X})
     np.testing.assert_allclose(found, -np.exp(np.maximum(X.T, 0)), rtol=1e-6)
@@ -149,12 +149,12 @@ def test_high_may_be_fp16_and_low_fp8(cast, run) -> None:
 
 def test_no_operator_computes_in_fp8() -> None:
     with pytest.raises(UsageError, match="no --native form"):
-        CastMixtures(two_layers(), FP8_E5M2, FP32, "native", Path(), {})
+        CastModels(two_layers(), FP8_E5M2, FP32, "native", Path(), {})
 
 
 def test_an_opset_without_the_cast_is_told() -> None:
     with pytest.raises(UsageError, match="since opset 19, and the model has opset 17"):
-        CastMixtures(two_layers(), FP8_E5M2, FP32, "emulate", Path(), {})
+        CastModels(two_layers(), FP8_E5M2, FP32, "emulate", Path(), {})
 
 
 # What stays
@@ -221,7 +221,7 @@ def test_what_stays_is_told_with_its_reason() -> None:
         helper.make_node("Det", ["x"], ["d"]),
     ]
     made = model(nodes, [info("x")], [info("y", None), info("d", ())], domains=["com.example"])
-    mixed_models = CastMixtures(made, BF16, FP32, "native", Path(), {})
+    mixed_models = CastModels(made, BF16, FP32, "native", Path(), {})
     assert mixed_models.stays == {"no schema of com.example.FusedThing is known": 1, "Det of opset 17 knows no bf16": 1}
 
 
@@ -238,7 +238,7 @@ def test_bodies_are_cast_and_may_read_tensors_of_another_precision(cast, run, ma
         feed["x"] = np.float32([[0.1, 0.2], [0.3, 0.7], [1.1, 0.4]])
     elif make is looping:
         feed["x"] = X / 8
-    mixed_models = CastMixtures(made, FP16, FP32, form, Path(), {})
+    mixed_models = CastModels(made, FP16, FP32, form, Path(), {})
     inner = [layer for layer in mixed_models.layers if layer.where]
     assert inner
     for high in (set(), {0}, set(range(1, len(mixed_models.layers)))):
@@ -251,7 +251,7 @@ def test_bodies_are_cast_and_may_read_tensors_of_another_precision(cast, run, ma
 
 def test_a_sum_in_a_loop_stops_where_fp16_does(cast, run) -> None:
     made = overflowing()
-    mixed_models = CastMixtures(made, FP16, FP32, "emulate", Path(), {})
+    mixed_models = CastModels(made, FP16, FP32, "emulate", Path(), {})
     at = next(layer for layer in mixed_models.layers if layer.name == "running_sum")
     assert at.label == "Loop 'loop' / body / Add 'running_sum'"
     made.graph.output.append(helper.make_tensor_value_info("t29", 1, [1]))
@@ -337,12 +337,12 @@ def test_all_and_a_half_of_the_usual_models_are_sound(name, form) -> None:
 
 def _is_sound(made: onnx.ModelProto, form: str, seed: int | None, *, may_overflow: bool) -> None:
     """It loads and runs, is near the original, and casting it again changes nothing. ``seed`` chooses a half."""
-    mixed_models = CastMixtures(made, FP16, FP32, form, Path(), {})
+    mixed_models = CastModels(made, FP16, FP32, form, Path(), {})
     choice = np.random.default_rng(seed)
     high = {n for n in range(len(mixed_models.layers)) if seed is not None and choice.random() < 0.5}
     found = onnx.ModelProto.FromString(b"".join(mixed_models.parts(frozenset(high))))
     onnx.checker.check_model(found, full_check=True)
-    again = CastMixtures(found, FP16, FP32, form, Path(), {})
+    again = CastModels(found, FP16, FP32, form, Path(), {})
     assert len(again.layers) == len(mixed_models.layers)
     twice = onnx.ModelProto.FromString(b"".join(again.parts(frozenset(high))))
     assert twice.SerializeToString(deterministic=True) == found.SerializeToString(deterministic=True)

@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from biopsy.errors import EngineFailure, UsageError
-from biopsy.precision.quantized import Feeds, QuantizedMixtures
+from biopsy.precision.quantized import CalibrationInputs, QuantizedModels
 from support.models import info, model, weight
 
 X = np.linspace(-1, 1, 4, dtype=np.float32).reshape(2, 2)
@@ -25,11 +25,11 @@ def three() -> onnx.ModelProto:
     return model(nodes, [info("x")], [info("y")], [weight("w", 0.1, -0.7, 0.4, 0.9, shape=(2, 2)), weight("v", 0.7)])
 
 
-def mixed_models() -> QuantizedMixtures:
-    return QuantizedMixtures(three(), Path(), {}, [{"x": X}, {"x": -X}])
+def mixed_models() -> QuantizedModels:
+    return QuantizedModels(three(), Path(), {}, [{"x": X}, {"x": -X}])
 
 
-def quantized(made: QuantizedMixtures, *high: int) -> set[str]:
+def quantized(made: QuantizedModels, *high: int) -> set[str]:
     """The operators of the nodes that read what a DequantizeLinear gives."""
     found = onnx.ModelProto.FromString(b"".join(made.parts(frozenset(high))))
     onnx.checker.check_model(found)
@@ -42,7 +42,7 @@ def test_layers_are_what_onnxruntime_quantizes_and_each_has_a_name_of_its_own() 
     named = three()
     for node in named.graph.node[1:]:
         node.name = "same"
-    made = QuantizedMixtures(named, Path(), {}, [{"x": X}])
+    made = QuantizedModels(named, Path(), {}, [{"x": X}])
     assert [layer.op_type for layer in made.layers] == ["MatMul", "Mul", "Add"]
     assert len({layer.name for layer in made.layers}) == 3
     assert made.stays == {"onnxruntime does not quantize Tanh": 1}
@@ -66,13 +66,13 @@ def test_with_every_layer_high_it_is_the_model_itself() -> None:
 
 def test_inputs_that_the_model_cannot_be_run_with_are_told() -> None:
     with pytest.raises(EngineFailure, match="could not be run to record values for int8"):
-        QuantizedMixtures(three(), Path(), {}, [{"x": np.zeros((3, 3), np.float32)}])
+        QuantizedModels(three(), Path(), {}, [{"x": np.zeros((3, 3), np.float32)}])
     with pytest.raises(UsageError, match="no inputs to calibrate"):
-        QuantizedMixtures(three(), Path(), {}, [])
+        QuantizedModels(three(), Path(), {}, [])
 
 
 def test_feeds_are_read_one_by_one_and_end() -> None:
-    feeds = Feeds([{"x": X}, {"x": -X}])
+    feeds = CalibrationInputs([{"x": X}, {"x": -X}])
     assert len(feeds) == len(list(feeds)) == 2
     assert feeds.get_next() is not None
     assert feeds.get_next() is not None

@@ -22,9 +22,9 @@ from biopsy import errors
 from biopsy.tensors import npy
 from biopsy.tensors.files import (
     merge_feeds,
+    read_container,
     read_feeds,
     read_results,
-    read_saved,
     require_writable,
     write_feeds,
     write_results,
@@ -331,7 +331,7 @@ def test_changed_bytes_are_read_or_refused_and_never_crash(extension: str, flips
             data[position % len(data)] ^= bits
         path.write_bytes(data)
         try:
-            read_saved(path)
+            read_container(path)
         except errors.DataError as error:
             assert str(path) in error.message
 

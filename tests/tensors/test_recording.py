@@ -26,7 +26,7 @@ sized = st.dictionaries(st.text("abcdefgh", min_size=1, max_size=3), st.none() |
 
 
 def request_of(sizes: dict[str, int | None], own: Sequence[str] = (), limit: int = 100) -> Request:
-    return Request(0, list(sizes), sizes, own, 1, limit)
+    return Request(runner=0, names=list(sizes), sizes=sizes, own=own, iterations=1, limit=limit)
 
 
 @given(sized, st.integers(1, 120), st.data())
@@ -71,7 +71,7 @@ def run_recording(
             yield {name: values[name] + iteration + (asked if name == wobble else 0) for name in names}
 
     sizes: dict[str, int | None] = {name: array.nbytes for name, array in values.items()}
-    asked_for = Request(0, list(values), sizes, ["y"], 2, limit)
+    asked_for = Request(runner=0, names=list(values), sizes=sizes, own=["y"], iterations=2, limit=limit)
     batches: list[Batch] = []
     differing: list[Disagreement] = []
     with AppendableStore(path, {"model": "m"}, []) as file:

@@ -133,7 +133,7 @@ class Session(ABC):
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. ``feed`` has every input; returns every tensor output, in order.
 
-        Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/containers.py).
+        Sequences, optionals and maps are fed and given as the tensors that they hold (tensors/structured_values.py).
 
         Raises EngineFailure with stage "run".
         """

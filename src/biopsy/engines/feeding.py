@@ -9,9 +9,9 @@ from biopsy import errors
 from biopsy.engines.runner import missing_inputs
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import TensorType, ValueType
-from biopsy.tensors.containers import completed, drawn, item_of
 from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
 from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.structured_values import completed, drawn, item_of
 
 
 @dataclass(frozen=True)

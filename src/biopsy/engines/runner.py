@@ -11,9 +11,9 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Session
 from biopsy.model.tensor_type import STRING, TensorType, ValueType
-from biopsy.tensors.containers import has_value, marks, parts
 from biopsy.tensors.dtypes import is_text, text
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
+from biopsy.tensors.structured_values import has_value, marks, parts
 
 
 def run_model(
@@ -56,7 +56,7 @@ def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: 
 
     A value of another element type is converted if that loses nothing (a float64 that is a float32). Raises
     CannotCompare if an input is missing, is of an unknown type, has another shape, or would be changed by a conversion.
-    Of sequences, optionals and maps these are the tensors that they hold (tensors/containers.py).
+    Of sequences, optionals and maps these are the tensors that they hold (tensors/structured_values.py).
     """
     for name, type_ in inputs.items():
         if type_ is None:

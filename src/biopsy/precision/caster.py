@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from biopsy.precision.constants import Weights
 from biopsy.precision.formats import FLOAT, FP32, OF_ELEM, WORKING_TYPES, Form, Format, holders, suffix
 from biopsy.precision.operators import Role
-from biopsy.precision.plan import Plan, PlannedGraph, PlannedNode
+from biopsy.precision.plan import PlannedGraph, PlannedNode, PrecisionPlan
 
 if TYPE_CHECKING:
     import onnx
@@ -34,7 +34,7 @@ class Mixed:
     unread: frozenset[str]
 
 
-def mixed(plan: Plan, level: Levels, form: Form, weights: Weights) -> Mixed:
+def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> Mixed:
     """The model with every layer at its level. The same arguments give the same bytes.
 
     The graph returned has nodes and value_info only; inputs, outputs and initializers are the model's.
@@ -63,6 +63,15 @@ class _Tensor:
     is_weight: bool = False
 
 
+@dataclass(frozen=True)
+class _Outputs:
+    """What a node gives: tensors of type ``elem``, rounded to a format, or with values that formats hold exactly."""
+
+    elem: int
+    rounds: Format | None = None
+    exact: frozenset[Format] = frozenset()
+
+
 class _Scope:
     """A graph while it is written: the tensors in it, and the casts that follow each of its nodes."""
 
@@ -80,7 +89,7 @@ class _Scope:
 
 
 class _Caster:
-    def __init__(self, plan: Plan, level: Levels, form: Form, weights: Weights) -> None:
+    def __init__(self, plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> None:
         self._level = level
         self._form = form
         self._weights = weights
@@ -131,7 +140,7 @@ class _Caster:
             tensor = scope.find(node.proto.input[at])
             if tensor is not None:
                 names[node.proto.input[at]] = self._read(tensor, node.proto.input[at], elem, rounds)
-        return self._written(scope, place, node, names, elem, rounds, frozenset())
+        return self._written(scope, place, node, names, _Outputs(elem, rounds))
 
     def _carrier(self, scope: _Scope, place: int, node: PlannedNode) -> onnx.NodeProto:
         read = {node.proto.input[at]: scope.find(node.proto.input[at]) for at in node.part.inputs}
@@ -139,7 +148,7 @@ class _Caster:
         elem = self._common_type(node, tensors)
         exact = frozenset.intersection(*(tensor.exact for tensor in tensors.values())) if tensors else frozenset()
         names = {name: self._read(tensor, name, elem, None) for name, tensor in tensors.items()}
-        return self._written(scope, place, node, names, elem, None, exact)
+        return self._written(scope, place, node, names, _Outputs(elem, exact=exact))
 
     def _common_type(self, node: PlannedNode, tensors: Mapping[str, _Tensor]) -> int:
         """The type of all inputs if they agree; a weight agrees with any type that holds its values."""
@@ -182,17 +191,15 @@ class _Caster:
         place: int,
         node: PlannedNode,
         names: Mapping[str, str],
-        elem: int,
-        rounds: Format | None,
-        exact: frozenset[Format],
+        results: _Outputs,
     ) -> onnx.NodeProto:
-        """The node with its inputs renamed, and its outputs defined as tensors of type ``elem``."""
+        """The node with its inputs renamed, and its outputs defined."""
         outputs = {}
         for at, name in enumerate(node.proto.output):
             if not name:
                 continue
             if at in node.part.outputs:
-                outputs[name] = self._result(scope, place, name, elem, rounds, exact)
+                outputs[name] = self._result(scope, place, name, results)
             else:
                 self._define(scope, place, name, scope.planned.elems.get(name, 0))
         kept = [name for at, name in enumerate(node.proto.input) if at not in node.part.inputs]
@@ -206,14 +213,13 @@ class _Caster:
         }
         return self._with_bodies(scope, node, _renamed_at(node.proto, by_place, node.part.inputs, outputs))
 
-    def _result(
-        self, scope: _Scope, place: int, name: str, elem: int, rounds: Format | None, exact: frozenset[Format]
-    ) -> str:
+    def _result(self, scope: _Scope, place: int, name: str, results: _Outputs) -> str:
         """Define what a node writes; returns the name under which it writes it."""
-        own = scope.planned.elems[name]
+        own, elem, rounds = scope.planned.elems[name], results.elem, results.rounds
         if rounds is None or scope.planned.cast_only.get(name) == rounds.elem:
             written = name if elem == own else self._fresh(f"{name}_{suffix(elem)}", scope, name, elem)
-            scope.tensors[name] = _Tensor(own, elem, scope, place, exact | holders(OF_ELEM[elem]), {elem: written})
+            exact = results.exact | holders(OF_ELEM[elem])
+            scope.tensors[name] = _Tensor(own, elem, scope, place, exact, {elem: written})
             return written
         raw = self._fresh(f"{name}_raw", scope, name, elem)
         low = self._name_of(scope, name, rounds.elem, own)
@@ -364,7 +370,7 @@ def _describe(scope: _Scope, graph: onnx.GraphProto) -> None:
             copy.type.tensor_type.elem_type = elem
 
 
-def _unread(plan: Plan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
+def _unread(plan: PrecisionPlan, graph: onnx.GraphProto, scope: _Scope) -> frozenset[str]:
     """Initializers of which only converted copies are read."""
     from biopsy.model import walk
 

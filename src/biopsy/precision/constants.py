@@ -116,7 +116,7 @@ class RangeLoss:
         return asdict(self)
 
 
-def damage_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLoss | None:
+def range_loss_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLoss | None:
     """What a format does to a weight, None if nothing. Read piece by piece where the values stand elsewhere."""
     import numpy as np
 
@@ -124,12 +124,16 @@ def damage_of(weight: onnx.TensorProto, folder: Path, found: Format) -> RangeLos
     for values in values_of(weight, folder):
         size = np.abs(values.astype(np.float32))
         count += size.size
-        saturated += int(np.count_nonzero(np.isfinite(size) & (size > _most_kept(found))))
+        saturated += int(np.count_nonzero(np.isfinite(size) & (size > np.float64(_most_kept(found)))))
         vanished += int(np.count_nonzero((size > 0) & (size <= found.smallest / 2)))
     return RangeLoss(weight.name, count, saturated, vanished) if saturated or vanished else None
 
 
 def _most_kept(found: Format) -> float:
-    """What is above rounds beyond the largest number: half a step above it, ties going to the even neighbour beyond."""
+    """What is above rounds beyond the largest number: half a step above it, and there too if the largest is odd.
+
+    It is no float32, so it must not be compared as one.
+    """
     step = 2.0 ** math.floor(math.log2(found.largest)) * 2 * found.rounding
-    return math.nextafter(found.largest + step / 2, 0)
+    tie = found.largest + step / 2
+    return tie if found.largest / step % 2 == 0 else math.nextafter(tie, 0)

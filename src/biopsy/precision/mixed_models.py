@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Protocol
 from biopsy import errors
 from biopsy.precision.assembly import Assembly
 from biopsy.precision.caster import mixed
-from biopsy.precision.constants import RangeLoss, Weights, damage_of
+from biopsy.precision.constants import RangeLoss, Weights, range_loss_of
 from biopsy.precision.formats import FLOAT16, FP32, Form, Format
 from biopsy.precision.functions import without_functions
-from biopsy.precision.plan import Layer, Plan, plan_of
+from biopsy.precision.plan import Layer, PrecisionPlan, plan_of
 
 if TYPE_CHECKING:
     import onnx
@@ -44,7 +44,7 @@ class MixedModels(Protocol):
         """Weights that the low precision cannot hold, among those that low layers read."""
 
 
-class CastMixtures:
+class CastModels:
     """Mixtures by explicit casts; see ``caster``. ``folder`` is where the model finds its external weights."""
 
     def __init__(
@@ -54,7 +54,7 @@ class CastMixtures:
         _require_sense(low, high, form)
         self._low, self._high, self.form = low, high, form
         needed = frozenset({low.elem, high.elem} - {FP32.elem}) if form == "native" else frozenset({FLOAT16})
-        self._plan: Plan = plan_of(without_functions(model), needed)
+        self._plan: PrecisionPlan = plan_of(without_functions(model), needed)
         _require_casts(self._plan.opset, low, high)
         self._folder = folder
         self._weights = Weights(folder)
@@ -96,7 +96,7 @@ class CastMixtures:
         weights = [
             weight for weight in self._plan.model.graph.initializer if weight.name in read and weight.data_type == 1
         ]
-        found = (damage_of(weight, self._folder, self._low) for weight in weights)
+        found = (range_loss_of(weight, self._folder, self._low) for weight in weights)
         return tuple(range_loss for range_loss in found if range_loss is not None)
 
 

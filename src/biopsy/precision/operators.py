@@ -49,7 +49,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True)
-class Part:
+class NodeRole:
     """The role of a node. ``inputs`` and ``outputs`` are the positions whose type may change, ``types`` to which."""
 
     role: Role
@@ -63,32 +63,34 @@ ElementOf = Callable[[str], int]
 """The element type of the tensor of that name; 0 if it is not known or no tensor."""
 
 
-def part_of(node: onnx.NodeProto, opset: int, elem: ElementOf, needed: frozenset[int] = frozenset({FLOAT16})) -> Part:
+def node_role(
+    node: onnx.NodeProto, opset: int, elem: ElementOf, needed: frozenset[int] = frozenset({FLOAT16})
+) -> NodeRole:
     """What a node is. ``opset`` is the version of the default domain; a layer must know all types ``needed``.
 
     Rounding around float32 arithmetic needs none, but what ONNX has no fp16 for is nothing that engines lower either.
     """
     if node.domain not in ("", "ai.onnx"):
-        return Part(Role.FIXED, reason=f"no schema of {node.domain}.{node.op_type} is known")
+        return NodeRole(Role.FIXED, reason=f"no schema of {node.domain}.{node.op_type} is known")
     if node.op_type in _CONVERSIONS:
-        return Part(Role.CONVERSION if node.op_type == "Cast" else Role.FIXED)
+        return NodeRole(Role.CONVERSION if node.op_type == "Cast" else Role.FIXED)
     formal = _formal(node.op_type, opset)
     if formal is None:
-        return Part(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
+        return NodeRole(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
     outputs = _changing(node.output, formal.outputs, formal.shared, elem)
     given = {_at(formal.outputs, place) for place in outputs}
     shared = {variable: types for variable, types in formal.shared.items() if variable in given}
     inputs = _changing(node.input, formal.inputs, shared, elem)
     if not inputs or not outputs:
-        return Part(Role.FIXED)
+        return NodeRole(Role.FIXED)
     variables = {_at(formal.inputs, place) for place in inputs} | {_at(formal.outputs, place) for place in outputs}
     types = frozenset.intersection(*(formal.shared[variable] for variable in variables))
     if node.op_type in EXACT:
-        return Part(Role.CARRIER, inputs, outputs, types)
+        return NodeRole(Role.CARRIER, inputs, outputs, types)
     if not needed <= types:
         lacking = " and no ".join(suffix(elem) for elem in sorted(needed - types))
-        return Part(Role.FIXED, reason=f"{node.op_type} of opset {opset} knows no {lacking}")
-    return Part(Role.LAYER, inputs, outputs, types)
+        return NodeRole(Role.FIXED, reason=f"{node.op_type} of opset {opset} knows no {lacking}")
+    return NodeRole(Role.LAYER, inputs, outputs, types)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from biopsy.model.index import label
 from biopsy.model.infer import without_weights
 from biopsy.precision.cost import work_of
 from biopsy.precision.formats import FLOAT16, WORKING_TYPES
-from biopsy.precision.operators import Part, Role, part_of
+from biopsy.precision.operators import NodeRole, Role, node_role
 
 if TYPE_CHECKING:
     import onnx
@@ -49,7 +49,7 @@ class PlannedNode:
     """A node, its role, its number if it is a layer, and its bodies: (attribute, place in ``graphs`` or -1, plan)."""
 
     proto: onnx.NodeProto
-    part: Part
+    part: NodeRole
     number: int = -1
     bodies: list[tuple[int, int, PlannedGraph]] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class PlannedGraph:
 
 
 @dataclass
-class Plan:
+class PrecisionPlan:
     """A model, and what a search over its precisions needs to know of it. The model is not changed any more.
 
     ``stays`` counts nodes that compute and cannot be changed, by the reason; ``taken`` are all names in use.
@@ -82,7 +82,7 @@ class Plan:
     taken: frozenset[str]
 
 
-def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> Plan:
+def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16})) -> PrecisionPlan:
     """Look at a model that has no local functions (see ``functions.without_functions``).
 
     ``needed`` are element types that a node must be able to compute in to be a layer.
@@ -91,7 +91,7 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     reader = _Reader(opset, needed)
     graph = reader.read(model.graph, _inferred(model), None, ())
     taken = frozenset(_names(model))
-    return Plan(model, opset, graph, reader.layers, reader.stays, taken)
+    return PrecisionPlan(model, opset, graph, reader.layers, reader.stays, taken)
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
@@ -114,12 +114,12 @@ def _names(model: onnx.ModelProto) -> Iterator[str]:
 
 
 @dataclass
-class _Types:
+class _KnownTypes:
     """Element types and shapes of the tensors that a graph sees: its own, and those around it."""
 
     elems: dict[str, int]
     dims: dict[str, Dims]
-    outer: _Types | None
+    outer: _KnownTypes | None
 
     def elem(self, name: str) -> int:
         found = self.elems.get(name)
@@ -142,27 +142,27 @@ class _Reader:
         self.stays: Counter[str] = Counter()
 
     def read(
-        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _Types | None, where: tuple[str, ...]
+        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None, where: tuple[str, ...]
     ) -> PlannedGraph:
         types = _types_in(graph, inferred, outer)
         planned = PlannedGraph(graph, types.elems)
         for place, (node, typed) in enumerate(zip(graph.node, inferred.node, strict=True)):
             self._complete(node, types)
-            part = part_of(node, self._opset, types.elem, self._needed)
-            made = PlannedNode(node, part)
+            part = node_role(node, self._opset, types.elem, self._needed)
+            planned_node = PlannedNode(node, part)
             if part.role is Role.LAYER:
-                made.number = len(self.layers)
-                self.layers.append(_layer(made, place, where, types))
+                planned_node.number = len(self.layers)
+                self.layers.append(_layer(planned_node, place, where, types))
             elif part.reason:
                 self.stays[part.reason] += 1
             here = (*where, label(node.op_type, node.name, place))
             for (at, inner, body), (_, _, twin) in zip(_bodies(node), _bodies(typed), strict=True):
-                made.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))
-            planned.nodes.append(made)
+                planned_node.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))
+            planned.nodes.append(planned_node)
         planned.cast_only = _cast_only(graph)
         return planned
 
-    def _complete(self, node: onnx.NodeProto, types: _Types) -> None:
+    def _complete(self, node: onnx.NodeProto, types: _KnownTypes) -> None:
         """Tell the types of outputs that inference left open from those of the inputs, as the schema says."""
         missing = [name for name in node.output if name and not types.elem(name)]
         if not missing or node.op_type in {"Cast", "Constant"} or node.domain not in ("", "ai.onnx"):
@@ -171,13 +171,13 @@ class _Reader:
         if len(known) != 1:
             return
         assumed = {**types.elems, **dict.fromkeys(missing, known.pop())}
-        part = part_of(node, self._opset, lambda name: assumed.get(name) or types.elem(name))
+        part = node_role(node, self._opset, lambda name: assumed.get(name) or types.elem(name))
         for place in part.outputs:
             types.elems[node.output[place]] = assumed[node.output[place]]
 
 
-def _types_in(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _Types | None) -> _Types:
-    types = _Types({}, {}, outer)
+def _types_in(graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None) -> _KnownTypes:
+    types = _KnownTypes({}, {}, outer)
     for source in (inferred, graph):
         for infos in (source.value_info, source.output, source.input):
             for info in infos:
@@ -200,14 +200,20 @@ def _bodies(node: onnx.NodeProto) -> Iterator[tuple[int, int, onnx.GraphProto]]:
             yield at, inner, graph
 
 
-def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _Types) -> Layer:
+def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownTypes) -> Layer:
     proto = node.proto
     shapes_in = [types.shape(name) if name else None for name in proto.input]
     shapes_out = [types.shape(name) if name else None for name in proto.output]
-    flops = work_of(proto, shapes_in, shapes_out)
-    moved = 4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None)
-    writes = next((name for name in proto.output if name), "")
-    return Layer(node.number, proto.name, proto.op_type, place, where, writes, flops, moved)
+    return Layer(
+        number=node.number,
+        name=proto.name,
+        op_type=proto.op_type,
+        place=place,
+        where=where,
+        writes=next((name for name in proto.output if name), ""),
+        flops=work_of(proto, shapes_in, shapes_out),
+        bytes=4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None),
+    )
 
 
 def _cast_only(graph: onnx.GraphProto) -> dict[str, int]:

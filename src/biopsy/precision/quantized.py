@@ -33,7 +33,7 @@ _FOLLOWING = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten
 """What moves values and is quantized where what it reads is: left out, it would tear a low part in two."""
 
 
-class Feeds:
+class CalibrationInputs:
     """Inputs as onnxruntime's calibration wants them: a CalibrationDataReader."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
@@ -52,7 +52,7 @@ class Feeds:
         return len(self._feeds)
 
 
-class QuantizedMixtures:
+class QuantizedModels:
     """A model with some layers in int8. ``feeds`` are the inputs whose values are recorded; all weights are loaded."""
 
     form = None
@@ -93,7 +93,16 @@ class QuantizedMixtures:
         names = [self._inferred.graph.node[layer.place].name for layer in self.layers if layer.number in high]
         kinds = sorted({layer.op_type for layer in self.layers} | _FOLLOWING)
         quantizer = QDQQuantizer(
-            copy, False, False, QuantType.QInt8, QuantType.QInt8, self._ranges, [], names, kinds, {}
+            copy,
+            per_channel=False,
+            reduce_range=False,
+            weight_qType=QuantType.QInt8,
+            activation_qType=QuantType.QInt8,
+            tensors_range=self._ranges,
+            nodes_to_quantize=[],
+            nodes_to_exclude=names,
+            op_types_to_quantize=kinds,
+            extra_options={},
         )
         with _quietly():
             quantizer.quantize_model()
@@ -125,7 +134,7 @@ class QuantizedMixtures:
                 calibrator = create_calibrator(
                     path, kinds, str(folder / "augmented.onnx"), calibrate_method=CalibrationMethod.MinMax
                 )
-                calibrator.collect_data(Feeds(feeds))
+                calibrator.collect_data(CalibrationInputs(feeds))
                 return calibrator.compute_data()
             except Exception as error:  # whatever onnxruntime raises: it says why
                 raise errors.EngineFailure(

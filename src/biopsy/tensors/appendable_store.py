@@ -35,8 +35,8 @@ from biopsy.filesystem.user_key import user_key
 from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.shell_words import line_of
 from biopsy.tensors import archive, dtypes, safetensors_file
+from biopsy.tensors.container import Container
 from biopsy.tensors.results import Array, Iteration, RunnerResult
-from biopsy.tensors.saved import Saved
 from biopsy.tensors.sealed_lines import ForeignError, SealedLines
 
 Place: TypeAlias = tuple[int, int, str]
@@ -277,7 +277,7 @@ class AppendableStore:
 
     def _header(self, results: Mapping[int, RunnerResult]) -> bytes:
         numbers = list(results)
-        packed = archive.pack(Saved("results", tuple(results.values())), safetensors_file.FORM)
+        packed = archive.pack(Container("results", tuple(results.values())), safetensors_file.FORM)
         entries: dict[str, Any] = {safetensors_file.METADATA: {safetensors_file.INDEX: packed.index}}
         used = []
         for key, (runner, iteration, name) in packed.places.items():

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from biopsy import errors
+from biopsy.tensors.container import Container, Kind, placed
 from biopsy.tensors.dtypes import stored_form
 from biopsy.tensors.results import Array, Iteration, RunnerResult
-from biopsy.tensors.saved import Kind, Saved, placed
 
 VERSION = 1
 
@@ -52,23 +52,23 @@ class Archive:
     places: dict[str, tuple[int, int, str]]
 
 
-def pack(saved: Saved, form: Form) -> Archive:
-    """Flatten the iterations of ``saved`` into one archive of a format."""
-    single = len(saved.runners) == 1 == len(saved.runners[0].iterations)
+def pack(container: Container, form: Form) -> Archive:
+    """Flatten the iterations of ``container`` into one archive of a format."""
+    single = len(container.runners) == 1 == len(container.runners[0].iterations)
     arrays: dict[str, Array] = {}
     places: dict[str, tuple[int, int, str]] = {}
     runners: list[dict[str, Any]] = []
-    for runner_number, runner in enumerate(saved.runners):
+    for runner_number, runner in enumerate(container.runners):
         iterations = []
         for number, iteration in enumerate(runner.iterations):
-            place = f"{number}/" if saved.kind == "feeds" else f"{runner_number}/{number}/"
+            place = f"{number}/" if container.kind == "feeds" else f"{runner_number}/{number}/"
             tensors = _keyed(iteration, "" if single else place, form)
             arrays.update((key, stored_form(iteration.outputs[name])[0]) for name, key, _ in tensors)
             places.update((key, (runner_number, number, name)) for name, key, _ in tensors)
             iterations.append({"runtime": iteration.runtime, "tensors": tensors})
         runners.append({"name": runner.runner, "iterations": iterations})
-    plain = single and saved.kind == "feeds" and _says_nothing_new(runners[0]["iterations"][0]["tensors"])
-    index = None if plain else json.dumps({"biopsy": VERSION, "kind": saved.kind, "runners": runners})
+    plain = single and container.kind == "feeds" and _says_nothing_new(runners[0]["iterations"][0]["tensors"])
+    index = None if plain else json.dumps({"biopsy": VERSION, "kind": container.kind, "runners": runners})
     return Archive(arrays, index, places)
 
 
@@ -87,21 +87,21 @@ def _says_nothing_new(tensors: Any) -> bool:
     return all(name == key and dtype is None for name, key, dtype in tensors)
 
 
-def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Saved:
+def unpack(index: str | bytes | None, keys: Collection[str], read: Read, runner: str) -> Container:
     """The iterations of an archive. Without an index it is one iteration of feeds, kept under the name ``runner``.
 
     Raises DataError if the index is damaged, of a newer form, or names a key that is not there.
     """
     if index is None:
         tensors = [(key, key, None) for key in keys]
-        return Saved("feeds", (RunnerResult(runner, (Iteration(_arrays(tensors, set(keys), read)),)),))
+        return Container("feeds", (RunnerResult(runner, (Iteration(_arrays(tensors, set(keys), read)),)),))
     with _index_errors():
         tree = json.loads(index)
         if tree["biopsy"] > VERSION:
             raise errors.DataError("it was written by a newer biopsy", next_steps=["pip install --upgrade biopsy"])
         kind: Kind = "results" if tree["kind"] == "results" else "feeds"
         taken = set(keys)
-        return Saved(kind, tuple([_runner(entry, taken, read) for entry in tree["runners"]]))
+        return Container(kind, tuple([_runner(entry, taken, read) for entry in tree["runners"]]))
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.filesystem.write import require_writable as require_writable_file
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
+from biopsy.tensors.container import Container, Kind, placed, with_storable_arrays
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
-from biopsy.tensors.saved import Kind, Saved, placed, with_storable_arrays
 
-_Writer: TypeAlias = Callable[[Saved], Iterable[bytes | memoryview]]
+_Writer: TypeAlias = Callable[[Container], Iterable[bytes | memoryview]]
 
 _READERS = {".json": polygraphy_json.read, ".npz": npz.read, ".safetensors": safetensors_file.read}
 _WRITERS: dict[str, _Writer] = {
@@ -38,17 +38,17 @@ def read_feeds(path: Path | str) -> list[Feed]:
     Of a file of outputs, the iterations of its first runner. Raises UsageError if there is no such file or its
     extension is unknown, DataError naming file, iteration and tensor if it is damaged or holds no iteration.
     """
-    return feeds_of(read_saved(path), path)
+    return feeds_of(read_container(path), path)
 
 
-def feeds_of(saved: Saved, path: Path | str) -> list[Feed]:
-    """The iterations of the first runner in what ``read_saved`` gave.
+def feeds_of(container: Container, path: Path | str) -> list[Feed]:
+    """The iterations of the first runner in what ``read_container`` gave.
 
     Raises DataError naming ``path`` if there is none.
     """
-    if not saved.runners or not saved.runners[0].iterations:
+    if not container.runners or not container.runners[0].iterations:
         raise errors.DataError(f"{path} holds no iteration")
-    return [iteration.outputs for iteration in saved.runners[0].iterations]
+    return [iteration.outputs for iteration in container.runners[0].iterations]
 
 
 def read_results(path: Path | str) -> list[RunnerResult]:
@@ -56,13 +56,13 @@ def read_results(path: Path | str) -> list[RunnerResult]:
 
     Raises UsageError and DataError as ``read_feeds`` does.
     """
-    saved = read_saved(path)
-    if not saved.runners:
+    container = read_container(path)
+    if not container.runners:
         raise errors.DataError(f"{path} holds no outputs of any runner")
-    return list(saved.runners)
+    return list(container.runners)
 
 
-def read_saved(path: Path | str) -> Saved:
+def read_container(path: Path | str) -> Container:
     """Whatever stands in a file or folder of tensors. Raises UsageError and DataError as ``read_feeds`` does."""
     path = Path(path)
     if _kept and (kept := _kept.get(path.resolve())) is not None and kept[0] == _stamp(path):
@@ -85,17 +85,17 @@ def read_saved(path: Path | str) -> Saved:
 
 _Stamp: TypeAlias = tuple[int, int, int]
 
-_kept: dict[Path, tuple[_Stamp, Saved]] = {}
+_kept: dict[Path, tuple[_Stamp, Container]] = {}
 
 
 def keep(path: Path) -> None:
     """Read a file now and answer from memory, here and in forks of this process, for as long as it does not change.
 
-    A folder is read each time. Raises as ``read_saved`` does.
+    A folder is read each time. Raises as ``read_container`` does.
     """
     stamp = _stamp(path)
     if stamp is not None:
-        _kept[path.resolve()] = (stamp, read_saved(path))
+        _kept[path.resolve()] = (stamp, read_container(path))
 
 
 def _stamp(path: Path) -> _Stamp | None:
@@ -112,22 +112,22 @@ def _files_in(folder: Path) -> list[str]:
     return [f"files of tensors there: {', '.join(str(path) for path in found)}"] if found else []
 
 
-def _read_folder(folder: Path) -> Saved:
+def _read_folder(folder: Path) -> Container:
     paths = sorted(folder.glob("*.json"))
     if not paths:
         raise errors.DataError(f"cannot read {folder}: no iteration (a .json file) is in this folder")
-    contents = [read_saved(path) for path in paths]
-    kinds = {saved.kind for saved in contents}
+    contents = [read_container(path) for path in paths]
+    kinds = {container.kind for container in contents}
     if len(kinds) > 1:
         raise errors.DataError(f"cannot read {folder}: it holds both inputs and outputs")
     joined: dict[tuple[str, int], list[Iteration]] = {}
-    for saved in contents:
-        names = [folder.stem if saved.kind == "feeds" else runner.runner for runner in saved.runners]
-        for position, runner in enumerate(saved.runners):
+    for container in contents:
+        names = [folder.stem if container.kind == "feeds" else runner.runner for runner in container.runners]
+        for position, runner in enumerate(container.runners):
             # Two runners may have the same name: the n-th of that name goes on with the n-th.
             key = (names[position], names[:position].count(names[position]))
             joined.setdefault(key, []).extend(runner.iterations)
-    return Saved(kinds.pop(), tuple(RunnerResult(name, tuple(its)) for (name, _), its in joined.items()))
+    return Container(kinds.pop(), tuple(RunnerResult(name, tuple(its)) for (name, _), its in joined.items()))
 
 
 def write_feeds(path: Path | str, feeds: Sequence[Mapping[str, Array]]) -> None:
@@ -171,21 +171,21 @@ def _writer(path: Path) -> _Writer | None:
 def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
     writer = _writer(path)
     with placed(f"cannot write {path}"):
-        saved = with_storable_arrays(Saved(kind, tuple(runners)))
+        container = with_storable_arrays(Container(kind, tuple(runners)))
     if writer is None:
-        _write_folder(path, saved)
+        _write_folder(path, container)
     else:
-        write_whole(path, writer(saved))
+        write_whole(path, writer(container))
 
 
-def _write_folder(folder: Path, saved: Saved) -> None:
+def _write_folder(folder: Path, container: Container) -> None:
     """One JSON file per iteration, first in a folder beside it, so that a half-written one is never seen."""
     require_new_folder(folder)
     try:
         with temporary_folder(f".{folder.name}.", folder.parent) as temporary:
             made = temporary / "iterations"
             made.mkdir()
-            for number, one in enumerate(_split(saved)):
+            for number, one in enumerate(_split(container)):
                 write_whole(made / f"{number:010d}.json", polygraphy_json.parts(one, bare=True))
             if folder.is_dir() and not folder.is_symlink():
                 folder.rmdir()
@@ -205,11 +205,11 @@ def require_new_folder(folder: Path) -> None:
         )
 
 
-def _split(saved: Saved) -> Iterable[Saved]:
+def _split(container: Container) -> Iterable[Container]:
     """Each iteration on its own; a runner that has fewer iterations than others is left out of the last ones."""
-    for number in range(max(len(runner.iterations) for runner in saved.runners)):
-        present = [runner for runner in saved.runners if number < len(runner.iterations)]
-        yield Saved(saved.kind, tuple(RunnerResult(one.runner, (one.iterations[number],)) for one in present))
+    for number in range(max(len(runner.iterations) for runner in container.runners)):
+        present = [runner for runner in container.runners if number < len(runner.iterations)]
+        yield Container(container.kind, tuple(RunnerResult(one.runner, (one.iterations[number],)) for one in present))
 
 
 def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[dict[str, Array]]:

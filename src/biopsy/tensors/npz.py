@@ -13,9 +13,9 @@ from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
 from biopsy.isolation.memory import memory
 from biopsy.tensors import archive, npy
+from biopsy.tensors.container import Container
 from biopsy.tensors.dtypes import is_extended
 from biopsy.tensors.results import Array
-from biopsy.tensors.saved import Saved
 
 INDEX = "biopsy.json"
 """The member that holds the index. Arrays end in .npy, so no tensor can have this name."""
@@ -49,9 +49,9 @@ _DAMAGE = (
 FORM = archive.Form(_holds_key, lambda array: not is_extended(array.dtype) and array.dtype.kind != "O")
 
 
-def parts(saved: Saved) -> Iterator[bytes]:
+def parts(container: Container) -> Iterator[bytes]:
     """The bytes of a .npz file, about one tensor at a time; not compressed, as np.savez writes it."""
-    packed = archive.pack(saved, FORM)
+    packed = archive.pack(container, FORM)
     window = _Window()
     # Python's zipfile writes to the window and goes back only within the member it has just written.
     with zipfile.ZipFile(window, "w", zipfile.ZIP_STORED, allowZip64=True) as stream:
@@ -93,7 +93,7 @@ class _Window(io.BytesIO):
         return data
 
 
-def read(path: Path) -> Saved:
+def read(path: Path) -> Container:
     """The contents of a .npz file, ours or any other. Raises DataError if it is damaged or holds a pickle."""
     try:
         with open_plain(path, follow=True) as file, zipfile.ZipFile(file) as stream:

@@ -24,8 +24,8 @@ from typing import Any
 from biopsy import errors
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.tensors import archive, dtypes, npy, npz
+from biopsy.tensors.container import Container, placed
 from biopsy.tensors.results import Array, Iteration, RunnerResult
-from biopsy.tensors.saved import Saved, placed
 
 CLASS = "polygraphy_class"
 OLD_CLASS = "__polygraphy_encoded_"
@@ -36,13 +36,13 @@ DTYPE = "biopsy_dtype"
 # Writing
 
 
-def parts(saved: Saved, *, bare: bool = False) -> Iterator[bytes]:
+def parts(container: Container, *, bare: bool = False) -> Iterator[bytes]:
     """The bytes of a JSON file, about one tensor at a time. ``bare`` writes one feed without the list around it."""
     tree: Any
-    if saved.kind == "results":
-        tree = {"lst": [_runner_tree(runner) for runner in saved.runners], CLASS: "RunResults"}
+    if container.kind == "results":
+        tree = {"lst": [_runner_tree(runner) for runner in container.runners], CLASS: "RunResults"}
     else:
-        feeds = [iteration.outputs for runner in saved.runners for iteration in runner.iterations]
+        feeds = [iteration.outputs for runner in container.runners for iteration in runner.iterations]
         tree = feeds[0] if bare else feeds
     for piece in json.JSONEncoder(indent=4, default=_array_tree).iterencode(tree):
         yield piece.encode("ascii")
@@ -87,7 +87,7 @@ class _Results:
     lst: Any
 
 
-def read(path: Path) -> Saved:
+def read(path: Path) -> Container:
     """The contents of a JSON file of inputs or outputs; arrays are read-only.
 
     Raises DataError naming iteration and tensor if the file is damaged, is no file of Polygraphy's, or holds torch
@@ -102,13 +102,13 @@ def read(path: Path) -> Saved:
     if isinstance(tree, _Damaged):
         raise tree.error
     if isinstance(tree, _Results):
-        return Saved("results", tuple(_runners(tree.lst)))
+        return Container("results", tuple(_runners(tree.lst)))
     feeds = tree if isinstance(tree, list) else [tree]
     iterations = []
     for number, feed in enumerate(feeds):
         with placed(f"iteration {number}"):
             iterations.append(Iteration(_tensors(feed)))
-    return Saved("feeds", (RunnerResult(path.stem, tuple(iterations)),))
+    return Container("feeds", (RunnerResult(path.stem, tuple(iterations)),))
 
 
 def _decoded(tree: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ RunBatch: TypeAlias = Callable[[Sequence[str]], Iterable[dict[str, Array]]]
 """Runs the model with these tensors as its outputs: what it gives, one iteration after the other."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What to record: the tensors ``names`` with their ``sizes`` in bytes (None: unknown), of so many iterations.
 
@@ -35,7 +35,7 @@ class Request:
     limit: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Batch:
     """A finished batch: its number from 1, of how many; tensors and bytes that it added; seconds that it took."""
 
@@ -46,7 +46,7 @@ class Batch:
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Disagreement:
     """A tensor that two batches have, with other values in the later one. ``again`` is valid during the call only."""
 
@@ -117,10 +117,21 @@ def record(
             for name in again:
                 first = file.array((request.runner, iteration, name))
                 if first is not None and name in outputs and not same_values(outputs[name], first):
-                    disagree(Disagreement(name, iteration, number, outputs[name], first))
+                    disagree(
+                        Disagreement(name=name, iteration=iteration, batch=number, again=outputs[name], first=first)
+                    )
             outputs.clear()  # a single one left keeps all memory of an engine (onnxruntime's arena)
         file.commit()
-        finished(Batch(number, len(batches), len(batch), file.size - before, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        finished(
+            Batch(
+                number=number,
+                count=len(batches),
+                tensors=len(batch),
+                bytes=file.size - before,
+                seconds=seconds,
+            )
+        )
     return len(done)
 
 

@@ -21,8 +21,8 @@ import numpy as np
 from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
 from biopsy.tensors import archive, dtypes
+from biopsy.tensors.container import Container
 from biopsy.tensors.results import Array
-from biopsy.tensors.saved import Saved
 from biopsy.tensors.watched import Watch, watched
 
 METADATA = "__metadata__"
@@ -50,12 +50,12 @@ def _holds_key(key: str) -> bool:
 FORM = archive.Form(_holds_key, lambda array: array.dtype.name in WRITTEN)
 
 
-def parts(saved: Saved) -> Iterator[bytes | memoryview]:
+def parts(container: Container) -> Iterator[bytes | memoryview]:
     """The bytes of a .safetensors file: a header, then the tensors as they lie in memory.
 
     The header names the tensors in their order; the data is ordered by falling element size, so that each is aligned.
     """
-    packed = archive.pack(saved, FORM)
+    packed = archive.pack(container, FORM)
     header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
     ordered = sorted(packed.arrays, key=lambda key: -_alignment(packed.arrays[key]))
     starts = dict(zip(ordered, accumulate((packed.arrays[key].nbytes for key in ordered), initial=0), strict=False))
@@ -87,7 +87,7 @@ def header_text(entries: Mapping[str, Any]) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def read(path: Path) -> Saved:
+def read(path: Path) -> Container:
     """The contents of a .safetensors file, ours or any other; every array is a read-only view of the mapped file.
 
     Raises DataError if it is damaged or cut short, or holds a type that no array can have; who asks for a tensor after

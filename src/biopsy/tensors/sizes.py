@@ -16,7 +16,7 @@ from biopsy.model.wire import fields, raw, string_field
 from biopsy.tensors.results import Array, Feed
 
 
-class Run(Protocol):
+class ModelRun(Protocol):
     """Builds a serialized model and runs it once."""
 
     def __call__(self, model: bytes, feed: Feed) -> Mapping[str, Array]:
@@ -33,7 +33,7 @@ _TEXT = 64
 """Bytes of a string, as NumPy holds it: a guess."""
 
 
-def tensor_sizes(model: bytes, feeds: Sequence[Feed], run: Run, limit: int) -> dict[str, int | None]:
+def tensor_sizes(model: bytes, feeds: Sequence[Feed], run: ModelRun, limit: int) -> dict[str, int | None]:
     """Bytes of every output of a serialized model, the most in any of the ``feeds``; None where nobody can tell.
 
     As onnx infers them from the shapes of the feeds. Where that does not tell, the model is run with the *shapes* of

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.tensors.container import Container
 from biopsy.tensors.results import Array
-from biopsy.tensors.saved import Saved
 
 
 class Watch:
@@ -58,10 +58,10 @@ class _Watched(Mapping[str, Array]):
         return repr(self._arrays)
 
 
-def watched(saved: Saved, watch: Callable[[], None]) -> Saved:
+def watched(container: Container, watch: Callable[[], None]) -> Container:
     """The same, its arrays handed out only as long as ``watch`` raises nothing."""
     return replace(
-        saved,
+        container,
         runners=tuple(
             replace(
                 runner,
@@ -69,6 +69,6 @@ def watched(saved: Saved, watch: Callable[[], None]) -> Saved:
                     replace(iteration, outputs=_Watched(iteration.outputs, watch)) for iteration in runner.iterations
                 ),
             )
-            for runner in saved.runners
+            for runner in container.runners
         ),
     )

@@ -86,7 +86,7 @@ def test_a_layer_that_cannot_be_run_stands_in_the_table(here: Path, capsys) -> N
     assert layers("--suspect", "fake:crash.n7=run") == 1
     shown = capsys.readouterr().out
     assert "whole      fake:crash.n7=run cannot run: SIGSEGV" in shown
-    assert "1 cannot be run alone (SIGSEGV)" in shown and "Neg 'n7'       fails" in shown
+    assert "1 cannot be run in isolation (SIGSEGV)" in shown and "Neg 'n7'       fails" in shown
 
 
 def test_a_group_is_shown_with_what_marking_does(here: Path, capsys) -> None:

@@ -37,16 +37,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Merge the files and say what the result holds."""
-    from biopsy.tensors.files import feeds_of, merge_feeds, read_saved, require_writable, write_feeds
+    from biopsy.tensors.files import feeds_of, merge_feeds, read_container, require_writable, write_feeds
 
     require_writable(args.output)
     files = []
     for path in args.paths:
-        saved = read_saved(path)
-        if len(saved.runners) > 1:
-            others = ", ".join(runner.runner for runner in saved.runners[1:])
-            console.warn(f"{path} holds several runners: {saved.runners[0].runner} is taken, not {others}")
-        files.append(feeds_of(saved, path))
+        container = read_container(path)
+        if len(container.runners) > 1:
+            others = ", ".join(runner.runner for runner in container.runners[1:])
+            console.warn(f"{path} holds several runners: {container.runners[0].runner} is taken, not {others}")
+        files.append(feeds_of(container, path))
     merged = merge_feeds(files)
     write_feeds(args.output, merged)
     counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(args.paths, files, strict=True))

@@ -240,15 +240,15 @@ def _shown(args: argparse.Namespace) -> str:
 
 def _mixed_models(args: argparse.Namespace, index: ModelIndex, place: Workspace, feeds: Sequence[Feed]) -> MixedModels:
     from biopsy.model.load import parse
-    from biopsy.precision.mixed_models import CastMixtures
+    from biopsy.precision.mixed_models import CastModels
 
     model = parse(index.buffer[:], index.path)
     places = {index.names[tensor]: data for tensor, data in place.places.items()}
     if args.low == "int8":
-        from biopsy.precision.quantized import QuantizedMixtures
+        from biopsy.precision.quantized import QuantizedModels
 
-        return QuantizedMixtures(model, index.folder, places, feeds)
-    return CastMixtures(model, _low(args), _high(args), args.form, index.folder, places)
+        return QuantizedModels(model, index.folder, places, feeds)
+    return CastModels(model, _low(args), _high(args), args.form, index.folder, places)
 
 
 def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sequence[Feed]:

@@ -55,16 +55,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the file."""
-    from biopsy.tensors.files import read_saved
+    from biopsy.tensors.files import read_container
 
-    saved = read_saved(args.path)
-    runners = [runner for runner in saved.runners if runner.iterations]
+    container = read_container(args.path)
+    runners = [runner for runner in container.runners if runner.iterations]
     if not runners:
         raise errors.DataError(f"{args.path} holds no iteration")
     if args.name:
         _require_match(args.path, args.name, runners)
     for runner in runners:
-        what = "inputs" if saved.kind == "feeds" else f"outputs of {runner.runner}"
+        what = "inputs" if container.kind == "feeds" else f"outputs of {runner.runner}"
         console.say(f"{args.path}: {what}, {count(len(runner.iterations), 'iteration')}")
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
             took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"

@@ -11,7 +11,7 @@ from biopsy import errors
 from biopsy.cli.arguments import named_values
 from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
 from biopsy.model.known_names import may_lack_names
-from biopsy.tensors.containers import fixed_names, item_of
+from biopsy.tensors.structured_values import fixed_names, item_of
 
 if TYPE_CHECKING:
     from biopsy.engines.base import ModelInput

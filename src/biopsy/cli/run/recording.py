@@ -78,7 +78,14 @@ class Recorder:
                 return next(self._iterate(engine, model, [feed]))
 
             self._sizes = tensor_sizes(self._model.data, feeds, run, self._limit)
-        request = Request(position, self._names, self._sizes, self._own, len(feeds), self._limit)
+        request = Request(
+            runner=position,
+            names=self._names,
+            sizes=self._sizes,
+            own=self._own,
+            iterations=len(feeds),
+            limit=self._limit,
+        )
         told = _Told(engine, self._tolerances, self._console)
         try:
             earlier = record(

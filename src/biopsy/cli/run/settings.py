@@ -60,7 +60,7 @@ def given_feeds(args: argparse.Namespace) -> Sequence[Feed] | None:
 
         return list(chain.from_iterable(read_feeds(path) for path in args.load_inputs))
     if args.data_loader_script:
-        from biopsy.tensors.generate import load_script
+        from biopsy.tensors.loader_script import load_script
 
         return list(load_script(*named_values.parse_script(args.data_loader_script)))
     return None

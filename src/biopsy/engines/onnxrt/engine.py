@@ -29,8 +29,8 @@ from biopsy.filesystem.write import cannot_write
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model import load
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
-from biopsy.tensors.containers import all_flattened, structured
 from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.structured_values import all_flattened, structured
 
 LEVELS = {
     "none": "ORT_DISABLE_ALL",

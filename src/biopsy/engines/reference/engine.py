@@ -15,9 +15,9 @@ from biopsy.engines.reference.stacked_outputs import stack_outputs
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import OptionalType, TensorType, ValueType
-from biopsy.tensors.containers import all_flattened, structured
 from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.structured_values import all_flattened, structured
 
 if TYPE_CHECKING:
     import onnx

@@ -15,7 +15,7 @@ Kind: TypeAlias = Literal["feeds", "results"]
 
 
 @dataclass(frozen=True)
-class Saved:
+class Container:
     """The contents of a file: the iterations of one or more runners.
 
     Feeds are kept as the iterations of one runner, named after the file.
@@ -34,9 +34,9 @@ def placed(place: str) -> Iterator[None]:
         raise errors.DataError(f"{place}: {error.message}", next_steps=error.next_steps) from error
 
 
-def with_storable_arrays(saved: Saved) -> Saved:
+def with_storable_arrays(container: Container) -> Container:
     """The same with every array ready to be written. Raises DataError naming iteration and tensor if one is not."""
-    return Saved(saved.kind, tuple(_storable_runner(runner) for runner in saved.runners))
+    return Container(container.kind, tuple(_storable_runner(runner) for runner in container.runners))
 
 
 def _storable_runner(runner: RunnerResult) -> RunnerResult:
