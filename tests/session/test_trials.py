@@ -9,7 +9,7 @@ import pytest
 import biopsy
 from biopsy import events
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.session.trials import concluded
+from biopsy.session.memory import concluded
 from support.models import chain, save
 from support.predicates import has, names
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import singledispatchmethod
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
@@ -100,7 +101,7 @@ class EventLog:
             for key, value in asdict(event).items()
         }
         try:
-            self._stream.write(json.dumps({"event": type(event).__name__, **plain}) + "\n")
+            self._stream.write(json.dumps({"event": event.kind, **plain}) + "\n")
             self._stream.flush()
         except OSError as error:
             raise cannot_write(self._path, error) from error
@@ -115,9 +116,10 @@ def _cut(output: bytes) -> bytes:
 
 
 class Report:
-    """What listens to long work: logs each event, and shows those it has a method for, ``_on_`` and the event's name.
+    """What listens to long work: logs each event, and shows those that are worth it.
 
-    ``log`` is the file of ``--events``; None for none.
+    ``log`` is the file of ``--events``; None for none. A report of one kind of work has a ``show`` of its own, which
+    dispatches by the type of the event and hands on what it has no method for.
     """
 
     def __init__(self, console: Console, log: Path | None) -> None:
@@ -140,16 +142,19 @@ class Report:
     def __call__(self, event: events.Event) -> None:
         """Take one event: log it, show it."""
         self._log.write(event)
-        show = getattr(self, f"_on_{type(event).__name__}", None)
-        if show is not None:
-            show(event)
+        self.show(event)
+
+    @singledispatchmethod
+    def show(self, event: events.Event) -> None:
+        """Show an event; one of a type that is not registered shows nothing."""
 
     def line(self, head: str, text: str) -> None:
         """Show a line for something that was learnt."""
         self._live.stop()
         self._console.note(f"{head:<{COLUMN}} {text}")
 
-    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+    @show.register
+    def _remark(self, event: events.Remark) -> None:
         self._live.stop()
         (self._console.warn if event.warning else self._console.note)(event.text, *event.lines)
 

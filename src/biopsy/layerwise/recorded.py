@@ -161,7 +161,11 @@ class Recorder:
         found = Recorded(fed or path, inputs, samples, read_feeds(fed) if fed else samples, outputs)
         self._listener(
             events.Recorded(
-                self._worker.engine, len(names), len(feeds), path.stat().st_size, time.monotonic() - started
+                engine=self._worker.engine,
+                tensors=len(names),
+                samples=len(feeds),
+                bytes=path.stat().st_size,
+                seconds=time.monotonic() - started,
             )
         )
         return found

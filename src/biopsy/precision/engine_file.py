@@ -29,6 +29,11 @@ class EngineFileCheck:
         self.built = built
 
     @property
+    def parts(self) -> tuple[Check, Check]:
+        """What builds, and what is asked."""
+        return self._builder, self._check
+
+    @property
     def automatic(self) -> bool:
         """As the check is: building costs nobody's attention."""
         return self._check.automatic

@@ -227,7 +227,10 @@ class Recording:
             runs: list[Mapping[str, Array]] = [*worker.run(ModelInput(data, index.folder), feeds)]
         size = sum(value.nbytes for outputs in runs for value in outputs.values())
         self._recorded_by = engine, nodes
-        self._listener(events.Recorded(engine, len(runs[0]), len(runs), size, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        self._listener(
+            events.Recorded(engine=engine, tensors=len(runs[0]), samples=len(runs), bytes=size, seconds=seconds)
+        )
         return runs
 
     def _marked(self, nodes: Sequence[int]) -> list[int]:

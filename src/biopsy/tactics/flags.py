@@ -129,7 +129,8 @@ class SettingProbe:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
         number, self.found.checks = self.found.checks, self.found.checks + 1
-        self._listener(events.Checking(number, "flags", description, 0, 0, check.line(self._model)))
+        line = check.line(self._model)
+        self._listener(events.Checking(number=number, stage="flags", description=description, line=line))
         with self._template.environment(change):
             evidence = self._template.as_if_unchanged(check.run(self._model), change)
         judged = judge(evidence, self._rules, self.reference)
@@ -137,8 +138,16 @@ class SettingProbe:
         return judged
 
     def _tell(self, number: int, judged: Judged, evidence: Evidence) -> None:
-        outcome, reason = judged.outcome.value, judged.reason
-        self._listener(events.Checked(number, "flags", outcome, reason, 0, 0, evidence.seconds, evidence.output))
+        self._listener(
+            events.Checked(
+                number=number,
+                stage="flags",
+                outcome=judged.outcome.value,
+                reason=judged.reason,
+                seconds=evidence.seconds,
+                output=evidence.output,
+            )
+        )
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
@@ -227,7 +236,7 @@ def find_switches(
         gone = _fewest_together(probe)
     switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
     found.switches = [Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches]
-    listener(events.StageDone("flags", 0, 0, found.checks, time.monotonic() - started))
+    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
     return found
 
 

@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -300,12 +301,19 @@ class _Display(Report):
         if self._plan.record is not None and not find_class(self._plan.spec.name).capabilities.layers:
             self.line("", f"{self._plan.spec.name} does not tell its layers: the records hold its settings only")
 
-    def _on_Remark(self, event: events.Remark) -> None:  # noqa: N802 -- named after the event
+    @singledispatchmethod
+    def show(self, event: events.Event) -> None:
+        """Show what is worth a line, by the type of the event."""
+        super().show(event)
+
+    @show.register
+    def _remark(self, event: events.Remark) -> None:
         if event.text not in self._told:
             self._told.add(event.text)
-            super()._on_Remark(event)
+            super().show(event)
 
-    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+    @show.register
+    def _checked(self, event: events.Checked) -> None:
         failed = event.outcome not in ("passed",)
         is_new = failed and event.reason not in self._told
         if self._args.show_output or (is_new and not self._args.hide_fail_output):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import singledispatchmethod
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
@@ -140,19 +141,28 @@ class _Display(Report):
         """Say what is going to happen."""
         self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
 
-    def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802 -- named after the event
+    @singledispatchmethod
+    def show(self, event: events.Event) -> None:
+        """Show what is worth a line, by the type of the event."""
+        super().show(event)
+
+    @show.register
+    def _checking(self, event: events.Checking) -> None:
         self._description = event.description
         self._checks += 1
         self._live.update("flags", f"{count(self._checks, 'check')} · {event.description[:70]}")
 
-    def _on_OriginalFails(self, event: events.OriginalFails) -> None:  # noqa: N802
+    @show.register
+    def _original_fails(self, event: events.OriginalFails) -> None:
         self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
 
-    def _on_Wavers(self, event: events.FlakyFailure) -> None:  # noqa: N802
+    @show.register
+    def _flaky(self, event: events.FlakyFailure) -> None:
         rate = f"it fails in {event.failed} of {event.runs} runs"
         self.line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
 
-    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+    @show.register
+    def _checked(self, event: events.Checked) -> None:
         self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
         if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,25 +44,33 @@ class LayersReport(Report):
         """Say what was understood."""
         self(
             events.ModelRead(
-                str(path),
-                len(index.nodes),
-                index.opset,
-                len(index.fed_inputs()),
-                len(index.outputs),
-                index.weight_bytes,
+                name=str(path),
+                nodes=len(index.nodes),
+                opset=index.opset,
+                inputs=len(index.fed_inputs()),
+                outputs=len(index.outputs),
+                weight_bytes=index.weight_bytes,
             )
         )
 
-    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802 -- named after the event
+    @singledispatchmethod
+    def show(self, event: events.Event) -> None:
+        """Show what is worth a line, by the type of the event."""
+        super().show(event)
+
+    @show.register
+    def _model_read(self, event: events.ModelRead) -> None:
         inputs, outputs = count(event.inputs, "input"), count(event.outputs, "output")
         what = f"{count(event.nodes, 'node')} · opset {event.opset} · {inputs}, {outputs}"
         self.line("model", f"{event.name} · {what} · {size_text(event.weight_bytes)} of weights")
 
-    def _on_Recorded(self, event: events.Recorded) -> None:  # noqa: N802
+    @show.register
+    def _recorded(self, event: events.Recorded) -> None:
         what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
         self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
 
-    def _on_Measured(self, event: events.Measured) -> None:  # noqa: N802
+    @show.register
+    def _measured(self, event: events.Measured) -> None:
         if event.stage != self._stage:
             self._stage, self._started = event.stage, time.monotonic()
         spent = time.monotonic() - self._started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from functools import singledispatchmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from biopsy.checks.words import as_word
 from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Report, say_output, time_left
 from biopsy.model.weight_formatting import count, size_text
-from biopsy.reduction.result_file import size_of
+from biopsy.session.result_file import size_of
 from biopsy.shell_words import line_of
 from biopsy.text import first_line
 
@@ -39,7 +40,13 @@ class ReductionReport(Report):
         self._stage = events.StageStarted("", 0, 0)
         self._done_before_stage = 0
 
-    def _on_ModelRead(self, event: events.ModelRead) -> None:  # noqa: N802
+    @singledispatchmethod
+    def show(self, event: events.Event) -> None:
+        """Show what is worth a line, by the type of the event."""
+        super().show(event)
+
+    @show.register
+    def _model_read(self, event: events.ModelRead) -> None:
         self._nodes = event.nodes
         parts = [
             event.name,
@@ -50,23 +57,28 @@ class ReductionReport(Report):
         ]
         self.line("model", " · ".join(parts))
 
-    def _on_Recorded(self, event: events.Recorded) -> None:  # noqa: N802
+    @show.register
+    def _recorded(self, event: events.Recorded) -> None:
         what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
         self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
 
-    def _on_OriginalFails(self, event: events.OriginalFails) -> None:  # noqa: N802
+    @show.register
+    def _original_fails(self, event: events.OriginalFails) -> None:
         self.line("fails", f"the original: {event.reason} · {event.seconds:.2f} s")
         if event.signature != event.reason:
             self.line("", f"counted as the same failure: {event.signature}")
 
-    def _on_Checking(self, event: events.Checking) -> None:  # noqa: N802
+    @show.register
+    def _checking(self, event: events.CheckingCandidate) -> None:
         self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         self._update(event)
 
-    def _on_StageStarted(self, event: events.StageStarted) -> None:  # noqa: N802
+    @show.register
+    def _stage_started(self, event: events.StageStarted) -> None:
         self._stage, self._done_before_stage = event, self._done
 
-    def _on_Checked(self, event: events.Checked) -> None:  # noqa: N802
+    @show.register
+    def _checked(self, event: events.CheckedCandidate) -> None:
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
         first = event.stage == "original" and event.number == 0  # it is checked more than once
@@ -74,31 +86,36 @@ class ReductionReport(Report):
             self._live.stop()
             say_output(self._console, event.output, whole=self._shown == "all")
 
-    def _on_StageDone(self, event: events.StageDone) -> None:  # noqa: N802
+    @show.register
+    def _stage_done(self, event: events.PassDone) -> None:
         self._live.stop()
         if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
             return  # a guess that was wrong proves nothing
         change = f"{event.before} -> {count(event.after, 'node')}"
         self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
-    def _on_Resumed(self, event: events.Resumed) -> None:  # noqa: N802
+    @show.register
+    def _resumed(self, event: events.Resumed) -> None:
         self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
 
-    def _on_Wavers(self, event: events.FlakyFailure) -> None:  # noqa: N802
+    @show.register
+    def _flaky(self, event: events.FlakyFailure) -> None:
         from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"
         self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
 
-    def _on_Stopped(self, event: events.Stopped) -> None:  # noqa: N802
+    @show.register
+    def _stopped(self, event: events.Stopped) -> None:
         self.line("stopped", f"by {event.reason}, before the end: smaller results may exist")
 
-    def _on_Verified(self, event: events.Verified) -> None:  # noqa: N802
+    @show.register
+    def _verified(self, event: events.Verified) -> None:
         often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
         self.line("verified", f"{event.path} fails in the same way{often}")
 
-    def _update(self, event: events.Checking) -> None:
+    def _update(self, event: events.CheckingCandidate) -> None:
         seconds = (time.monotonic() - self._started) / max(1, self._done)
         usual = self._stage.usual - (self._done - self._done_before_stage)
         parts = [
