@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
 from biopsy.cli.console import Console
-from biopsy.cli.run_noise import judge_noise as judge_noise_of
+from biopsy.cli.run.noise import judge_noise as judge_noise_of
 from biopsy.comparison.noise import judge_noise
 from biopsy.comparison.second_opinion import closest, is_doubtful
 from biopsy.engines.base import Engine, ModelInput

@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from biopsy import errors
-from biopsy.cli import purposes
 from biopsy.cli.app import COMMANDS, Command, main, parser_of
-from biopsy.cli.purposes import FileKind
+from biopsy.cli.arguments import conflicts
+from biopsy.cli.arguments.conflicts import FileKind
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save
 
@@ -44,7 +44,9 @@ def test_every_option_that_names_a_file_says_what_becomes_of_it(command: Command
     for action in actions(command):
         looks_so = action.type is Path or any(name in str(action.metavar) for name in NAMES_A_FILE)
         if looks_so and BESIDE_THE_OUTPUT not in action.option_strings:
-            assert isinstance(action.type, FileKind), f"{action.option_strings or action.dest}: see cli/purposes.py"
+            assert isinstance(action.type, FileKind), (
+                f"{action.option_strings or action.dest}: see cli/arguments/file_kinds.py"
+            )
 
 
 def pairs() -> Iterator[tuple[Command, argparse.Action, argparse.Action]]:
@@ -81,7 +83,7 @@ def test_whatever_is_written_may_not_be_what_any_other_option_names() -> None:
             | {one.dest: [Path("m.onnx")] if one.nargs == "+" else Path("m.onnx"), other.dest: value}
         )
         try:
-            purposes.require_no_file_twice(parser_of("biopsy", command), args, {})
+            conflicts.require_no_file_twice(parser_of("biopsy", command), args, {})
         except errors.UsageError as error:
             assert "it would be" in error.message
         else:

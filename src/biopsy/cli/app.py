@@ -2,7 +2,7 @@
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. A third, ``derived_files(args)``, tells of files that it names by itself (see
-``purposes``); a fourth, ``conclude_crash(args, console, crash)``, tells of an engine that has ended the process in
+``conflicts``); a fourth, ``conclude_crash(args, console, crash)``, tells of an engine that has ended the process in
 which the command did its work, and returns the exit status. Adding a command is one file plus one line in ``COMMANDS``;
 what else it must declare are the fields of ``Command``.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from biopsy import errors
-from biopsy.cli import purposes
+from biopsy.cli.arguments import conflicts, file_kinds
 from biopsy.cli.console import Console
 from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.isolation import interrupts
@@ -48,7 +48,7 @@ class Command(NamedTuple):
 COMMANDS: tuple[Command, ...] = (
     Command(
         ("run",),
-        "biopsy.cli.run",
+        "biopsy.cli.run.command",
         "run a model in one or more engines and compare the outputs",
         may_crash=True,
         says_when_it_looks=True,
@@ -149,7 +149,7 @@ class Parser(argparse.ArgumentParser):
             return super()._get_value(action, arg_string)
         except (argparse.ArgumentError, errors.UsageError) as error:
             raise errors.UsageError(
-                f"{purposes.name_of(action)} {arg_string}: {error.message}", next_steps=[f"{self.prog} --help"]
+                f"{conflicts.name_of(action)} {arg_string}: {error.message}", next_steps=[f"{self.prog} --help"]
             ) from error
 
     def format_help(self) -> str:
@@ -226,11 +226,11 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     args.words = words
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
-    purposes.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+    conflicts.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
     if not command.says_when_it_looks:
         _say_that_it_looks()
     work = partial(module.execute, args, console)
-    with as_private_as_what_is_read(purposes.sources(parser, args)):
+    with as_private_as_what_is_read(conflicts.sources(parser, args)):
         if is_program and command.may_crash and not _is_a_check():
             return _watched(work, console, partial(getattr(module, "conclude_crash", _tell), args, console))
         return int(work())
@@ -280,7 +280,7 @@ def parser_of(program: str, command: Command) -> Parser:
     return parser
 
 
-def _none(args: argparse.Namespace) -> purposes.Derived:
+def _none(args: argparse.Namespace) -> file_kinds.Derived:
     """The files that most commands name by themselves."""
     return {}
 
@@ -296,11 +296,12 @@ def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list
 
 def _require_own_place(parser: Parser, option: str, rest: Sequence[str], program: str) -> None:
     """Raise UsageError if a check that is our own command is given an option that is one of ``parser`` alone."""
-    from biopsy.checks.command import is_this_installation, own_words
+    from biopsy.checks.command_line import OwnCommand, parse
 
-    inner = own_words(rest)
-    command = _find(inner) if inner and is_this_installation(rest[0]) else None
-    if inner is None or command is None:
+    check = parse(rest)
+    inner = check.arguments if isinstance(check, OwnCommand) else ()
+    command = _find(inner) if isinstance(check, OwnCommand) and check.is_this_installation else None
+    if command is None:
         return
     theirs = parser_of(program, command)
     module = importlib.import_module(command.module)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.cli import purposes
+from biopsy.cli.arguments import file_kinds
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         default=Path("biopsy-demo"),
         metavar="DIR",
         help="the folder (default: biopsy-demo)",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from biopsy import errors
-from biopsy.checks.command import own_words
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.process import end_group, sacrifice
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
@@ -40,16 +40,16 @@ def main() -> None:
 
 def warm_up(words: Sequence[str]) -> bool:
     """Load what the check will need; False if it is no ``run``, or one that may not be forked."""
-    own = own_words(words)
-    if not own or own[0] != "run":
+    command = parse(words)
+    if not isinstance(command, OwnRun):
         return False
     from biopsy.cli.app import COMMANDS, parser_of
-    from biopsy.cli.option_groups import engine_specs
+    from biopsy.cli.arguments.engine_options import engine_specs
     from biopsy.engines.registry import find_class
 
-    parser = parser_of(Path(words[0]).name, next(command for command in COMMANDS if command.words == ("run",)))
+    parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
     try:
-        args = parser.parse_known_args(list(own[1:]))[0]
+        args = parser.parse_known_args(list(command.options))[0]
         names = {spec.name for spec in engine_specs(args)}
         warm = all(find_class(name).forks_warm for name in names)
     except errors.BiopsyError:
@@ -64,10 +64,10 @@ def warm_up(words: Sequence[str]) -> bool:
 def _load_code(names: set[str]) -> None:
     """Import everything that a check uses, and pay what the first session of an engine costs."""
     import biopsy.cli.console
-    import biopsy.cli.run_building
-    import biopsy.cli.run_mismatch
-    import biopsy.cli.run_report
-    import biopsy.cli.run_settings
+    import biopsy.cli.run.building
+    import biopsy.cli.run.mismatch
+    import biopsy.cli.run.report
+    import biopsy.cli.run.settings
     import biopsy.comparison.compare
     import biopsy.comparison.describe
     import biopsy.engines.feeding

@@ -19,8 +19,8 @@ from biopsy.model.node import DEEPEST_NESTING, string_in
 from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.model.value_info import name_of, tensor_type
 from biopsy.model.weight import Weight, read_sparse_weight, read_weight
-from biopsy.model.weight_formatting import count, size_text
 from biopsy.model.wire import BYTES, VARINT, Buffer, fields, signed, string_field, text, varint_at
+from biopsy.quantities import count, size_text
 from biopsy.text import printable
 
 _MOST_SHOWN = 20  # elements of a list

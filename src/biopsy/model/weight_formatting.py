@@ -14,6 +14,7 @@ from biopsy.filesystem.plain_file import open_plain
 from biopsy.model.storage import elements, raw_size
 from biopsy.model.weight import Weight
 from biopsy.model.wire import BYTES, Buffer, fields, signed, text, varint_at
+from biopsy.quantities import size_text
 from biopsy.text import printable
 
 if TYPE_CHECKING:
@@ -24,22 +25,6 @@ _FEW = 8  # values shown of a weight; a tensor with no more is shown whole and n
 _FORMATS = {1: "f", 2: "B", 3: "b", 4: "H", 5: "h", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d", 12: "I", 13: "Q"}
 _BFLOAT16 = 16
 _MOST_SUMMED = 1 << 26  # elements; statistics of a larger weight would take seconds and gigabytes
-
-
-def count(number: int, noun: str) -> str:
-    """Text such as ``1 node`` or ``3 nodes``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def size_text(number: int) -> str:
-    """A number of bytes for people: ``12 bytes``, ``3.4 kB``, ``2.1 MB``."""
-    if number < 1000:
-        return count(number, "byte")
-    for unit in ("kB", "MB", "GB"):
-        number_in_unit = number / 1000 ** ("kB", "MB", "GB").index(unit) / 1000
-        if number_in_unit < 999.95 or unit == "GB":
-            return f"{number_in_unit:.1f} {unit}"
-    raise AssertionError("the last unit always fits")
 
 
 def bytes_of(weight: Weight) -> int:

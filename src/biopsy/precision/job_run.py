@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.filesystem.write import require_writable
 from biopsy.model.index import ModelIndex
@@ -77,10 +76,4 @@ def _identity(index: ModelIndex, check: Check, job: PrecisionJob, models: MixedM
             "--cost": job.cost,
         },
         written=[*target.files, *engine],
-        commands=_commands(check),
     )
-
-
-def _commands(check: Check) -> Sequence[CommandCheck]:
-    checks = check.parts if isinstance(check, EngineFileCheck) else (check,)
-    return [each for each in checks if isinstance(each, CommandCheck)]

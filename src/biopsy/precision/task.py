@@ -11,8 +11,10 @@ from biopsy.model.index import ModelIndex
 from biopsy.precision.candidates import MixedCandidates
 from biopsy.precision.job import PrecisionJob
 from biopsy.precision.result import PrecisionResult
-from biopsy.precision.search import Proposal, Search, foreseen, search_of, usual_checks
+from biopsy.precision.search import LayerSearch, Proposal, search_of, usual_checks
 from biopsy.precision.validity import require_valid
+from biopsy.search.drive import drive, first_that
+from biopsy.search.lookahead import foresee_any
 from biopsy.session.checked_search import trials_of_file
 from biopsy.session.confirmation import require_confirmed
 from biopsy.session.flakiness import Flakiness
@@ -152,16 +154,14 @@ class PrecisionTask:
         job, oracle = self._job, self._oracle
         started, checks, before = time.monotonic(), oracle.tally.checks, oracle.left
         oracle.listener(events.StageStarted(job.mode, before, usual_checks(before, job.mode)))
-        answers: list[bool] = []
-        search = self._begin()
-        proposal = next(search, None)
-        while proposal is not None:
+        answers: list[Proposal | None] = []
+
+        def passes(proposal: Proposal) -> bool:
             passed = self._passes(proposal, answers)
-            answers.append(passed)
-            try:
-                proposal = search.send(passed)
-            except StopIteration:
-                proposal = None
+            answers.append(proposal if passed else None)
+            return passed
+
+        drive(self._begin(), first_that(passes))
         oracle.abandon_all()
         self._is_minimal = job.mode == "minimal"
         taken = oracle.tally.checks - checks
@@ -171,14 +171,14 @@ class PrecisionTask:
             )
         )
 
-    def _begin(self) -> Search:
+    def _begin(self) -> LayerSearch:
         job = self._job
         return search_of(self._candidates.models.layers, job.mode, job.direction, job.cost)
 
-    def _passes(self, proposal: Proposal, answers: Sequence[bool]) -> bool:
+    def _passes(self, proposal: Proposal, answers: Sequence[Proposal | None]) -> bool:
         trial = self._proposed(proposal)
         if self._oracle.jobs > 1 and not self._oracle.is_known(trial):
-            self._oracle.ahead(self._proposed(likely) for likely in foreseen(self._begin, answers))
+            self._oracle.ahead(self._proposed(likely) for likely in foresee_any(self._begin, answers))
         passed = self._oracle.judge(trial).outcome is Outcome.PASSES
         if passed and len(proposal.high) < self._oracle.left:
             self._set_best(proposal.high)

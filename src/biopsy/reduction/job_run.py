@@ -7,7 +7,6 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
@@ -91,7 +90,7 @@ def _recording(index: ModelIndex, job: ReductionJob, listener: events.Listener, 
 def _driver(index: ModelIndex, recording: Recording, oracle: Oracle, job: ReductionJob, place: Workspace) -> Driver:
     types = CutTypes(
         index,
-        recording.tensor_type,
+        recording,
         infer=job.recording.infer_types,
         recorded_first=job.recording.types_by_running,
     )
@@ -127,7 +126,6 @@ def _identity(index: ModelIndex, check: Check, job: ReductionJob) -> JournalIden
         search=job.search,
         options=_options(job),
         written=[path for path in written if path is not None],
-        commands=[check] if isinstance(check, CommandCheck) else [],
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import (
     ErrorSize,
@@ -45,8 +44,7 @@ def weigh_original(driver: Driver, trial: Trial, verdict: VerdictFile) -> ErrorS
 
 
 def _asked(driver: Driver, trial: Trial) -> Rounding | None:
-    check = driver.check
-    arbiter = check.arbiter() if isinstance(check, CommandCheck) else None
+    arbiter = driver.check.arbiter()
     if arbiter is None:
         return None
     asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)

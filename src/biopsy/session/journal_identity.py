@@ -7,14 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
 from biopsy.session.conditions import states, versions
-from biopsy.session.named_files import files_named_by
 from biopsy.session.options import SearchOptions
 from biopsy.tensors.results import Feed
 
@@ -23,8 +21,8 @@ from biopsy.tensors.results import Feed
 class JournalIdentity:
     """Everything that the outcomes of a search, and so the search, depend on.
 
-    ``commands`` are those that the check runs. ``options`` are the options of the search by name; ``written`` are the
-    files that it writes, which are no conditions of its own outcomes.
+    ``options`` are the options of the search by name; ``written`` are the files that it writes, which are no conditions
+    of its own outcomes.
     """
 
     index: ModelIndex
@@ -32,7 +30,6 @@ class JournalIdentity:
     search: SearchOptions
     options: Mapping[str, object] = field(default_factory=dict)
     written: Sequence[Path] = ()
-    commands: Sequence[CommandCheck] = ()
 
     def entries(self) -> Iterator[tuple[str, str]]:
         """Names that a person understands, and values."""
@@ -40,24 +37,17 @@ class JournalIdentity:
         yield from _weights(self.index)
         yield from self._files()
         yield from self.search.resume.about.items()
-        yield from self._check()
+        yield from self.check.settings.items()
         options = {**_of_rules(self.search.rules), **self.options}
         yield from ((f"option {name}", str(value)) for name, value in options.items())
         yield from versions()
-
-    def _check(self) -> Iterator[tuple[str, str]]:
-        yield "check", self.check.line(Path("{}"))
-        for command in self.commands[-1:]:  # all of them have the limits of the options
-            yield "option --check-timeout", str(command.limit_given)
-            yield "option --check-memory", str(command.memory)
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """The files that outcomes depend on, also those in folders, but for what the search itself writes."""
         from biopsy.checks.journal import OF_A_FILE
 
         written = {path.resolve() for path in self._written()}
-        named = (path for command in self.commands for path in files_named_by(command, self.search.candidate))
-        for path in dict.fromkeys([*self.search.resume.files, *named]):
+        for path in dict.fromkeys([*self.search.resume.files, *self.check.files]):
             for name, state in states(path):
                 if Path(name).resolve() not in written:
                     yield f"{OF_A_FILE}{name}", state

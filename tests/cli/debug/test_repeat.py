@@ -84,7 +84,7 @@ def test_until_good_ends_with_the_first_run_that_passes(here: Path, capsys) -> N
 @pytest.mark.parametrize("until", ["0", "-1", "2.5", "maybe", ""])
 def test_what_is_no_number_above_0_nor_good_or_bad_is_wrong_usage(until: str, capsys) -> None:
     assert repeat(f"--until={until}", "--check", "true") == 2
-    assert f"--until {until}: must be a whole number, 1 or more, or good or bad" in told(capsys)
+    assert f"--until {until}: must be a whole number from 1 to 1000000, or good or bad" in told(capsys)
 
 
 def test_how_often_must_be_said(capsys) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from biopsy.cli import purposes
+from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
+from biopsy.quantities import count
 
 EPILOG = """\
 A smaller candidate needs values for tensors that were inside the original model. Save all of them once, merge them
@@ -25,12 +26,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "paths",
         nargs="+",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="FILE",
         help="files or folders of inputs, or outputs of one runner",
     )
     parser.add_argument(
-        "-o", "--output", type=purposes.WRITTEN, required=True, metavar="FILE", help="the file to write"
+        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="the file to write"
     )
 
 
@@ -49,6 +50,5 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     merged = merge_feeds(files)
     write_feeds(args.output, merged)
     counts = ", ".join(f"{len(feeds[0])} of {path}" for path, feeds in zip(args.paths, files, strict=True))
-    plural = "" if len(merged) == 1 else "s"
-    console.say(f"{args.output}: {len(merged)} iteration{plural} of {len(merged[0])} tensors ({counts})")
+    console.say(f"{args.output}: {count(len(merged), 'iteration')} of {len(merged[0])} tensors ({counts})")
     return 0

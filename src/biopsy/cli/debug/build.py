@@ -8,16 +8,16 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli import option_groups, options, purposes, trt_options
-from biopsy.cli.debug import check_options
-from biopsy.cli.progress import COLUMN, Report, say_output, time_left
-from biopsy.model.weight_formatting import count
+from biopsy.cli.arguments import checks, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.check_output import say_output
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from biopsy.tactics.building import CheckFor, Iteration, Plan, Tally
     from biopsy.tactics.setting_changes import CheckTemplate
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 PLACEHOLDER = "{}"
 
@@ -55,10 +55,10 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug build``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "--until",
-        type=check_options_until,
+        type=types.until,
         metavar="N|good|bad",
         help="stop after N builds, or after the first one that passes (good) or fails (bad) (default: every "
         f"combination of --vary once, and at least {_LEAST_BUILDS} builds)",
@@ -74,7 +74,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--seed",
-        type=option_groups.count,
+        type=types.count,
         metavar="N",
         help="seed of the random build order; each block contains every combination equally often, so a periodic "
         "disturbance is not blamed on a setting (default: random, shown)",
@@ -82,53 +82,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each build")
     group.add_argument(
         "--save-tactics",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help="write what the engine chose for each layer, as JSON, before the check; sorted with the artifacts",
     )
-    check_options.add_artifacts(group)
+    checks.add_artifacts(group)
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help="where the engine saves what it has built (default: polygraphy_debug and the engine's ending)",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last one there")
-    check_options.add_iteration_info(group)
-    check_options.add_events(group)
+    checks.add_iteration_info(group)
+    checks.add_events(group)
     _add_check(parser)
-    option_groups.add_engines(parser)
-    trt_options.add(parser)
-    option_groups.add_weights_folder(parser)
+    engine_options.add_engines(parser)
+    tensorrt.add(parser)
+    groups.add_weights_folder(parser)
 
 
-def derived_files(args: argparse.Namespace) -> purposes.Derived:
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """What the engine saves, where it is not named."""
     from biopsy.tactics.building import artifact_name
 
     name = artifact_name(_spec(args)) if args.iter_artifact is None else None
-    return {"--iter-artifact": (Path(name) if name else None, purposes.ITERATION)}
-
-
-def check_options_until(text: str) -> int | str:
-    """A number above 0, ``good`` or ``bad``."""
-    return text if text in {"good", "bad"} else options.positive(text)
+    return {"--iter-artifact": (Path(name) if name else None, file_kinds.ITERATION)}
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    check_options.add_command(
+    checks.add_command(
         group,
         f"the command that tells whether a build is bad: the whole rest of the line. In it, {{}}, {USUAL_NAME} or the "
         "name of --iter-artifact stands for what was built (for the model, if the engine saves nothing), {engine} for "
         "the engine with its settings; 'biopsy run {}' gets these settings by itself. 'build' alone: a build that "
         "fails is bad, and nothing else is checked. Without --check you are asked",
     )
-    check_options.add_rules(group, "has no effect here: any failure is bad")
-    check_options.add_timeout(group, "none")
+    checks.add_rules(group, "has no effect here: any failure is bad")
+    checks.add_timeout(group, "none")
     group.add_argument("--build-timeout", type=float, metavar="SECONDS", help="end a build that takes longer")
-    check_options.add_shown_output(group, "the first bad build")
+    checks.add_shown_output(group, "the first bad build")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -138,13 +133,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     spec = _spec(args)
     plan = _plan(args, spec)
-    check_options.require_names(args, args.model)
+    checks.require_names(args, args.model)
     check_for, close = _checks(args, plan)
     tally, started, interrupted = Tally(), time.monotonic(), False
     with (
-        check_options.ended_politely(),
+        checks.ended_politely(),
         set_aside(plan.artifact, "last build") as told,
-        _Display(console, args, plan) as display,
+        BuildProgress(console, args, plan) as display,
     ):
         if told is not None:
             console.note(told)
@@ -173,7 +168,7 @@ def _spec(args: argparse.Namespace) -> EngineSpec:
     from biopsy.engines.registry import EngineSpec, installed
 
     if args.engines:
-        specs = option_groups.engine_specs(args)
+        specs = engine_options.engine_specs(args)
         if len(specs) > 1:
             raise errors.UsageError("one engine at a time is built: name only one")
         return specs[0]
@@ -185,13 +180,13 @@ def _spec(args: argparse.Namespace) -> EngineSpec:
 
 
 def _engine_of_check(words: list[str]) -> str | None:
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.cli.debug.engine_substitution import engines_of_run
 
-    own = own_words(words)
-    if not own or own[0] != "run" or not {"{}", USUAL_NAME} & set(words):
+    command = parse(words)
+    if not isinstance(command, OwnRun) or not {PLACEHOLDER, USUAL_NAME} & set(words):
         return None
-    specs = engines_of_run(tuple(words))
+    specs = engines_of_run(command)
     return specs[-1].name if specs else None
 
 
@@ -226,7 +221,7 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
         args.save_tactics,
         Artifacts(tuple(files), args.art_dir),
         args.iter_info,
-        check_options.rules_of(args),
+        checks.rules_of(args),
         args.build_timeout,
         checks_building=args.check == ["build"],
     )
@@ -240,7 +235,7 @@ def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[]
     from biopsy.cli.debug.engine_substitution import varied_check
 
     if args.check is None:
-        asked = check_options.check_of(args, 1)
+        asked = checks.check_of(args, 1)
         return lambda change: asked, asked.close
     varied = varied_check(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
     return varied.with_change, varied.close
@@ -251,20 +246,21 @@ def _template(check: list[str], plan: Plan) -> CheckTemplate:
 
     A file of OpenVINO, for one, does not keep the precision that it was compiled for.
     """
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.cli.debug.engine_substitution import engines_of_run, own_wording
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.setting_changes import ENGINE_PLACE, CheckTemplate
 
     usual = {USUAL_NAME, str(plan.artifact)}
     words = tuple(PLACEHOLDER if word in usual else word for word in check)
-    own = own_words(words)
-    is_own_run = own is not None and own[:1] == ("run",)
-    if not is_own_run or any(ENGINE_PLACE in word for word in words) or PLACEHOLDER not in words:
-        return CheckTemplate(words, plan.spec, is_own_run=is_own_run)
-    if plan.spec.name not in {spec.name for spec in engines_of_run(words)}:
+    command = parse(words)
+    if not isinstance(command, OwnRun):
+        return CheckTemplate(words, plan.spec)
+    if any(ENGINE_PLACE in word for word in words) or PLACEHOLDER not in words:
         return CheckTemplate(words, plan.spec, is_own_run=True)
-    found = own_wording(words, plan.spec.name)
+    if plan.spec.name not in {spec.name for spec in engines_of_run(command)}:
+        return CheckTemplate(words, plan.spec, is_own_run=True)
+    found = own_wording(command, plan.spec.name)
     return CheckTemplate(
         found.words, EngineSpec(plan.spec.name, {**plan.spec.settings, **found.spec.settings}), is_own_run=True
     )
@@ -273,7 +269,7 @@ def _template(check: list[str], plan: Plan) -> CheckTemplate:
 # What is shown
 
 
-class _Display(Report):
+class BuildProgress(Progress):
     """A line for each way to fail that was not met before, and for each remark of the engine."""
 
     def __init__(self, console: Console, args: argparse.Namespace, plan: Plan) -> None:
@@ -301,19 +297,15 @@ class _Display(Report):
         if self._plan.record is not None and not find_class(self._plan.spec.name).capabilities.layers:
             self.line("", f"{self._plan.spec.name} does not tell its layers: the records hold its settings only")
 
-    @singledispatchmethod
-    def show(self, event: events.Event) -> None:
-        """Show what is worth a line, by the type of the event."""
-        super().show(event)
-
-    @show.register
-    def _remark(self, event: events.Remark) -> None:
+    @shows(events.Remark)
+    def show_remark(self, event: events.Remark) -> None:
+        """Show a remark once."""
         if event.text not in self._told:
             self._told.add(event.text)
-            super().show(event)
+            super().show_remark(event)
 
-    @show.register
-    def _checked(self, event: events.Checked) -> None:
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
         failed = event.outcome not in ("passed",)
         is_new = failed and event.reason not in self._told
         if self._args.show_output or (is_new and not self._args.hide_fail_output):

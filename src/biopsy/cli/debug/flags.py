@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from functools import singledispatchmethod
 from typing import TYPE_CHECKING
 
 from biopsy import errors, events
-from biopsy.cli import option_groups, purposes
-from biopsy.cli.debug import check_options
+from biopsy.cli.arguments import checks, file_kinds, groups
+from biopsy.cli.check_output import say_output
 from biopsy.cli.debug import engine_substitution as varied_run
-from biopsy.cli.progress import COLUMN, Report, say_output
-from biopsy.model.weight_formatting import count
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, shows
+from biopsy.quantities import count
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from biopsy.tactics.flags import Flags
     from biopsy.tactics.setting_changes import CheckTemplate
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
 
@@ -44,7 +44,7 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug flags``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model that fails")
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
@@ -52,19 +52,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "this name (default: the last one)",
     )
     parser.add_argument(
-        "-o", "--output", "--save-report", type=purposes.WRITTEN, metavar="FILE", help="write what was found as JSON"
+        "-o", "--output", "--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was found as JSON"
     )
     group = parser.add_argument_group("the check")
-    check_options.add_command(
+    checks.add_command(
         group,
         "the command that tells whether the model fails: the whole rest of the line. In it, {} or the name "
         f"{DEFAULT_CANDIDATE} stands for the model",
     )
-    check_options.add_rules(group, "how alike two failures must be to count as the same")
-    check_options.add_timeout(group, "20 times as long as the first, at least 60")
-    check_options.add_shown_output(group, "the first failure")
-    check_options.add_events(parser.add_argument_group("events"))
-    option_groups.add_weights_folder(parser)
+    checks.add_rules(group, "how alike two failures must be to count as the same")
+    checks.add_timeout(group, "20 times as long as the first, at least 60")
+    checks.add_shown_output(group, "the first failure")
+    checks.add_events(parser.add_argument_group("events"))
+    groups.add_weights_folder(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -72,21 +72,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
-    from biopsy.tactics.flags import find_switches
+    from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {} --onnxrt"])
     if args.output is not None:
         require_writable(args.output)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
-    check_options.require_names(args, args.model)
+    checks.require_names(args, args.model)
     template = _template(args)
     if not template.names_settings:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
     check = varied_run.varied_check(template, DEFAULT_CANDIDATE, args.check_timeout)
-    rules = check_options.rules_of(args)
+    rules = checks.rules_of(args)
     try:
-        with check_options.ended_politely(), _Display(console, args) as display:
+        with checks.ended_politely(), FlagsProgress(console, args) as display:
             display.plan(template.spec)
             found = find_switches(check, args.model, rules, display, args.external_data_dir)
     finally:
@@ -102,20 +102,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _template(args: argparse.Namespace) -> CheckTemplate:
     """The check's words with ``{engine}`` in the place of the engine that is varied."""
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.engines.registry import parse_spec
     from biopsy.tactics.setting_changes import CheckTemplate
 
-    words = tuple(args.check)
-    own = own_words(words)
-    if own is not None and own[:1] == ("run",) and not _has_place(words):
-        return varied_run.own_wording(words, args.engine)
+    command = parse(args.check)
+    is_own_run = isinstance(command, OwnRun)
+    if isinstance(command, OwnRun) and not _has_place(command.words):
+        return varied_run.own_wording(command, args.engine)
     if args.engine is None:
         raise errors.UsageError(
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
             next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
         )
-    return CheckTemplate(words, parse_spec(args.engine), is_own_run=own is not None and own[:1] == ("run",))
+    return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=is_own_run)
 
 
 def _has_place(words: tuple[str, ...]) -> bool:
@@ -127,7 +127,7 @@ def _has_place(words: tuple[str, ...]) -> bool:
 # What is shown
 
 
-class _Display(Report):
+class FlagsProgress(Progress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
@@ -141,28 +141,23 @@ class _Display(Report):
         """Say what is going to happen."""
         self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
 
-    @singledispatchmethod
-    def show(self, event: events.Event) -> None:
-        """Show what is worth a line, by the type of the event."""
-        super().show(event)
-
-    @show.register
-    def _checking(self, event: events.Checking) -> None:
+    @shows(events.Checking)
+    def _show_checking(self, event: events.Checking) -> None:
         self._description = event.description
         self._checks += 1
         self._live.update("flags", f"{count(self._checks, 'check')} · {event.description[:70]}")
 
-    @show.register
-    def _original_fails(self, event: events.OriginalFails) -> None:
+    @shows(events.OriginalFails)
+    def _show_failure(self, event: events.OriginalFails) -> None:
         self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
 
-    @show.register
-    def _flaky(self, event: events.FlakyFailure) -> None:
+    @shows(events.FlakyFailure)
+    def _show_flakiness(self, event: events.FlakyFailure) -> None:
         rate = f"it fails in {event.failed} of {event.runs} runs"
         self.line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
 
-    @show.register
-    def _checked(self, event: events.Checked) -> None:
+    @shows(events.Checked)
+    def _show_checked(self, event: events.Checked) -> None:
         self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
         failed = event.outcome == "reproduced"
         if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):

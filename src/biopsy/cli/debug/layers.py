@@ -1,4 +1,4 @@
-"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only hand an error on."""
+"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only pass an error on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
-from biopsy.cli import option_groups, options, purposes, run_options
+from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.shell_words import line_of, option_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.layerwise.examination import Question
-    from biopsy.layerwise.findings import Findings
+    from biopsy.layerwise.findings import LayerFindings
     from biopsy.layerwise.report import Engines
     from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
@@ -39,7 +39,7 @@ until then is shown and reported"""
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     group = parser.add_argument_group("engines")
     spec = "NAME[:key=value,...]"
     group.add_argument(
@@ -55,23 +55,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"the engine that is believed; best one that does not optimize (default: {DEFAULT_REFERENCE})",
     )
     group.add_argument(
-        "--run-timeout", type=options.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
+        "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
     group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
     group.add_argument(
-        "--top", type=options.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
+        "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    group.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write all that was found as JSON")
-    group.add_argument("--csv", type=purposes.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
-    group.add_argument("--events", type=purposes.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
+    group.add_argument(
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found as JSON"
+    )
+    group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
+    group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
-    option_groups.add_inputs(parser)
+    groups.add_inputs(parser)
     group = parser.add_argument_group("what is out of tolerance")
-    option_groups.add_tolerances(group)
-    run_options.add_limits(parser)
+    comparing.add_tolerances(group)
+    comparing.add_limits(parser)
     parser.set_defaults(load_outputs=None)
 
 
@@ -79,7 +81,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("memory and files")
     group.add_argument(
         "--memory-limit",
-        type=options.byte_size,
+        type=types.byte_size,
         default=_DEFAULT_LIMIT,
         metavar="SIZE",
         help="keep at most so much of the values of tensors in memory; they are computed in batches and kept in a file "
@@ -87,17 +89,17 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--work-dir",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
         help="where that file stands while it is needed: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
     )
-    option_groups.add_weights_folder(group)
+    groups.add_weights_folder(group)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
-    from biopsy.cli.debug.check_options import ended_politely
+    from biopsy.cli.arguments.checks import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
@@ -113,15 +115,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         examination = Examination(question, scratch, report)
         report.model(question.index, args.model)
         try:
-            found = examination.run()
+            findings = examination.run()
         except KeyboardInterrupt:
-            found, interrupted = examination.findings, True
-    _write(args, found, examination.engines, examination.samples)
-    say_result(console, found, args)
+            findings, interrupted = examination.findings, True
+    _write(args, findings, examination.engines, examination.samples)
+    say_result(console, findings, args)
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
-    return 0 if found.passed else 1
+    return 0 if findings.passed else 1
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -139,8 +141,8 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 
 def _question(args: argparse.Namespace, console: Console) -> Question:
-    from biopsy.cli.run_options import limits_of
-    from biopsy.cli.run_settings import tolerances_of
+    from biopsy.cli.arguments.comparing import limits_of
+    from biopsy.cli.run.settings import tolerances_of
     from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
     from biopsy.engines.base import ModelInput
     from biopsy.engines.registry import create
@@ -158,26 +160,26 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     asked = *tolerances_of(args), limits_of(args)
     require_known_outputs(spoken_of(*asked), index.ids, [index.names[tensor] for tensor in index.producer])
     return Question(
-        index,
-        ModelInput(b"", index.folder, args.model),
-        args.reference_engine,
-        args.suspect,
-        lambda wanted: _feeds(wanted, args, console),
-        args.memory_limit,
-        Judge(*asked),
-        _pattern(args.nodes, index),
-        suspect.capabilities,
-        args.run_timeout,
+        index=index,
+        model=ModelInput(b"", index.folder, args.model),
+        reference=args.reference_engine,
+        suspect=args.suspect,
+        feeds=lambda kinds: _feeds(kinds, args, console),
+        limit=args.memory_limit,
+        judge=Judge(*asked),
+        nodes=_pattern(args.nodes, index),
+        suspect_can=suspect.capabilities,
+        timeout=args.run_timeout,
     )
 
 
 def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
     """What --nodes asks for. Raises UsageError if that is no layer."""
-    from biopsy.layerwise.examination import layers_of
+    from biopsy.layerwise.layers import layers_of
 
     if text is None:
         return None
-    pattern = options.regex("--nodes", text)
+    pattern = types.regex("--nodes", text)
     if not layers_of(index, pattern):
         raise errors.UsageError(
             f"--nodes {text}: no layer has a name, operator or output that matches",
@@ -186,19 +188,21 @@ def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
     return pattern
 
 
-def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+def _feeds(kinds: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
-    from biopsy.cli.run_settings import inputs_of
+    from biopsy.cli.run.settings import inputs_of
     from biopsy.engines.feeding import feeds_for
     from biopsy.engines.runner import checked_feed
 
-    found = feeds_for(wanted, inputs_of(args))
-    if found.made_up:
-        console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
-    for name, shape in found.guessed.items():
+    samples = feeds_for(kinds, inputs_of(args))
+    if samples.made_up:
+        console.warn(
+            f"the inputs loaded have no {', '.join(map(repr, samples.made_up))}: random values are used for it"
+        )
+    for name, shape in samples.guessed.items():
         choice = option_line("--input-shapes", f"{name}:[...]")
         console.warn(f"the model leaves the shape of input {name!r} open: {list(shape)} is used ({choice} to choose)")
-    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+    feeds = [checked_feed(feed, kinds, number) for number, feed in enumerate(samples.feeds)]
     if args.save_inputs is not None:
         from biopsy.tensors.files import write_feeds
 
@@ -206,11 +210,11 @@ def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, co
     return feeds
 
 
-def _write(args: argparse.Namespace, found: Findings, engines: Engines, samples: int) -> None:
+def _write(args: argparse.Namespace, findings: LayerFindings, engines: Engines, samples: int) -> None:
     from biopsy.filesystem.write import write_whole
     from biopsy.layerwise.report import as_csv, as_json
 
     if args.report is not None:
-        write_whole(args.report, [as_json(found, args.model, engines, samples)])
+        write_whole(args.report, [as_json(findings, args.model, engines, samples)])
     if args.csv is not None:
-        write_whole(args.csv, [as_csv(found)])
+        write_whole(args.csv, [as_csv(findings)])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import lines, option_groups, purposes
-from biopsy.cli.debug import check_options
+from biopsy.cli import lines
+from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.shell_words import option_line
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from biopsy.session.workspace import Workspace
     from biopsy.tensors.results import Feed
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
 
@@ -46,14 +46,14 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug precision``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model, in its high precision")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model, in its high precision")
     parser.add_argument(
-        "-o", "--output", type=purposes.WRITTEN, metavar="FILE", help="write the mixed model, ready to deploy"
+        "-o", "--output", type=file_kinds.WRITTEN, metavar="FILE", help="write the mixed model, ready to deploy"
     )
-    parser.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON")
+    parser.add_argument("--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write what was found as JSON")
     parser.add_argument(
         "--list",
-        type=purposes.WRITTEN,
+        type=file_kinds.WRITTEN,
         metavar="FILE.txt",
         help="write the names of the layers that must be high, one a line: nodes_to_exclude, node_block_list",
     )
@@ -61,20 +61,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_search(parser)
     _add_check_options(parser)
     group = parser.add_argument_group("time, and going on later")
-    check_options.add_limits(group)
-    check_options.add_resume(group, "search")
+    checks.add_limits(group)
+    checks.add_resume(group, "search")
     _add_iteration_options(parser)
     group = parser.add_argument_group("the model")
     group.add_argument(
         "--load-inputs",
         "--load-input-data",
         nargs="+",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="FILE",
         help="inputs to calibrate --int8 with (default: those of the check if it is 'biopsy run', else random ones)",
     )
-    option_groups.add_weights_folder(group)
-    option_groups.add_weights_file(group)
+    groups.add_weights_folder(group)
+    groups.add_weights_file(group)
 
 
 def _add_precisions(parser: argparse.ArgumentParser) -> None:
@@ -148,43 +148,43 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    check_options.add_command(
+    checks.add_command(
         group,
         "the command that tells whether a candidate passes: the whole rest of the line. In it, {} or the name of "
         f"--iter-artifact ({DEFAULT_CANDIDATE}) stands for the candidate. Without --check you are asked",
     )
-    check_options.add_rules(group, "changes nothing here, where any failure means that a candidate does not pass")
-    check_options.add_timeout(group, "20 times as long as with every layer high, at least 60")
-    check_options.add_memory(group)
-    check_options.add_cold(group)
-    check_options.add_shown_output(group, "the check with every layer low")
-    check_options.add_repeating(group)
+    checks.add_rules(group, "changes nothing here, where any failure means that a candidate does not pass")
+    checks.add_timeout(group, "20 times as long as with every layer high, at least 60")
+    checks.add_memory(group)
+    checks.add_cold(group)
+    checks.add_shown_output(group, "the check with every layer low")
+    checks.add_repeating(group)
 
 
 def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each iteration")
-    check_options.add_artifacts(group)
+    checks.add_artifacts(group)
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help=f"where each candidate is written (default: {DEFAULT_CANDIDATE}, and polygraphy_debug.engine with --trt)",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last candidate there")
-    check_options.add_iteration_info(group)
-    check_options.add_events(group)
+    checks.add_iteration_info(group)
+    checks.add_events(group)
 
 
-def derived_files(args: argparse.Namespace) -> purposes.Derived:
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights, and where candidates stand: with an engine also the model that it is built from."""
     _complete(args)
     candidate = args.candidate if args.candidate != args.iter_artifact else None
-    journal = None if args.output is None else check_options.journal_of(args.output)
+    journal = None if args.output is None else checks.journal_of(args.output)
     return {
-        **option_groups.derived_weights(args),
-        "the candidate": (candidate, purposes.ITERATION),
-        "the journal": (journal, purposes.WRITTEN),
+        **groups.derived_weights(args),
+        "the candidate": (candidate, file_kinds.ITERATION),
+        "the journal": (journal, file_kinds.WRITTEN),
     }
 
 
@@ -192,24 +192,24 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug.precision_report import PrecisionReport, say_result
-    from biopsy.cli.run_names import require_names_of_check
+    from biopsy.cli.run.names import require_names_of_check
     from biopsy.model.index import index_file
     from biopsy.precision.job_run import run_job
     from biopsy.session.claim import set_aside
 
-    jobs = 1 if args.engine is not None else check_options.jobs_of(args, console)
+    jobs = 1 if args.engine is not None else checks.jobs_of(args, console)
     check = _check(args, jobs)
     try:
         job = _job(args, jobs)
         index = index_file(args.model, args.external_data_dir)
-        require_names_of_check(check_options.own_run(args), index, args.load_inputs or ())
+        require_names_of_check(checks.own_run(args), index, args.load_inputs or ())
         _warn_of_dropped_casts(args, console)
         _warn_of_check_without_reference(args, console)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
         built = args.iter_artifact if args.engine is not None else None
         with (
-            check_options.ended_politely(),
+            checks.ended_politely(),
             set_aside(built, "search") as told,
             PrecisionReport(console, args.events, _shown(args)) as report,
         ):
@@ -234,7 +234,7 @@ def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
 
 def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
     """Say so if the check runs an engine that takes rounding for a detour, as OpenVINO does on a CPU."""
-    own = check_options.own_run(args)
+    own = checks.own_run(args)
     engines = (own.engines or ()) if own is not None else ()
     if args.form == "emulate" and args.low in (None, "fp16") and any(each.startswith("openvino") for each in engines):
         console.warn("OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt")
@@ -242,7 +242,7 @@ def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
 
 def _warn_of_check_without_reference(args: argparse.Namespace, console: Console) -> None:
     """Say so if the check compares a mixed model with nothing but itself: what low layers lose is in both sides."""
-    own = check_options.own_run(args)
+    own = checks.own_run(args)
     if own is None or own.load_outputs or own.validate or own.compare_with or own.build_only:
         return
     console.warn(
@@ -276,7 +276,7 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
 
     if args.precision != "float32":
         raise errors.UsageError("--int8 goes with -p float32 only")
-    own = check_options.own_run(args)
+    own = checks.own_run(args)
     files = args.load_inputs or (own.load_inputs if own is not None else None) or ()
     feeds = [feed for file in files for feed in read_feeds(file)]
     if files:
@@ -305,7 +305,7 @@ def _high(args: argparse.Namespace) -> Format:
 
 def _check(args: argparse.Namespace, jobs: int) -> Check:
     """The check: of the candidate, or of what an engine builds from it."""
-    check = check_options.check_of(args, jobs)
+    check = checks.check_of(args, jobs)
     if args.engine is None:
         return check
     from biopsy.checks.command import CommandCheck
@@ -353,7 +353,7 @@ def _job(args: argparse.Namespace, jobs: int) -> PrecisionJob:
 
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
-    external = None if args.output is None else option_groups.weights_file(args, args.output)
+    external = None if args.output is None else groups.weights_file(args, args.output)
     return PrecisionJob(
         target=PrecisionTarget(args.output, external, args.report, args.list),
         mode=args.mode,
@@ -372,7 +372,7 @@ def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
     from biopsy.session.pool import Parallelism
 
     return SearchOptions(
-        rules=check_options.rules_of(args),
+        rules=checks.rules_of(args),
         candidate=args.candidate,
         files=IterationFiles(
             artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
@@ -382,14 +382,14 @@ def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
         parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
-        resume=check_options.resume_of(args, _journal(args)),
+        resume=checks.resume_of(args, _journal(args)),
     )
 
 
 def _journal(args: argparse.Namespace) -> Path | None:
     """Where the journal stands; None without an output to name it after. Raises UsageError if it is needed then."""
     if args.output is not None:
-        return check_options.journal_of(args.output)
+        return checks.journal_of(args.output)
     wanted = {"--fresh": args.fresh, "--load-debug-replay": args.load_debug_replay}
     wanted["--save-debug-replay"] = args.save_debug_replay
     for option, value in wanted.items():

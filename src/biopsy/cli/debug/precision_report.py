@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.checks.words import as_word
-from biopsy.cli.progress import Report, say_output, time_left
-from biopsy.model.weight_formatting import count, size_text
+from biopsy.cli.check_output import say_output
+from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.quantities import count, size_text
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MOST_SHOWN = 24
 _END = {"high": "all high", "low": "all low"}
 
 
-class PrecisionReport(Report):
+class PrecisionReport(Progress):
     """Listens to a search. ``shown`` says whose output is shown: "all" checks', that with all layers "low", "none"."""
 
     def __init__(self, console: Console, log: Path | None, shown: str) -> None:
@@ -31,26 +31,21 @@ class PrecisionReport(Report):
         self._stage = events.StageStarted("", 0, 0)
         self._done_before_stage = 0
 
-    @singledispatchmethod
-    def show(self, event: events.Event) -> None:
-        """Show what is worth a line, by the type of the event."""
-        super().show(event)
-
-    @show.register
-    def _model_read(self, event: events.ModelRead) -> None:
+    @shows(events.ModelRead)
+    def _show_model(self, event: events.ModelRead) -> None:
         parts = [event.name, count(event.nodes, "node"), f"opset {event.opset}"]
         self.line("model", " · ".join([*parts, f"{size_text(event.weight_bytes)} of weights"]))
 
-    @show.register
-    def _end_checked(self, event: events.EndChecked) -> None:
+    @shows(events.EndChecked)
+    def _show_end_checked(self, event: events.EndChecked) -> None:
         self.line(_END[event.end], f"{event.outcome}: {event.reason} · {event.seconds:.2f} s")
 
-    @show.register
-    def _stage_started(self, event: events.StageStarted) -> None:
+    @shows(events.StageStarted)
+    def _show_stage_started(self, event: events.StageStarted) -> None:
         self._stage, self._done_before_stage = event, self._done
 
-    @show.register
-    def _checking(self, event: events.CheckingCandidate) -> None:
+    @shows(events.CheckingCandidate)
+    def _show_checking(self, event: events.CheckingCandidate) -> None:
         self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         seconds = (time.monotonic() - self._started) / max(1, self._done)
         usual = self._stage.usual - (self._done - self._done_before_stage)
@@ -62,8 +57,8 @@ class PrecisionReport(Report):
         ]
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._stage.nodes))
 
-    @show.register
-    def _checked(self, event: events.CheckedCandidate) -> None:
+    @shows(events.CheckedCandidate)
+    def _show_checked(self, event: events.CheckedCandidate) -> None:
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
         wanted = event.stage == "low" and self._shown == "low" and event.outcome != "passed"
@@ -72,29 +67,29 @@ class PrecisionReport(Report):
             say_output(self._console, event.output, whole=self._shown == "all")
             self._shown = "all" if self._shown == "all" else "none"
 
-    @show.register
-    def _stage_done(self, event: events.PassDone) -> None:
+    @shows(events.PassDone)
+    def _show_stage_done(self, event: events.PassDone) -> None:
         change = f"{event.before} -> {count(event.after, 'layer')} high"
         self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
-    @show.register
-    def _resumed(self, event: events.Resumed) -> None:
+    @shows(events.Resumed)
+    def _show_resumed(self, event: events.Resumed) -> None:
         self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
 
-    @show.register
-    def _flaky(self, event: events.FlakyFailure) -> None:
+    @shows(events.FlakyFailure)
+    def _show_flakiness(self, event: events.FlakyFailure) -> None:
         from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that pass"
         self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
 
-    @show.register
-    def _stopped(self, event: events.Stopped) -> None:
+    @shows(events.Stopped)
+    def _show_stopped(self, event: events.Stopped) -> None:
         self.line("stopped", f"by {event.reason}, before the end: fewer layers may be enough")
 
-    @show.register
-    def _verified(self, event: events.Verified) -> None:
+    @shows(events.Verified)
+    def _show_verified(self, event: events.Verified) -> None:
         self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
 
 

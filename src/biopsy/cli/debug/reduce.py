@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli import lines, option_groups, options, purposes
-from biopsy.cli.debug import check_options
+from biopsy.cli import lines
+from biopsy.cli.arguments import checks, file_kinds, groups, named_values
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from biopsy.session.options import SearchOptions
     from biopsy.tensors.results import Feed
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
 
@@ -48,14 +48,18 @@ exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug reduce``."""
     parser.epilog = _EPILOG
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model that fails")
     parser.add_argument(
-        "-o", "--output", type=purposes.WRITTEN, metavar="FILE", help="the reduced model (default: MODEL_reduced.onnx)"
+        "-o",
+        "--output",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help="the reduced model (default: MODEL_reduced.onnx)",
     )
     parser.add_argument(
         "--min-good",
         "--minimal-good",
-        type=purposes.WRITTEN,
+        type=file_kinds.WRITTEN,
         metavar="FILE",
         help="also write the passing model closest in size",
     )
@@ -76,58 +80,58 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def _add_check_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the check")
-    check_options.add_command(
+    checks.add_command(
         group,
         "the command that tells whether a candidate fails: the whole rest of the line. In it, {} or the name of "
         f"--iter-artifact ({DEFAULT_CANDIDATE}) stands for the candidate. Without --check you are asked. 'biopsy run' "
         "without --load-outputs, which computes its reference anew for each candidate, allows the most",
     )
-    check_options.add_rules(group, "how alike two failures must be to count as the same")
-    check_options.add_timeout(group, "20 times as long as the original's, at least 60")
-    check_options.add_memory(group, "; it is another failure, unless the original needs more too")
+    checks.add_rules(group, "how alike two failures must be to count as the same")
+    checks.add_timeout(group, "20 times as long as the original's, at least 60")
+    checks.add_memory(group, "; it is another failure, unless the original needs more too")
     group.add_argument(
         "--allow-vacuous-check",
         action="store_true",
         help="go on where a model of one Identity node fails the check in the same way, so that the result says "
         "nothing; without this, the status is then 4 and nothing is written",
     )
-    check_options.add_cold(group)
-    check_options.add_shown_output(group, "the original's failure")
+    checks.add_cold(group)
+    checks.add_shown_output(group, "the original's failure")
 
 
 def _add_work_options(parser: argparse.ArgumentParser) -> None:
-    check_options.add_repeating(parser.add_argument_group("flaky failures"))
+    checks.add_repeating(parser.add_argument_group("flaky failures"))
     group = parser.add_argument_group("time, and going on later")
-    check_options.add_limits(group)
-    check_options.add_resume(group, "reduction")
+    checks.add_limits(group)
+    checks.add_resume(group, "reduction")
 
 
 def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each iteration")
-    check_options.add_artifacts(group)
+    checks.add_artifacts(group)
     group.add_argument(
         "--iter-artifact",
         "--intermediate-artifact",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         default=Path(DEFAULT_CANDIDATE),
         metavar="FILE",
         help=f"where each candidate is written (default: {DEFAULT_CANDIDATE})",
     )
     group.add_argument("--no-remove-intermediate", action="store_true", help="leave the last candidate there")
-    check_options.add_iteration_info(group)
+    checks.add_iteration_info(group)
     group.add_argument(
         "--iter-inputs",
-        type=purposes.ITERATION,
+        type=file_kinds.ITERATION,
         metavar="FILE",
         help="write the recorded values of each candidate's inputs (.json, .npz, .safetensors)",
     )
     group.add_argument(
         "--keep-other",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
         help="keep one model of each other failure that is met on the way",
     )
-    check_options.add_events(group)
+    checks.add_events(group)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +154,7 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         "--load-inputs",
         "--load-input-data",
         nargs="+",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="FILE",
         help="inputs to record values with; all iterations are used (default: those of the check, else random ones)",
     )
@@ -159,8 +163,8 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:key=value,...]",
         help="the engine that records the original's values (default: onnxrt, its optimizer off, else reference)",
     )
-    option_groups.add_weights_folder(group)
-    option_groups.add_weights_file(group)
+    groups.add_weights_folder(group)
+    groups.add_weights_file(group)
 
 
 def _add_boundary_options(parser: argparse.ArgumentParser) -> None:
@@ -225,7 +229,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--order-by",
-        type=purposes.READ,
+        type=file_kinds.READ,
         metavar="LAYERS.json",
         help="try the layers first that a report of 'biopsy debug layers' names as wrong (--mode minimal and bisect)",
     )
@@ -236,18 +240,18 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--only-pass", nargs="+", action="extend", default=[], metavar="NAME", help="run only these")
 
 
-def derived_files(args: argparse.Namespace) -> purposes.Derived:
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The result, where it is not named, what stands beside it, and the journal."""
     from biopsy.reduction.inputs_file import inputs_file
 
     output = _output(args)
-    fed = _feeds_recorded(args, check_options.own_run(args), output)
-    weights = option_groups.weights_file(args, output)
+    fed = _feeds_recorded(args, checks.own_run(args), output)
+    weights = groups.weights_file(args, output)
     return {
-        "the result": (None if args.output else output, purposes.WRITTEN),
-        "the weights of the result": (output.with_name(weights) if weights else None, purposes.WRITTEN),
-        "the inputs of the result": (inputs_file(output) if fed else None, purposes.WRITTEN),
-        "the journal": (check_options.journal_of(output), purposes.WRITTEN),
+        "the result": (None if args.output else output, file_kinds.WRITTEN),
+        "the weights of the result": (output.with_name(weights) if weights else None, file_kinds.WRITTEN),
+        "the inputs of the result": (inputs_file(output) if fed else None, file_kinds.WRITTEN),
+        "the journal": (checks.journal_of(output), file_kinds.WRITTEN),
     }
 
 
@@ -259,14 +263,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, 5 if a limit ended the search, or raises what ends with another status."""
     from biopsy.checks.command import CommandCheck
 
-    jobs = check_options.jobs_of(args, console)
-    own_run = check_options.own_run(args)
+    jobs = checks.jobs_of(args, console)
+    own_run = checks.own_run(args)
     index_of_model = cache(partial(_index, args))
     args.check = _with_sizes_of_symbols(args.check, own_run, index_of_model, console)
-    check = check_options.check_of(args, jobs)  # what warms up for it does so while the rest is loaded
+    check = checks.check_of(args, jobs)  # what warms up for it does so while the rest is loaded
     try:
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
-        from biopsy.cli.run_names import require_names_of_check
+        from biopsy.cli.run.names import require_names_of_check
         from biopsy.reduction.job_run import run_job
 
         job = _job(args, jobs)
@@ -274,7 +278,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
         if isinstance(check, CommandCheck) and not check.names_candidate:
             console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know by itself where to look")
-        with check_options.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
+        with checks.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
     except errors.Interrupted as stop:
         if stop.kept is None:
@@ -308,7 +312,7 @@ def _with_sizes_of_symbols(
 
     index = index_of_model()
     kinds = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    shapes = options.parse_shapes(own_run.input_shapes)
+    shapes = named_values.parse_shapes(own_run.input_shapes)
     sizes = symbols_bound({name: kind for name, kind in kinds.items() if kind is not None}, shapes)
     if not sizes:
         return words
@@ -347,13 +351,13 @@ def _search(args: argparse.Namespace, jobs: int, output: Path) -> SearchOptions:
     from biopsy.session.pool import Parallelism
 
     return SearchOptions(
-        rules=check_options.rules_of(args),
+        rules=checks.rules_of(args),
         candidate=args.iter_artifact,
         files=_files(args),
         parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
-        resume=check_options.resume_of(args, check_options.journal_of(output)),
+        resume=checks.resume_of(args, checks.journal_of(output)),
         keep_other=args.keep_other,
     )
 
@@ -365,12 +369,12 @@ def _job(args: argparse.Namespace, jobs: int) -> ReductionJob:
     from biopsy.reduction.result import Target
     from biopsy.reduction.schedule import Selection
 
-    own_run = check_options.own_run(args)
+    own_run = checks.own_run(args)
     output = _output(args)
     require_writable_candidate(args.iter_artifact)
     require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
     return ReductionJob(
-        target=Target(output, args.min_good, option_groups.weights_file(args, output)),
+        target=Target(output, args.min_good, groups.weights_file(args, output)),
         mode=args.mode,
         search=_search(args, jobs, output),
         recording=RecordingOptions(
@@ -385,9 +389,9 @@ def _job(args: argparse.Namespace, jobs: int) -> ReductionJob:
             keep_outputs=args.no_reduce_outputs,
             mark_intermediate=args.mark_intermediate,
         ),
-        input_shapes=dict(options.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
+        input_shapes=dict(named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
         values=args.values,
-        compares_recorded=_compares_recorded(args, own_run),
+        compares_recorded=_compares_recorded(args),
         selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
         ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
@@ -437,11 +441,8 @@ def _read(files: Sequence[Path]) -> Sequence[Feed]:
     return [feed for file in files for feed in read_feeds(file)]
 
 
-def _compares_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None) -> bool | None:
+def _compares_recorded(args: argparse.Namespace) -> bool | None:
     """Whether the check's words tell that it looks at the values of the recorded run; None if they do not tell."""
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import parse
 
-    if own_run is not None:
-        return bool(own_run.load_outputs or own_run.validate)
-    words = own_words(args.check or ())
-    return False if words and words[0] == "inspect" else None
+    return parse(args.check or ()).compares_recorded

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import singledispatchmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.checks.words import as_word
+from biopsy.cli.check_output import say_output
 from biopsy.cli.error_text import error_text
-from biopsy.cli.progress import Report, say_output, time_left
-from biopsy.model.weight_formatting import count, size_text
+from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.quantities import count, size_text
 from biopsy.session.result_file import size_of
 from biopsy.shell_words import line_of
 from biopsy.text import first_line
@@ -29,7 +29,7 @@ _WIDEST_LABEL = 60
 _MOST_REASONS = 3
 
 
-class ReductionReport(Report):
+class ReductionReport(Progress):
     """Listens to a reduction. ``shown`` says whose output is shown: "all" checks', the "original"'s, or "none"."""
 
     def __init__(self, console: Console, log: Path | None, shown: str) -> None:
@@ -40,13 +40,8 @@ class ReductionReport(Report):
         self._stage = events.StageStarted("", 0, 0)
         self._done_before_stage = 0
 
-    @singledispatchmethod
-    def show(self, event: events.Event) -> None:
-        """Show what is worth a line, by the type of the event."""
-        super().show(event)
-
-    @show.register
-    def _model_read(self, event: events.ModelRead) -> None:
+    @shows(events.ModelRead)
+    def _show_model(self, event: events.ModelRead) -> None:
         self._nodes = event.nodes
         parts = [
             event.name,
@@ -57,28 +52,28 @@ class ReductionReport(Report):
         ]
         self.line("model", " · ".join(parts))
 
-    @show.register
-    def _recorded(self, event: events.Recorded) -> None:
+    @shows(events.Recorded)
+    def _show_recorded(self, event: events.Recorded) -> None:
         what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
         self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
 
-    @show.register
-    def _original_fails(self, event: events.OriginalFails) -> None:
+    @shows(events.OriginalFails)
+    def _show_failure(self, event: events.OriginalFails) -> None:
         self.line("fails", f"the original: {event.reason} · {event.seconds:.2f} s")
         if event.signature != event.reason:
             self.line("", f"counted as the same failure: {event.signature}")
 
-    @show.register
-    def _checking(self, event: events.CheckingCandidate) -> None:
+    @shows(events.CheckingCandidate)
+    def _show_checking(self, event: events.CheckingCandidate) -> None:
         self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         self._update(event)
 
-    @show.register
-    def _stage_started(self, event: events.StageStarted) -> None:
+    @shows(events.StageStarted)
+    def _show_stage_started(self, event: events.StageStarted) -> None:
         self._stage, self._done_before_stage = event, self._done
 
-    @show.register
-    def _checked(self, event: events.CheckedCandidate) -> None:
+    @shows(events.CheckedCandidate)
+    def _show_checked(self, event: events.CheckedCandidate) -> None:
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
         first = event.stage == "original" and event.number == 0  # it is checked more than once
@@ -86,32 +81,32 @@ class ReductionReport(Report):
             self._live.stop()
             say_output(self._console, event.output, whole=self._shown == "all")
 
-    @show.register
-    def _stage_done(self, event: events.PassDone) -> None:
+    @shows(events.PassDone)
+    def _show_stage_done(self, event: events.PassDone) -> None:
         self._live.stop()
         if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
             return  # a guess that was wrong proves nothing
         change = f"{event.before} -> {count(event.after, 'node')}"
         self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
 
-    @show.register
-    def _resumed(self, event: events.Resumed) -> None:
+    @shows(events.Resumed)
+    def _show_resumed(self, event: events.Resumed) -> None:
         self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
 
-    @show.register
-    def _flaky(self, event: events.FlakyFailure) -> None:
+    @shows(events.FlakyFailure)
+    def _show_flakiness(self, event: events.FlakyFailure) -> None:
         from biopsy.checks.repetition import rate_text
 
         self.line("flaky", f"the same model fails in {rate_text(event.failed, event.runs)}")
         needed = f"a candidate passes only after {count(event.needed, 'run')} that do not fail"
         self.line("", f"{needed}: luck in less than {1 - event.confidence:.2g} of all cases")
 
-    @show.register
-    def _stopped(self, event: events.Stopped) -> None:
+    @shows(events.Stopped)
+    def _show_stopped(self, event: events.Stopped) -> None:
         self.line("stopped", f"by {event.reason}, before the end: smaller results may exist")
 
-    @show.register
-    def _verified(self, event: events.Verified) -> None:
+    @shows(events.Verified)
+    def _show_verified(self, event: events.Verified) -> None:
         often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
         self.line("verified", f"{event.path} fails in the same way{often}")
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.words import as_word
-from biopsy.cli import purposes
-from biopsy.cli.debug import check_options
-from biopsy.cli.progress import COLUMN, Report, say_output, time_left
-from biopsy.model.weight_formatting import count
+from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.check_output import say_output
+from biopsy.cli.live_line import COLUMN
+from biopsy.cli.progress import Progress, time_left
+from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from biopsy.checks.repetition import Run, Tally
     from biopsy.cli.console import Console
 
-REST_OPTIONS = check_options.REST_OPTIONS
+REST_OPTIONS = checks.REST_OPTIONS
 
 _CONFIDENCE = 0.99  # of the advice at the end
 
@@ -49,43 +50,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
         "--until",
-        type=_until,
+        type=types.until,
         required=True,
         metavar="N|good|bad",
         help="stop after N iterations, or after the first one that passes (good) or fails (bad)",
     )
     parser.add_argument(
         "--jobs",
-        type=_above_0,
+        type=types.positive,
         default=1,
         metavar="N",
         help="run so many at once (default: 1, since runs of one command often share files; not with --artifacts or "
         "--iter-info, which they would share)",
     )
     group = parser.add_argument_group("the check")
-    check_options.add_command(group, "the command to run: the whole rest of the line, never through a shell")
-    check_options.add_rules(group, "how alike two failures must be to be counted as one kind")
-    check_options.add_timeout(group, "none")
-    check_options.add_shown_output(group, "the first failure of each kind")
+    checks.add_command(group, "the command to run: the whole rest of the line, never through a shell")
+    checks.add_rules(group, "how alike two failures must be to be counted as one kind")
+    checks.add_timeout(group, "none")
+    checks.add_shown_output(group, "the first failure of each kind")
     group = parser.add_argument_group("files of each iteration")
-    check_options.add_artifacts(group)
-    check_options.add_iteration_info(group)
-    check_options.add_events(group)
-    group.add_argument("--save-report", type=purposes.WRITTEN, metavar="FILE", help="write what was measured as JSON")
-
-
-def _until(text: str) -> int | str:
-    if text in {"good", "bad"}:
-        return text
-    with contextlib.suppress(argparse.ArgumentTypeError):
-        return _above_0(text)
-    raise argparse.ArgumentTypeError("must be a whole number, 1 or more, or good or bad")
-
-
-def _above_0(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError("must be a whole number, 1 or more")
-    return int(text)
+    checks.add_artifacts(group)
+    checks.add_iteration_info(group)
+    checks.add_events(group)
+    group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -94,10 +81,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks.repetition import Tally
 
     _require_sense(args)
-    rules = check_options.rules_of(args)
+    rules = checks.rules_of(args)
     tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with check_options.ended_politely(), _RepeatReport(console, args) as display:
+    with checks.ended_politely(), RepeatProgress(console, args) as display:
         try:
             _run(args, rules, tally, artifacts, display)
         except KeyboardInterrupt:
@@ -118,9 +105,9 @@ def _require_sense(args: argparse.Namespace) -> None:
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check COMMAND ...    at the end"])
-    own = check_options.own_run(args)
+    own = checks.own_run(args)
     if own is not None and own.model.is_file():
-        check_options.require_names(args, own.model)
+        checks.require_names(args, own.model)
     shared = [*(["--artifacts"] if args.artifacts else []), *(["--iter-info"] if args.iter_info else [])]
     if args.jobs > 1 and shared:
         raise errors.UsageError(
@@ -136,7 +123,7 @@ def _require_sense(args: argparse.Namespace) -> None:
             require_distinct(args.artifacts, path)
 
 
-def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: _RepeatReport) -> None:
+def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: RepeatProgress) -> None:
     from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.outcome import Outcome
@@ -172,7 +159,7 @@ def _could_not_be_run(run: Run, tally: Tally, line: str) -> errors.CheckError:
     )
 
 
-class _RepeatReport(Report):
+class RepeatProgress(Progress):
     """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, options, purposes, trt_options
+from biopsy.cli.arguments import engine_options, file_kinds, groups, tensorrt, types
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -30,24 +31,24 @@ _MOST_SHOWN = 20
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect capability``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "-o",
         "--output",
-        type=purposes.FOLDER_WRITTEN,
+        type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
         help="write each part as a model into this folder",
     )
     parser.add_argument(
         "--timeout",
-        type=options.duration,
+        type=types.duration,
         default="10m",
         metavar="TIME",
         help="a build that takes longer counts as refused: 90s, 10m, 1h (default: 10m)",
     )
-    option_groups.add_weights_folder(parser)
-    option_groups.add_engines(parser, "the engine to ask")
-    trt_options.add(parser)
+    groups.add_weights_folder(parser)
+    engine_options.add_engines(parser, "the engine to ask")
+    tensorrt.add(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -79,7 +80,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _engine(args: argparse.Namespace) -> EngineSpec:
     from biopsy.engines.registry import create
 
-    specs = option_groups.engine_specs(args)
+    specs = engine_options.engine_specs(args)
     if len(specs) != 1:
         raise errors.UsageError("inspect capability asks one engine, not several")
     create(specs[0])
@@ -107,8 +108,6 @@ def _show(found: Survey, engine: str, console: Console) -> None:
 
 
 def _show_parts(found: Survey, console: Console) -> None:
-    from biopsy.model.weight_formatting import count
-
     parts = found.parts()
     console.say(f"{count(len(parts), 'part')}:")
     for part in parts[:_MOST_SHOWN]:
@@ -125,7 +124,7 @@ def _span(index: ModelIndex, nodes: Sequence[int]) -> str:
 
 def _questions(found: Survey) -> str:
     each = [(found.queries, "question"), (found.builds, "build")]
-    return " and ".join(f"{count} {word}{'' if count == 1 else 's'}" for count, word in each if count)
+    return " and ".join(count(number, noun) for number, noun in each if number)
 
 
 def _require_empty(folder: Path) -> None:
@@ -143,7 +142,7 @@ def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
             _write_one(part, path, parts)
         except errors.UsageError as error:
             console.warn(f"{path.name} is not written: {error.message}")
-    console.note(f"{len(each)} part{'' if len(each) == 1 else 's'} in {folder}")
+    console.note(f"{count(len(each), 'part')} in {folder}")
 
 
 def _write_one(part: Part, path: Path, parts: Parts) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli import purposes
+from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.tensors.results import Array, RunnerResult
@@ -29,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
     parser.add_argument(
-        "path", type=purposes.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
+        "path", type=file_kinds.READ, metavar="FILE", help="a file of inputs or outputs, or a folder of iterations"
     )
     parser.add_argument("-a", "--all", action="store_true", help="show all iterations, not only the first")
     parser.add_argument("-s", "--show-values", action="store_true", help="show the values too")
@@ -64,15 +65,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _require_match(args.path, args.name, runners)
     for runner in runners:
         what = "inputs" if saved.kind == "feeds" else f"outputs of {runner.runner}"
-        count = len(runner.iterations)
-        console.say(f"{args.path}: {what}, {count} iteration{'' if count == 1 else 's'}")
+        console.say(f"{args.path}: {what}, {count(len(runner.iterations), 'iteration')}")
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
             took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"
             console.say("", f"iteration {number}{took}")
             for line in _tensor_lines(iteration.outputs, args):
                 console.say(line)
-        if count > 1 and not args.all:
-            console.note("", f"{count - 1} more: --all shows every iteration")
+        if len(runner.iterations) > 1 and not args.all:
+            console.note("", f"{len(runner.iterations) - 1} more: --all shows every iteration")
     return 0
 
 
@@ -117,10 +117,10 @@ def _histogram_lines(array: Array) -> Iterator[str]:
         f"[{low:.4g}, {high:.4g}{']' if place == len(bins) - 1 else ')'}" for place, (low, high, _) in enumerate(bins)
     ]
     width, digits = max(map(len, ranges)), len(str(most))
-    for text, (_, _, count) in zip(ranges, bins, strict=True):
+    for text, (_, _, members) in zip(ranges, bins, strict=True):
         # Something that is there is seen, however little it is.
-        bar = "#" * max(round(BAR * count / most), 1 if count else 0)
-        yield f"      {text:<{width}}  {count:>{digits}}  {bar}".rstrip()
+        bar = "#" * max(round(BAR * members / most), 1 if members else 0)
+        yield f"      {text:<{width}}  {members:>{digits}}  {bar}".rstrip()
 
 
 def _value_lines(array: Array, items: int, width: int) -> Iterator[str]:

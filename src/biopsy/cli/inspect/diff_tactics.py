@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli import purposes
-from biopsy.cli.progress import COLUMN
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.live_line import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -43,18 +43,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser.add_argument(
         "--dir",
-        type=purposes.FOLDER_READ,
+        type=file_kinds.FOLDER_READ,
         metavar="DIR",
         help="a folder with the folders 'good' and 'bad' (default: the current one)",
     )
     parser.add_argument(
-        "--good", type=purposes.READ, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
+        "--good", type=file_kinds.READ, metavar="PATH", help="a file of a good build, or a folder (default: DIR/good)"
     )
     parser.add_argument(
-        "--bad", type=purposes.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
+        "--bad", type=file_kinds.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
     )
     parser.add_argument("--all", action="store_true", help="show every choice, not only the first ones")
-    parser.add_argument("--report", type=purposes.WRITTEN, metavar="FILE.json", help="write what was found as JSON too")
+    parser.add_argument(
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write what was found as JSON too"
+    )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.cli import purposes
-from biopsy.cli.option_groups import add_weights_folder
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments.groups import add_weights_folder
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -32,7 +32,9 @@ MODES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect model``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine")
+    parser.add_argument(
+        "model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine"
+    )
     parser.add_argument(
         "--mode",
         choices=tuple(MODES),
@@ -56,7 +58,7 @@ _OVERLAP = 64
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
     from biopsy.checks import verdict
-    from biopsy.cli.run_building import is_built
+    from biopsy.cli.run.building import is_built
 
     if is_built(args.model):
         _show_built(args.model, bool({*MODES[args.mode], *args.show}), console)

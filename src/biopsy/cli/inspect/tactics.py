@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from biopsy.cli import purposes
-from biopsy.cli.progress import COLUMN
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.live_line import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``inspect tactics``."""
     parser.epilog = _EPILOG
     parser.add_argument(
-        "file", type=purposes.READ, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy"
+        "file", type=file_kinds.READ, metavar="FILE", help="a tactic record, or a tactic replay of Polygraphy"
     )
     parser.add_argument(
         "--layers", nargs="+", metavar="NAME", help="only layers with these nodes, or names; '*' stands for anything"

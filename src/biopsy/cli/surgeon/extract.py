@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli import option_groups, purposes
+from biopsy.cli.arguments import file_kinds, groups
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -29,9 +29,9 @@ _ALSO_CALLED = {"float": "float32", "double": "float64", "half": "float16", "boo
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon extract``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
-        "-o", "--output", type=purposes.WRITTEN, required=True, metavar="FILE", help="where the part is written"
+        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="where the part is written"
     )
     parser.add_argument(
         "--inputs",
@@ -42,13 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs", nargs="+", metavar="NAME:TYPE", help="outputs of the part (default: the model's own)"
     )
-    option_groups.add_weights_folder(parser)
-    option_groups.add_weights_file(parser)
+    groups.add_weights_folder(parser)
+    groups.add_weights_file(parser)
 
 
-def derived_files(args: argparse.Namespace) -> purposes.Derived:
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights beside the output."""
-    return option_groups.derived_weights(args)
+    return groups.derived_weights(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     inputs = None if args.inputs is None else [parse_input(text, index.ids) for text in args.inputs]
     outputs = None if args.outputs is None else [parse_output(text, index.ids) for text in args.outputs]
     part = extract(index, inputs, outputs)
-    name = option_groups.weights_file(args, args.output)
+    name = groups.weights_file(args, args.output)
     shown = [
         ", ".join(f"{info.name} {value_info.tensor_type(info.SerializeToString()) or ''}".strip() for info in infos)
         for infos in (part.graph.input, part.graph.output)
@@ -130,6 +130,6 @@ def _elem(text: str, whole: str) -> int:
 
 
 def _shape(text: str, whole: str) -> Shape:
-    from biopsy.cli.options import parse_symbolic_shapes
+    from biopsy.cli.arguments.named_values import parse_symbolic_shapes
 
     return parse_symbolic_shapes([f"{whole.split(':')[0]}:{text}"], "--inputs").popitem()[1]

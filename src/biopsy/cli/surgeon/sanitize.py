@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import option_groups, purposes
+from biopsy.cli.arguments import file_kinds, groups
 
 if TYPE_CHECKING:
     import onnx
@@ -25,11 +25,11 @@ examples:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=purposes.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
         "-o",
         "--output",
-        type=purposes.written_over("model"),
+        type=file_kinds.written_over("model"),
         required=True,
         metavar="FILE",
         help="where the result is written",
@@ -55,13 +55,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take types and shapes from one run of the model in onnxruntime; dynamic dimensions become sizes",
     )
-    option_groups.add_weights_folder(parser)
-    option_groups.add_weights_file(parser)
+    groups.add_weights_folder(parser)
+    groups.add_weights_file(parser)
 
 
-def derived_files(args: argparse.Namespace) -> purposes.Derived:
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights beside the output."""
-    return option_groups.derived_weights(args)
+    return groups.derived_weights(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.cleanup:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
-    name = option_groups.weights_file(args, args.output)
+    name = groups.weights_file(args, args.output)
     weights_file.save_with_weights(model, args.output, folder, name)
     for why in sanitize.endless(model):
         console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
@@ -101,7 +101,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
-    from biopsy.cli.options import parse_symbolic_shapes
+    from biopsy.cli.arguments.named_values import parse_symbolic_shapes
     from biopsy.model import sanitize
 
     shapes = parse_symbolic_shapes(texts, "--override-input-shapes")

@@ -1,0 +1,131 @@
+"""Groups of options that several commands have: the model, its weights, inputs. Values are parsed when they are used.
+
+Nothing here imports NumPy: every ``--help`` and every parsed command line passes through this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from biopsy.cli.arguments import file_kinds, types
+
+SAVED_FORMATS = ".json (as Polygraphy), .npz, .safetensors, or a folder"
+"""Where inputs and outputs are saved."""
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The model, its weights' folder, and the outputs to mark."""
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    group = parser.add_argument_group("model")
+    group.add_argument(
+        "--onnx-outputs",
+        "--outputs",
+        nargs="+",
+        metavar="NAME",
+        help="tensors to return instead of the model's outputs, patterns allowed; 'mark all': every tensor too",
+    )
+    add_weights_folder(group)
+
+
+def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Where to find external weights, into ``args.external_data_dir``."""
+    parser.add_argument(
+        "--external-data-dir",
+        "--load-external-data",
+        "--ext",
+        type=file_kinds.FOLDER_READ,
+        metavar="DIR",
+        help="where external weights stand (default: the model's folder)",
+    )
+
+
+def add_weights_file(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Whether to write weights into a file of their own: see ``weights_file``."""
+    parser.add_argument(
+        "--save-external-data",
+        "--external-data-path",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="put weights into a file of this name beside the output (default name: OUTPUT.data)",
+    )
+
+
+def weights_file(args: argparse.Namespace, output: Path) -> str | None:
+    """The name of the file for weights beside ``output``; None if they go inside."""
+    from biopsy.model.weights_file import default_name
+
+    asked: str | None = args.save_external_data
+    return default_name(output) if asked == "" else asked
+
+
+def derived_weights(args: argparse.Namespace) -> file_kinds.Derived:
+    """The file for weights beside ``args.output``, by ``weights_file``, as one that is written."""
+    name = None if args.output is None else weights_file(args, args.output)
+    return {"--save-external-data": (args.output.with_name(name) if name else None, file_kinds.WRITTEN)}
+
+
+def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
+    """What --onnx-outputs asks for."""
+    names: Sequence[str] | None = args.onnx_outputs
+    return "all" if names in (["mark", "all"], ["*"]) else names
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Where inputs come from, and where they go."""
+    group = parser.add_argument_group("inputs: random ones, the same for the same seed, unless they are loaded")
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--load-inputs",
+        "--load-input-data",
+        nargs="+",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="inputs saved before; the iterations of several files follow one another; tensors that the model "
+        "does not take are ignored",
+    )
+    source.add_argument(
+        "--data-loader-script",
+        type=file_kinds.READ_SCRIPT,
+        metavar="FILE.py[:function]",
+        help="a Python function that yields dictionaries of arrays (default: load_data)",
+    )
+    _add_random_inputs(group)
+    group.add_argument(
+        "--save-inputs",
+        "--save-input-data",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help=f"save the inputs used: {SAVED_FORMATS}",
+    )
+
+
+def _add_random_inputs(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--iterations", "--iters", type=types.positive, default=1, metavar="N", help="random inputs to make"
+    )
+    group.add_argument("--seed", type=types.count, default=1, metavar="N", help="seed of random inputs (default: 1)")
+    group.add_argument(
+        "--val-range",
+        nargs="+",
+        metavar="[NAME:][lo,hi]",
+        help="range of random values, for all inputs or one of them (default: [0,1])",
+    )
+    group.add_argument(
+        "--input-shapes",
+        "--inputs",
+        "--model-input-shapes",
+        "--model-inputs",
+        nargs="+",
+        metavar="NAME:[d0,d1,...]",
+        help="shapes of random inputs, where the model leaves them open",
+    )
+    group.add_argument(
+        "--input-symbols",
+        nargs="+",
+        metavar="NAME=SIZE",
+        help="sizes of open dimensions of random inputs, by their names in the model",
+    )

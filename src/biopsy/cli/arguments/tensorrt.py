@@ -1,0 +1,102 @@
+"""Options of ``--trt`` as users of TensorRT type them; each stands for a setting of the engine trt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from biopsy.cli.arguments import file_kinds
+
+PLAIN = "--trt"
+"""What stands in ``args.engines`` for the flag, so that the options here apply to it alone."""
+
+
+_SWITCHES = {
+    "--fp16": ("fp16", "allow float16 (TensorRT 10; later ones use the types of the model)"),
+    "--bf16": ("bf16", "allow bfloat16 (the same)"),
+    "--fp8": ("fp8", "allow 8-bit floats (the same)"),
+    "--int8": ("int8", "allow int8 (the same)"),
+    "--tf32": ("tf32", "allow TF32 for float32"),
+    "--strongly-typed": ("strongly_typed", "use the types of the model (always so but for TensorRT 10)"),
+}
+"""Flag -> its setting and help."""
+
+_BUILDER_FLAGS = {
+    "--sparse-weights": "sparse_weights",
+    "--version-compatible": "version_compatible",
+    "--refittable": "refit",
+    "--strip-plan": "strip_plan",
+    "--direct-io": "direct_io",
+    "--weight-streaming": "weight_streaming",
+    "--error-on-timing-cache-miss": "error_on_timing_cache_miss",
+    "--disable-compilation-cache": "disable_compilation_cache",
+}
+"""Flag -> TensorRT's builder flag."""
+
+_ONE, _MANY = False, True
+_FILES = {
+    "load_timing_cache": file_kinds.READ_TEXT,
+    "save_timing_cache": file_kinds.written_over(
+        "trt_load_timing_cache", textual=True
+    ),  # one cache that grows is usual
+    "plugins": file_kinds.READ_TEXT,
+}
+"""Settings that name files."""
+
+_WORDS = (
+    (("--trt-min-shapes",), "min_shapes", "NAME:[d0,...]", _MANY, "smallest shapes of inputs"),
+    (("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", _MANY, "shapes of inputs to be fastest for"),
+    (("--trt-max-shapes",), "max_shapes", "NAME:[d0,...]", _MANY, "greatest shapes of inputs"),
+    (("--trt-outputs",), "outputs", "NAME", _MANY, "tensors of TensorRT's network to return; 'mark all': every one"),
+    (("--pool-limit", "--memory-pool-limit"), "pool", "POOL:SIZE", _MANY, "limits of memory pools: workspace:16M"),
+    (("--workspace",), "pool.workspace", "SIZE", _ONE, "the same for the pool workspace"),
+    (("--load-timing-cache",), "load_timing_cache", "FILE", _ONE, "a timing cache to begin with"),
+    (("--save-timing-cache",), "save_timing_cache", "FILE", _ONE, "where to keep the timing cache"),
+    (("--builder-optimization-level",), "optimization", "LEVEL", _ONE, "0 to 5"),
+    (("--hardware-compatibility-level",), "hardware_compatibility", "LEVEL", _ONE, "such as ampere_plus"),
+    (("--tactic-sources",), "tactic_sources", "NAME", _MANY, "tactic sources to use, and no others"),
+    (("--onnx-flags",), "onnx_flags", "NAME", _MANY, "flags of the ONNX parser, such as native_instancenorm"),
+    (("--plugins",), "plugins", "FILE", _MANY, "libraries of plug-ins to load"),
+)
+"""Options with values: spellings, the setting they stand for, what a value is, whether there may be several, help."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``--trt``."""
+    group = parser.add_argument_group("settings of --trt (with --engine, write them after the name)")
+    for flag, (setting, text) in _SWITCHES.items():
+        group.add_argument(flag, dest=f"trt_{setting}", action="store_true", help=text)
+    for names, setting, metavar, many, text in _WORDS:
+        nargs = "+" if many else None
+        kind = _FILES.get(setting, str)
+        group.add_argument(*names, dest=_dest(setting), type=kind, metavar=metavar, nargs=nargs, help=text)
+    for flag, name in _BUILDER_FLAGS.items():
+        group.add_argument(
+            flag, dest="trt_flags", action="append_const", const=name, help=f"builder flag {name.upper()}"
+        )
+
+
+def _dest(setting: str) -> str:
+    return f"trt_{setting.replace('.', '_')}"
+
+
+def settings(args: argparse.Namespace) -> dict[str, str | None]:
+    """The settings of the engine trt that were given; none for a command without these options."""
+    found: dict[str, str | None] = {}
+    for setting, _ in _SWITCHES.values():
+        if getattr(args, f"trt_{setting}", False):
+            found[setting] = None
+    for _, setting, _, many, _ in _WORDS:
+        value = getattr(args, _dest(setting), None)
+        if value is None:
+            continue
+        if setting == "pool":
+            found |= {f"pool.{pool}": limit for pool, _, limit in (word.partition(":") for word in value)}
+        else:
+            found[setting] = "+".join(value) if many else value
+    flags: Sequence[str] | None = getattr(args, "trt_flags", None)
+    if flags:
+        found["flags"] = "+".join(flags)
+    if found.get("outputs") == "mark+all":
+        found["outputs"] = "all"
+    return found

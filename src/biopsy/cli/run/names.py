@@ -1,0 +1,94 @@
+"""Names on the command line of ``biopsy run`` that the model does not have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import named_values
+from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
+from biopsy.model.known_names import may_lack_names
+from biopsy.tensors.containers import fixed_names, item_of
+
+if TYPE_CHECKING:
+    from biopsy.engines.base import ModelInput
+    from biopsy.model.index import ModelIndex
+
+
+def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Mapping[str, Iterable[str]]) -> None:
+    """Raise DoesNotFit if anything is said of an output, by name, that is none; before anything is run.
+
+    Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
+    """
+    from biopsy.cli.run.building import is_built
+
+    if may_lack_names() or is_built(args.model) or not any(name for names in spoken.values() for name in names):
+        return
+    from biopsy.model.index import index_bytes
+
+    try:
+        index = index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        return  # the engine says what is wrong with it
+    outputs = _parts(index, index.outputs)
+    inputs = _parts(index, index.inputs) if args.load_outputs else ()
+    require_known_outputs(spoken, dict.fromkeys((*outputs, *inputs)), outputs)
+
+
+def _parts(index: ModelIndex, tensors: Iterable[int]) -> list[str]:
+    return [part for number in tensors for part in fixed_names(index.names[number], index.value_type(number))]
+
+
+def require_names_of_check(
+    own_run: argparse.Namespace | None, index: ModelIndex, files: Iterable[Path] = (), made_anew: Path | None = None
+) -> None:
+    """Raise DoesNotFit or CannotCompare if a check that is ``biopsy run``, or its inputs, speak of another model.
+
+    Inside a check no such name is an error: candidates lack most tensors. What they have, and what is an input or
+    output of them, is a tensor somewhere in the original. ``files`` are further inputs, ``made_anew`` a file of inputs
+    that belongs to each candidate.
+    """
+    if own_run is not None:
+        spoken = _spoken_of(own_run)
+        items = {name for names in spoken.values() for name in names if name and item_of(name, index.ids) is not None}
+        computed = [index.names[tensor] for tensor in (*index.outputs, *index.producer)]
+        require_known_outputs(spoken, {**index.ids, **dict.fromkeys(items)}, dict.fromkeys(computed))
+        files = (*files, *(path for path in own_run.load_inputs or () if path != made_anew))
+    _require_samples_of(index, files)
+
+
+def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
+    from biopsy.cli.arguments.comparing import limits_of
+    from biopsy.cli.run.options import noise_ratios_of
+    from biopsy.cli.run.settings import tolerances_of
+
+    try:
+        spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
+        spoken["--noise-ratio"] = noise_ratios_of(own_run)
+        spoken["--input-shapes"] = named_values.parse_shapes(own_run.input_shapes)
+        spoken["--val-range"] = named_values.parse_ranges(own_run.val_range)
+    except errors.UsageError:
+        return {}  # the check itself will tell what is wrong with it
+    return spoken
+
+
+_SOON_READ = 32_000_000
+"""Bytes of a file that is read to see what it holds."""
+
+
+def _require_samples_of(index: ModelIndex, files: Iterable[Path]) -> None:
+    """Raise CannotCompare if inputs in these files are of another model.
+
+    They may hold inner tensors of it too. Files that are not there, or are large and not mapped, are left to the check.
+    """
+    from biopsy.engines.feeding import require_inputs_of
+    from biopsy.tensors.files import read_feeds
+
+    wanted = [index.names[tensor] for tensor in index.fed_inputs()]
+    for file in files:
+        if file.is_file() and (file.suffix == ".safetensors" or file.stat().st_size < _SOON_READ):
+            for feed in read_feeds(file):
+                require_inputs_of(wanted, feed, index.ids)

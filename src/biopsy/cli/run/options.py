@@ -1,0 +1,54 @@
+"""Options that only ``run`` has. NumPy is not imported: see ``arguments.groups``."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments.comparing import number_from
+from biopsy.cli.arguments.named_values import by_name
+from biopsy.cli.arguments.types import byte_size
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Noise, what is built, report, memory."""
+    group = parser.add_argument_group("a bug, or only rounding")
+    group.add_argument(
+        "--compare-with",
+        choices=("noise",),
+        help="noise: hold the error of each engine against a float64 run against the error of plain float32, instead "
+        "of comparing engines with each other",
+    )
+    group.add_argument(
+        "--noise-ratio",
+        nargs="+",
+        metavar="[OUTPUT:]TIMES",
+        help="how many times the error of plain float32 still is rounding (default: 10)",
+    )
+    group.add_argument("--tell-rounding", action="store_true", help=argparse.SUPPRESS)  # debug reduce asks for it
+    group = parser.add_argument_group("building")
+    group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
+    group.add_argument(
+        "--save-engine",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
+        "Runtime; MODEL may be such a file too",
+    )
+    group = parser.add_argument_group("report and memory")
+    group.add_argument(
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write what was found as JSON too"
+    )
+    group.add_argument(
+        "--memory-limit",
+        type=byte_size,
+        metavar="SIZE",
+        help="keep at most so much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
+        "batches (--save-outputs must be .safetensors); the same command goes on where it was stopped",
+    )
+
+
+def noise_ratios_of(args: argparse.Namespace) -> dict[str, float]:
+    """How many times the error of plain float32 still is rounding, by output name."""
+    return by_name(args.noise_ratio, "--noise-ratio", "10 out:100", partial(number_from, least=1))

@@ -1,0 +1,220 @@
+"""``biopsy run --memory-limit``: what engines give goes to a file batch by batch, and is compared from there."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.cli.console import Console
+from biopsy.comparison.compare import OutputComparison, compare_tensors
+from biopsy.comparison.describe import number as shown_number
+from biopsy.comparison.tolerance import Tolerances
+from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.runner import checked_feed, runner_name
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.outputs import mark_outputs
+from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.quantities import count, size_text
+from biopsy.tensors.appendable_store import AppendableStore, results_of
+from biopsy.tensors.recording import Batch, Disagreement, Request, record
+from biopsy.tensors.results import Array, Feed, RunnerResult
+from biopsy.tensors.sizes import tensor_sizes
+
+
+class Recorder:
+    """Records the outputs of engines, one after the other, into the file of --save-outputs or one that is transient."""
+
+    def __init__(
+        self,
+        model: ModelInput,
+        own: Sequence[str],
+        engines: Sequence[Engine],
+        limit: int,
+        save_to: Path | None,
+        tolerances: Tolerances,
+        console: Console,
+    ) -> None:
+        self._model = model
+        self._own = own
+        self._engines = engines
+        self._limit = limit
+        self._tolerances = tolerances
+        self._console = console
+        self._index = index_bytes(model.data, model.folder)
+        self._names = [self._index.names[tensor] for tensor in self._index.outputs]
+        outputs = {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.outputs}
+        for name in (name for name, kind in outputs.items() if not isinstance(kind, TensorType | None)):
+            console.warn(f"output {name!r}, {outputs[name]}, is not recorded: with --memory-limit only tensors are")
+        self._scratch = contextlib.ExitStack()
+        self._path = save_to or self._scratch.enter_context(temporary_folder("biopsy-")) / "outputs.safetensors"
+        self._saved = save_to is not None
+        self._file: AppendableStore | None = None
+        self._results: dict[int, RunnerResult] = {}
+        self._sizes: Mapping[str, int | None] | None = None
+        self.remarks: tuple[str, ...] = ()
+        """What the sessions of the engine recorded last said about its values."""
+
+    @property
+    def inputs(self) -> Mapping[str, ValueType | None]:
+        """The inputs that must be fed, known without building the model."""
+        return {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.fed_inputs()}
+
+    def record(self, engine: Engine, position: int, feeds: Sequence[Feed]) -> RunnerResult:
+        """What an engine gives, read from the file as it is asked for.
+
+        Raises what the engine raises, and Interrupted: what is finished is kept in either case.
+        """
+        file = self._opened(feeds)
+        self.remarks = ()
+        if self._sizes is None:
+
+            def run(model: bytes, feed: Feed) -> Mapping[str, Array]:
+                return next(self._iterate(engine, model, [feed]))
+
+            self._sizes = tensor_sizes(self._model.data, feeds, run, self._limit)
+        request = Request(position, self._names, self._sizes, self._own, len(feeds), self._limit)
+        told = _Told(engine, self._tolerances, self._console)
+        try:
+            earlier = record(
+                file, request, lambda names: self._batch(engine, names, feeds), told.finished, told.differs
+            )
+        except errors.EngineFailure:
+            raise
+        except KeyboardInterrupt as interrupt:
+            file.close()
+            raise errors.Interrupted(
+                "interrupted",
+                kept=f"{len(file.committed)} of {self._wanted(feeds)} tensors" if file.stays else None,
+                resume="the same command goes on from there" if file.stays else None,
+            ) from interrupt
+        except BaseException:
+            file.close()
+            raise
+        told.summary(earlier, request)
+        label = runner_name(engine.name, position)
+        self._results[position] = results_of(file, self._names, position, label, len(feeds))
+        return self._results[position]
+
+    def finish(self) -> bool:
+        """Complete the file, if it was asked for; whether there is one. Results stay readable."""
+        if self._file is None:
+            return False
+        if self._saved and self._results:
+            self._file.finish(self._results)
+            return True
+        self._file.close()
+        if not self._saved:
+            self._file.discard()
+            self._scratch.close()
+        elif self._file.committed:
+            kept = f"{size_text(self._file.size)} are kept beside it, and the same command goes on from there"
+            self._console.warn(f"{self._path} is not written; {kept if self._file.stays else 'nothing is kept of it'}")
+        return False
+
+    def _wanted(self, feeds: Sequence[Feed]) -> int:
+        return len(self._names) * len(feeds) * len(self._engines)
+
+    def _opened(self, feeds: Sequence[Feed]) -> AppendableStore:
+        if self._file is None:
+            places = [
+                (runner, iteration, name)
+                for runner in range(len(self._engines))
+                for iteration in range(len(feeds))
+                for name in self._names
+            ]
+            self._file = AppendableStore(self._path, self._identity(feeds) if self._saved else None, places)
+        return self._file
+
+    def _identity(self, feeds: Sequence[Feed]) -> dict[str, str]:
+        """What must be the same for an unfinished recording to be gone on with."""
+        return {
+            "model": _digest([self._model.data, *_weights_elsewhere(self._index)]),
+            "inputs": _digest(_parts(feeds)),
+            "engines": "; ".join(f"{engine.label} {engine.version()}" for engine in self._engines),
+        }
+
+    def _batch(self, engine: Engine, names: Sequence[str], feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
+        return self._iterate(engine, mark_outputs(self._model.data, names), feeds)
+
+    def _iterate(self, engine: Engine, data: bytes, feeds: Sequence[Feed]) -> Iterator[dict[str, Array]]:
+        session = engine.build(ModelInput(data, self._model.folder))
+        for remark in session.remarks:
+            if remark not in self.remarks:
+                self._console.warn(remark)
+                self.remarks += (remark,)
+        for number, feed in enumerate(feeds):
+            yield session.run(checked_feed(feed, session.inputs, number))
+
+
+class _Told:
+    """What is said about a recording: batches with -v, then one line; where batches disagree, by how much."""
+
+    def __init__(self, engine: Engine, tolerances: Tolerances, console: Console) -> None:
+        self._engine = engine
+        self._tolerances = tolerances
+        self._console = console
+        self._batches: list[Batch] = []
+        self._worst: dict[str, tuple[Disagreement, OutputComparison]] = {}
+
+    def finished(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._console.detail(
+            f"  batch {batch.number} of {batch.count}: {batch.tensors} tensors, {size_text(batch.bytes)}, "
+            f"{batch.seconds:.2g} s"
+        )
+
+    def differs(self, found: Disagreement) -> None:
+        compared = compare_tensors(found.name, found.again, found.first, self._tolerances.for_output(found.name))
+        known = self._worst.get(found.name)
+        if known is None or _error(compared) > _error(known[1]):
+            self._worst[found.name] = found, compared
+
+    def summary(self, earlier: int, request: Request) -> None:
+        total = size_text(sum(batch.bytes for batch in self._batches))
+        before = f", {earlier} of them by an earlier run" if earlier else ""
+        self._console.note(
+            f"{self._engine.label}  {len(request.names)} tensors recorded{before}; {total} in "
+            f"{count(len(self._batches), 'batch', 'batches')}, {sum(batch.seconds for batch in self._batches):.3g} s"
+        )
+        for found, compared in self._worst.values():
+            text = (
+                f"{self._engine.label}: batches do not agree on {found.name!r}, "
+                f"|difference| up to {shown_number(_error(compared))} (iteration {found.iteration}, batch "
+                f"{found.batch}): what is marked changes what the engine computes, or its runs differ; the value of "
+                "the first batch is kept"
+            )
+            (self._console.note if compared.passed else self._console.warn)(text)
+
+
+def _error(compared: OutputComparison) -> float:
+    return compared.measured.absolute.maximum if compared.measured is not None else float("inf")
+
+
+def _weights_elsewhere(index: ModelIndex) -> Iterator[bytes]:
+    """What tells when files with external weights change: their names, sizes and times."""
+    from biopsy.model.external import resolve
+
+    for location in sorted({weight.external.location for weight in index.weights.values() if weight.external}):
+        found = resolve(index.folder, location).stat()
+        yield f"{location} {found.st_size} {found.st_mtime_ns}".encode()
+
+
+def _parts(feeds: Sequence[Feed]) -> Iterator[bytes]:
+    for feed in feeds:
+        for name, array in sorted(feed.items()):
+            yield json.dumps([name, array.dtype.name, array.shape]).encode()
+            yield repr(array.tolist()).encode() if array.dtype.kind in "OUST" else array.tobytes()
+
+
+def _digest(parts: Any) -> str:
+    hashed = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        hashed.update(len(part).to_bytes(8, "little"))
+        hashed.update(part)
+    return hashed.hexdigest()

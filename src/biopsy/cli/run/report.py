@@ -1,0 +1,118 @@
+"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; and its report as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy.cli.console import Console
+from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
+from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
+
+if TYPE_CHECKING:
+    from biopsy.cli.run.findings import Findings, Ran
+
+_MOST_PASSING = 10
+_MOST_FAILING = 20
+
+
+def show_comparison(compared: RunComparison, console: Console) -> None:
+    """One comparison: a line per output that passes, several per output that fails; long lists are cut without -v."""
+    console.note("", f"{compared.actual}, expected: {compared.expected}")
+    _show_differing_sets(compared, console)
+    outputs = [(iteration.number, output) for iteration in compared.iterations for output in iteration.outputs]
+    several = len(compared.iterations) > 1
+    passing = [pair for pair in outputs if pair[1].passed]
+    most = len(passing) if console.verbosity > 0 or len(passing) <= _MOST_PASSING else 0
+    for iteration, output in passing[:most]:
+        _show_output(iteration if several else None, output, console.note)
+    if len(passing) > most:
+        console.note(f"  {len(passing)} outputs pass (-v shows them)")
+    failing = compared.failures
+    most = len(failing) if console.verbosity > 0 else _MOST_FAILING
+    for iteration, output in failing[:most]:
+        _show_output(iteration if several else None, output, console.say)
+    if len(failing) > most:
+        console.say(f"  {len(failing) - most} more outputs fail (-v shows them)")
+    for warning in dict.fromkeys(filter(None, (wide_tolerance(output) for _, output in passing))):
+        console.warn(warning)
+    if not compared.complete:
+        console.note("  the comparison ended at the first failure (--fail-fast)")
+    console.note("")
+
+
+def _show_output(iteration: int | None, output: OutputComparison, say: Callable[[str], None]) -> None:
+    where = "" if iteration is None else f"iteration {iteration}: "
+    first, *rest = report_lines(output)
+    say(f"  {where}{first}")
+    for line in rest:
+        say(f"  {line}")
+
+
+def _show_differing_sets(compared: RunComparison, console: Console) -> None:
+    if compared.actual_iterations != compared.expected_iterations:
+        console.warn(
+            f"{compared.actual} has {compared.actual_iterations} iterations, {compared.expected} has "
+            f"{compared.expected_iterations}: the rest is not compared"
+        )
+    first = compared.iterations[0]
+    if compared.missing:
+        console.say(f"  {compared.actual} does not give {', '.join(map(repr, compared.missing))}")
+    if first.only_actual:
+        names = ", ".join(map(repr, first.only_actual[:5]))
+        console.warn(f"not compared, because nothing is expected of them: {names}{_more(first.only_actual)}")
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" and {len(names) - 5} more" if len(names) > 5 else ""
+
+
+def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) -> None:
+    """The outputs that hold NaN or infinity."""
+    for runner, odd in found[: None if console.verbosity > 0 else _MOST_FAILING]:
+        counts = " and ".join(f"{count} {what}" for count, what in ((odd.nan, "NaN"), (odd.inf, "infinite")) if count)
+        console.say(
+            f"{runner}: {odd.name}  {counts} of {odd.elements} elements, first {number(odd.value)} "
+            f"at {index(odd.first)} (iteration {odd.iteration})"
+        )
+
+
+def write_report(path: Path, model: Path, found: Findings) -> None:
+    """Write everything found as JSON (docs/reference/file-formats.md). Raises UsageError if it cannot be written."""
+    import hashlib
+    import json
+
+    from biopsy.comparison import json_report
+    from biopsy.filesystem.write import write_whole
+
+    digest = hashlib.sha256()
+    with model.open("rb") as stream:
+        while piece := stream.read(1 << 20):
+            digest.update(piece)
+    tree = {
+        "biopsy_report": json_report.VERSION,
+        "verdict": found.verdict,
+        "reasons": found.reasons,
+        "hint": found.hint or None,
+        "model": {"path": str(model), "sha256": digest.hexdigest()},
+        "engines": [_engine_tree(one) for one in found.ran],
+        "comparisons": [json_report.run_tree(one) for one in found.compared],
+        "noise": [json_report.noise_tree(one) for one in found.noise],
+        "not_finite": [json_report.not_finite_tree(engine, odd) for engine, odd in found.odd],
+    }
+    write_whole(path, [json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"])
+
+
+def _engine_tree(one: Ran) -> dict[str, Any]:
+    failure = one.failure
+    return {
+        "label": one.engine.label,
+        "name": one.engine.name,
+        "version": None if one.crashed else one.engine.version(),  # to ask for it could crash this process too
+        "seconds": [] if one.result is None else [iteration.runtime for iteration in one.result.iterations],
+        "remarks": list(one.remarks),
+        "failure": None
+        if failure is None
+        else {"stage": failure.stage, "kind": failure.kind, "message": failure.message},
+    }

@@ -1,0 +1,109 @@
+"""From the arguments of ``biopsy run`` to what the core takes: model, inputs, golden values, tolerances."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.cli.arguments import named_values
+from biopsy.cli.arguments.groups import marked_outputs
+from biopsy.comparison.tolerance import Stats, Tolerances
+from biopsy.engines.base import ModelInput
+from biopsy.engines.feeding import Inputs
+from biopsy.filesystem import write
+from biopsy.model.load import read_bytes
+from biopsy.shell_words import option_line
+from biopsy.tensors.results import Feed, RunnerResult
+
+
+def model_of(args: argparse.Namespace) -> ModelInput:
+    """The model, with other outputs marked if that is asked for."""
+    path: Path = args.model
+    data = read_bytes(path)
+    folder = args.external_data_dir or path.parent
+    wanted = marked_outputs(args)
+    if wanted is None:
+        return ModelInput(data, folder, path)
+    from biopsy.model.outputs import mark_outputs
+
+    return ModelInput(mark_outputs(data, wanted), folder)
+
+
+def own_outputs(args: argparse.Namespace) -> list[str]:
+    """Names of the outputs that the model has in its file."""
+    from biopsy.model.index import index_bytes
+
+    index = index_bytes(read_bytes(args.model))
+    return [index.names[tensor] for tensor in index.outputs]
+
+
+def inputs_of(args: argparse.Namespace) -> Inputs:
+    """What the user says about inputs. With golden values, nothing is made up that the loaded inputs lack."""
+    return Inputs(
+        given=given_feeds(args),
+        iterations=args.iterations,
+        seed=args.seed,
+        val_range=named_values.parse_ranges(args.val_range),
+        shapes=named_values.parse_shapes(args.input_shapes),
+        symbols=named_values.parse_symbols(args.input_symbols),
+        complete=not args.load_outputs,
+    )
+
+
+def given_feeds(args: argparse.Namespace) -> Sequence[Feed] | None:
+    """The inputs that were loaded or that a script made, files one after the other; None for random ones."""
+    if args.load_inputs:
+        from biopsy.tensors.files import read_feeds
+
+        return list(chain.from_iterable(read_feeds(path) for path in args.load_inputs))
+    if args.data_loader_script:
+        from biopsy.tensors.generate import load_script
+
+        return list(load_script(*named_values.parse_script(args.data_loader_script)))
+    return None
+
+
+def golden_values(paths: Sequence[Path]) -> list[RunnerResult]:
+    """Every runner of every file, named after its file, and after itself where the file has several."""
+    found: list[RunnerResult] = []
+    if not paths:
+        return found
+    from biopsy.tensors.files import read_results
+
+    for path in paths:
+        results = read_results(path)
+        for result in results:
+            name = str(path) if len(results) == 1 else f"{result.runner} in {path}"
+            found.append(RunnerResult(name, result.iterations))
+    return found
+
+
+def tolerances_of(args: argparse.Namespace) -> tuple[Tolerances, Stats]:
+    """The tolerances, and what is held against them."""
+    tolerances = Tolerances(
+        named_values.parse_tolerances(args.atol, "--atol"), named_values.parse_tolerances(args.rtol, "--rtol")
+    )
+    return tolerances, Stats(
+        named_values.parse_stats(args.check_error_stat), named_values.parse_quantiles(args.error_quantile)
+    )
+
+
+def require_writable(args: argparse.Namespace) -> None:
+    """Raise UsageError now if what is to be saved at the end could not be."""
+    if args.memory_limit and args.save_outputs and args.save_outputs.suffix != ".safetensors":
+        raise errors.UsageError(
+            f"--memory-limit saves outputs batch by batch, which only .safetensors can: not {args.save_outputs}",
+            next_steps=[option_line("--save-outputs", str(args.save_outputs.with_suffix(".safetensors")))],
+        )
+    for path in (args.save_inputs, args.save_outputs, args.report):
+        if path is None:
+            continue
+        if path.suffix or path == args.report:
+            write.require_writable(path)
+        else:
+            from biopsy.tensors.files import require_new_folder
+
+            require_new_folder(path)

@@ -1,0 +1,480 @@
+"""ONNX Runtime, the embedded default engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
+from biopsy.engines.onnxrt.facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
+from biopsy.engines.option import count, switch, words
+from biopsy.filesystem.write import cannot_write
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model import load
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, SequenceType, TensorType, ValueType
+from biopsy.tensors.containers import all_flattened, structured
+from biopsy.tensors.dtypes import text
+from biopsy.tensors.results import Array, Feed
+
+LEVELS = {
+    "none": "ORT_DISABLE_ALL",
+    "basic": "ORT_ENABLE_BASIC",
+    "extended": "ORT_ENABLE_EXTENDED",
+    "layout": "ORT_ENABLE_LAYOUT",
+    "all": "ORT_ENABLE_ALL",
+}
+"""Optimization level, as biopsy spells it -> the name ONNX Runtime has for it."""
+
+_ELEM_OF_ORT = {
+    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
+    "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
+    "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20, "uint4": 21, "int4": 22,
+    "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26,
+}  # fmt: skip
+_PLAIN = frozenset({*range(1, 14)})
+"""Element types that the package hands over as NumPy arrays by itself, with their true values."""
+
+_BYTE_WIDE_OR_MORE = frozenset({16, 17, 18, 19, 20, 24})
+_SILENT = 4
+_LARGEST_MESSAGE = (1 << 31) - 1
+
+
+class OnnxRuntime(Engine):
+    """ONNX Runtime with its execution providers."""
+
+    name = "onnxrt"
+    summary = "ONNX Runtime"
+    package = "onnxruntime"
+    capabilities = Capabilities(
+        layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(".onnx", ".ort")
+    )
+    forks_warm = True
+    options_declared = (
+        Option("providers", "execution providers, joined by '+', such as cuda+cpu", ("cpu",), parse=words),
+        Option("provider.KEY", "an option of a provider, such as provider.cuda.device_id=1"),
+        Option("optimization", "how far the graph is optimized", "all", tuple(LEVELS)),
+        Option("disabled_optimizers", "optimizers to switch off, joined by '+'", (), parse=words),
+        Option("threads", "threads within an operator; 0: as many as the engine likes", 0, parse=count),
+        Option("inter_threads", "nodes that run at once with execution=parallel; 0: its own choice", 0, parse=count),
+        Option("execution", "whether independent nodes may run at once", "sequential", ("sequential", "parallel")),
+        Option("profile", "measure the time of each layer", False, parse=switch),
+        Option("config.KEY", "any session config entry, such as config.session.disable_prepacking=1"),
+    )
+
+    @classmethod
+    def version(cls) -> str:
+        """The version of the package onnxruntime."""
+        return str(_import().__version__)
+
+    @classmethod
+    def devices(cls) -> Sequence[str]:
+        """The execution providers in the package; one may still lack its driver."""
+        return tuple(_import().get_available_providers())
+
+    def build(self, model: ModelInput) -> Session:
+        """Load and optimize the model on exactly the providers asked for, never on others instead.
+
+        A provider that starts but leaves nodes to others is told in the remarks.
+        """
+        ort = _import()
+        providers = _Providers(ort, self.options)
+        options = self.session_options(ort, model.folder)
+        if providers.others_than_cpu:
+            options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+        session = self._session(ort, model, options, providers)
+        remarks = provider_remarks(session, providers.names, providers.options)
+        remarks += precision_remarks(model, session.get_providers())
+        try:
+            return OnnxRuntimeSession(ort, session, self, model, remarks)
+        except UnicodeDecodeError as error:  # it takes names that are no text, and cannot hand them over
+            raise errors.ModelError(f"the model {model.path or 'in memory'} holds a name that is no text") from error
+
+    def warm_up(self) -> None:
+        """Build and run a model of one node, on one thread: others would not survive a fork."""
+        Engine.warm_up(OnnxRuntime({**self.options, "threads": 1}, self.label))
+
+    def load(self, path: Path) -> Session:
+        """A model that ``save`` has written, run as it is: nothing is optimized again."""
+        require_ending(self, path)
+        ort = _import()
+        as_it_is = OnnxRuntime({**self.options, "optimization": "none"}, self.label)
+        model = ModelInput(load.read_bytes(path), path.parent, path)
+        options = as_it_is.session_options(ort, path.parent)
+        if path.suffix == ".ort":
+            options.add_session_config_entry("session.load_model_format", "ORT")
+        try:
+            session = as_it_is._session(ort, model, options, _Providers(ort, self.options))
+        except errors.EngineFailure as failure:
+            failure.stage = "load"
+            raise
+        return OnnxRuntimeSession(ort, session, as_it_is, model, ())
+
+    def write_optimized(self, model: ModelInput, path: Path) -> None:
+        """Write the graph as it is after optimization, in the format that the path's ending says."""
+        ort = _import()
+        options = self.session_options(ort, model.folder)
+        options.enable_profiling = False
+        options.optimized_model_filepath = str(path)
+        if path.suffix == ".ort":
+            options.add_session_config_entry("session.save_model_format", "ORT")
+        elif _needs_a_file_for_weights(model):
+            options.add_session_config_entry(
+                "session.optimized_model_external_initializers_file_name", f"{path.name}.data"
+            )
+        self._session(ort, model, options, _Providers(ort, self.options))
+
+    def _session(self, ort: Any, model: ModelInput, options: Any, providers: _Providers) -> Any:
+        ort.set_default_logger_severity(_SILENT)
+        try:
+            session = ort.InferenceSession(
+                source_of(model),
+                options,
+                providers=providers.asked,
+                disabled_optimizers=list(self.options["disabled_optimizers"]) or None,
+                enable_fallback=0,
+            )
+        except Exception as error:
+            if model.path is None or model.path.suffix != ".ort":
+                load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
+            raise self._failure(error, _stage(error)) from error
+        _require_active(session.get_providers(), providers.names)
+        return session
+
+    def session_options(self, ort: Any, folder: Path) -> Any:
+        """The session options that this engine's options stand for; external weights are found in ``folder``."""
+        options = ort.SessionOptions()
+        options.log_severity_level = _SILENT
+        options.graph_optimization_level = _level(ort, self.options["optimization"])
+        options.intra_op_num_threads = self.options["threads"]
+        options.inter_op_num_threads = self.options["inter_threads"]
+        if self.options["execution"] == "parallel":
+            options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.resolve()))
+        if self.options["profile"]:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(_folder_for_profiles() / "profile")
+        # Not by what the file looks like: what was checked as ONNX is read as ONNX.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        for key, value in self.options["config"].items():
+            options.add_session_config_entry(key, value)
+        return options
+
+    def _failure(self, error: Exception, stage: errors.Stage) -> errors.EngineFailure:
+        return errors.EngineFailure(str(error).strip(), engine=self.name, stage=stage, kind=type(error).__name__)
+
+
+def source_of(model: ModelInput) -> bytes | str:
+    """What a session is made from: the bytes that were checked, unless they are too many for it."""
+    if len(model.data) > _LARGEST_MESSAGE and model.path is not None:
+        return str(model.path)
+    return model.data
+
+
+def require_ending(engine: Engine, path: Path) -> None:
+    """Raise UsageError unless a file's name ends as those do that the engine saves."""
+    if path.suffix not in engine.capabilities.saves:
+        raise errors.UsageError(
+            f"{path}: {engine.name} saves and loads {' and '.join(engine.capabilities.saves)} files"
+        )
+
+
+class OnnxRuntimeSession(Session):
+    """A model that ONNX Runtime has loaded."""
+
+    def __init__(self, ort: Any, session: Any, engine: OnnxRuntime, model: ModelInput, remarks: Sequence[str]) -> None:
+        self._ort = ort
+        self._session = session
+        self._engine = engine
+        self._model = model
+        self._remarks = tuple(remarks)
+        self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
+        self._inputs = {node.name: _value_type(node.type, node.shape) for node in session.get_inputs()}
+        if not self._is_ort_file:
+            self._inputs = _with_true_ranks(self._inputs, model)
+        self._outputs = {node.name: _value_type(node.type, node.shape) for node in session.get_outputs()}
+        types = [*self._inputs.values(), *self._outputs.values()]
+        self._all_plain = all(type_ is None or _elem(type_) in _PLAIN for type_ in types)
+        self._fetched = {name: type_ for name, type_ in self._outputs.items() if type_ is not None}
+        if not self._all_plain:
+            self._fetched = {name: type_ for name, type_ in self._fetched.items() if isinstance(type_, TensorType)}
+        left_out = [name for name in self._outputs if name not in self._fetched]
+        if left_out:
+            self._remarks += (f"not read from onnxruntime, since its type is not: {', '.join(map(repr, left_out))}",)
+        self._run_options = ort.RunOptions()
+        self._run_options.log_severity_level = _SILENT
+
+    @property
+    def inputs(self) -> Mapping[str, ValueType | None]:
+        """Inputs that must be fed, with the types that the model declares."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs."""
+        return tuple(self._outputs)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What was asked for and not used: providers, their options, types that the CPU computes in float32."""
+        return self._remarks
+
+    def save(self, path: Path) -> None:
+        """Write the optimized model, as ``.onnx`` or ``.ort``; the latter leaves out optimizations of the layout."""
+        require_ending(self._engine, path)
+        self._require_model("saved again")
+        with _written_whole(path) as made:
+            self._engine.write_optimized(self._model, made)
+
+    def layers(self) -> Sequence[LayerRecord]:
+        """The nodes of the optimized graph, with their times if ``profile`` was asked for; ends the profile.
+
+        They come from a second build with the same options, since only a file can be had of the graph.
+        """
+        from biopsy.engines.onnxrt.facts import layer_records
+        from biopsy.model.index import index_bytes
+
+        self._require_model("told in layers")
+        with temporary_folder("biopsy-layers-") as scratch:
+            path = scratch / "optimized.onnx"
+            self._engine.write_optimized(self._model, path)
+            optimized = load.parse(path.read_bytes(), path)
+        index = index_bytes(self._model.data, self._model.folder)
+        return layer_records(index, optimized, self._profile, self._session.get_providers())
+
+    @cached_property
+    def _profile(self) -> Sequence[Mapping[str, Any]]:
+        return read_profile(Path(self._session.end_profiling())) if self._engine.options["profile"] else ()
+
+    def _require_model(self, wanted: str) -> None:
+        if self._is_ort_file:
+            raise errors.UsageError(f"{self._model.path} cannot be {wanted}: an .ort file is no ONNX model")
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """Run once."""
+        fetched = list(self._fetched) or None
+        try:
+            if self._all_plain:
+                values = self._session.run(fetched, self._fed(feed), self._run_options)
+            else:
+                values = self._run_with_any_type(fetched, feed)
+        except errors.EngineFailure:
+            raise
+        except UnicodeError as error:
+            raise errors.CannotCompare(
+                f"strings that are no UTF-8 cannot be fed to onnxruntime or read from it in Python: {error}"
+            ) from error
+        except Exception as error:
+            raise self._engine._failure(error, "run") from error
+        if fetched is None:
+            return {}
+        return all_flattened(self._fetched, values, _readable)
+
+    def _fed(self, feed: Feed) -> dict[str, Any]:
+        return {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
+
+    def _run_with_any_type(self, fetched: list[str] | None, feed: Feed) -> list[Array | None]:
+        fed = {name: self._to_value(name, value) for name, value in self._fed(feed).items()}
+        return [self._from_value(value) for value in self._session.run_with_ort_values(fetched, fed, self._run_options)]
+
+    def _to_value(self, name: str, array: Array) -> Any:
+        declared = self._inputs[name]
+        if not isinstance(declared, TensorType):
+            raise self._unsupported(f"input {name!r}, {declared}, cannot be fed beside types such as bfloat16")
+        if declared.elem in _PLAIN:
+            return self._ort.OrtValue.ortvalue_from_numpy(array)
+        if declared.elem not in _BYTE_WIDE_OR_MORE:
+            raise self._unsupported(f"input {name!r} of type {declared.dtype} cannot be fed from Python")
+        return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), declared.elem)
+
+    def _from_value(self, value: Any) -> Array | None:
+        if not value.has_value():
+            return None
+        elem = value.element_type()
+        if elem in _PLAIN:
+            array: Array = value.numpy()
+            return array
+        if elem not in _BYTE_WIDE_OR_MORE or value.device_name() != "cpu":
+            raise self._unsupported(f"an output of type {DTYPE_OF_ELEM.get(elem, elem)} cannot be read from Python")
+        return _copy_memory(value.data_ptr(), DTYPE_OF_ELEM[elem], value.shape())
+
+    def _unsupported(self, message: str) -> errors.EngineFailure:
+        return errors.EngineFailure(
+            f"onnxruntime: {message}", engine=self._engine.name, stage="run", kind="UnsupportedType"
+        )
+
+
+def _import() -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise errors.EngineMissing(
+            f"onnxruntime cannot be imported: {error}", next_steps=["pip install onnxruntime"]
+        ) from error
+    return onnxruntime
+
+
+def _level(ort: Any, word: str) -> Any:
+    found = getattr(ort.GraphOptimizationLevel, LEVELS[word], None)
+    if found is None:
+        raise errors.UsageError(f"onnxruntime {ort.__version__} has no optimization level {word!r}")
+    return found
+
+
+class _Providers:
+    """The execution providers that options ask for, with options of their own."""
+
+    def __init__(self, ort: Any, options: Mapping[str, Any]) -> None:
+        self.names = list(dict.fromkeys(_find_provider(ort, word) for word in options["providers"]))
+        self.options: dict[str, dict[str, str]] = {}
+        for key, value in options["provider"].items():
+            word, _, own_key = key.partition(".")
+            name = _best_match(word, self.names)
+            if name is None or not own_key:
+                raise errors.UsageError(
+                    f"engine 'onnxrt': provider.{key}: the options of a provider in use are written "
+                    f"provider.NAME.OPTION=VALUE; in use: {', '.join(self.names)}"
+                )
+            self.options.setdefault(name, {})[own_key] = value
+
+    @property
+    def asked(self) -> list[str | tuple[str, dict[str, str]]]:
+        """What a session is told: names, those with options together with them."""
+        return [(name, self.options[name]) if name in self.options else name for name in self.names]
+
+    @property
+    def others_than_cpu(self) -> bool:
+        """Whether any is not the CPU's, which takes every node."""
+        return any(name != CPU for name in self.names)
+
+
+def _find_provider(ort: Any, word: str) -> str:
+    """The full name of a provider that is in this package: by its exact name, its beginning, or a part of it."""
+    available = ort.get_available_providers()
+    match = _best_match(word, available)
+    if match is not None:
+        return match
+    known = _best_match(word, ort.get_all_providers())
+    if known is None:
+        raise errors.UsageError(f"onnxruntime knows no execution provider {word!r}; here it has {', '.join(available)}")
+    raise errors.EngineMissing(
+        f"the installed onnxruntime {ort.__version__} has no {known}, only {', '.join(available)}",
+        next_steps=["install the onnxruntime package that has it, such as onnxruntime-gpu for CUDA and TensorRT"],
+    )
+
+
+def _best_match(word: str, providers: Sequence[str]) -> str | None:
+    wanted = word.lower()
+    tests = (
+        lambda name: name.lower() in (wanted, f"{wanted}executionprovider"),
+        lambda name: name.lower().startswith(wanted),
+        lambda name: wanted in name.lower(),
+    )
+    return next((name for test in tests for name in providers if test(name)), None)
+
+
+def _require_active(active: Sequence[str], wanted: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in active]
+    if missing:
+        raise errors.EngineMissing(
+            f"onnxruntime could not start {', '.join(missing)} here and would have used {', '.join(active)} instead",
+            next_steps=["check the driver and the libraries that this provider needs"],
+        )
+
+
+def _stage(error: Exception) -> errors.Stage:
+    text = str(error)
+    in_model = ("InferenceError]", "during loading", "Type Error", "Invalid model", "invalid model")
+    if type(error).__name__ in {"InvalidGraph", "InvalidProtobuf", "NoModel", "NoSuchFile"}:
+        return "load"
+    return "load" if any(phrase in text for phrase in in_model) else "build"
+
+
+def _needs_a_file_for_weights(model: ModelInput) -> bool:
+    """Whether saved weights must stand beside the model: there they are now, or they might not fit into it."""
+    from biopsy.model.index import index_bytes
+
+    index = index_bytes(model.data, model.folder)
+    return index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2
+
+
+@contextmanager
+def _written_whole(path: Path) -> Iterator[Path]:
+    """A path in a fresh folder beside ``path``; what is written there, weights beside it too, replaces what is here.
+
+    Raises UsageError if it cannot be written. If what stands inside fails or crashes, nothing of it is left.
+    """
+    try:
+        with temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
+            yield scratch / path.name
+            for made in sorted(scratch.iterdir(), key=lambda made: made.name == path.name):  # the model last
+                made.replace(path.parent / made.name)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _folder_for_profiles() -> Path:
+    """A folder that lasts as long as this process: a session may write its profile when it ends."""
+    import atexit
+    from contextlib import ExitStack
+
+    until_the_end = ExitStack()
+    atexit.register(until_the_end.close)
+    return until_the_end.enter_context(temporary_folder("biopsy-profile-"))
+
+
+def _value_type(text: str, shape: Sequence[Any] | None = None) -> ValueType | None:
+    """What ONNX Runtime calls ``tensor(float)``, ``seq(tensor(int64))``, ``map(string,tensor(float))``."""
+    kind, _, rest = text.partition("(")
+    inner = rest.removesuffix(")")
+    if kind == "tensor":
+        elem = _ELEM_OF_ORT.get(inner)
+        return None if elem is None else TensorType(elem, None if shape is None else tuple(shape))
+    if kind == "map":
+        key, _, value = inner.partition(",")
+        held = _value_type(value)
+        return None if held is None or key not in _ELEM_OF_ORT else MapType(_ELEM_OF_ORT[key], held)
+    held = _value_type(inner)
+    if held is None or kind not in ("seq", "optional"):
+        return None
+    return SequenceType(held) if kind == "seq" else OptionalType(held)
+
+
+def _elem(kind: ValueType) -> int:
+    """The type of the elements that a value holds."""
+    if isinstance(kind, TensorType):
+        return kind.elem
+    return _elem(kind.value if isinstance(kind, MapType) else kind.item)
+
+
+def _with_true_ranks(inputs: dict[str, ValueType | None], model: ModelInput) -> dict[str, ValueType | None]:
+    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model does."""
+    unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
+    if unsure:
+        from biopsy.model.index import index_bytes
+
+        index = index_bytes(model.data, model.folder)
+        inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
+    return inputs
+
+
+def _readable(value: Any) -> Array:
+    """Strings come as objects, which no store takes: give them NumPy's type for text."""
+    array = np.asarray(value)
+    return text(array) if array.dtype == object else array
+
+
+def _copy_memory(address: int, dtype_name: str, shape: Sequence[int]) -> Array:
+    import ctypes
+
+    import ml_dtypes
+
+    dtype = np.dtype(getattr(ml_dtypes, dtype_name))
+    size = math.prod(shape) * dtype.itemsize
+    return np.frombuffer(ctypes.string_at(address, size), dtype=dtype).reshape(shape).copy()

@@ -1,0 +1,379 @@
+"""OpenVINO: by default on the CPU, and in float32, so that it is compared fairly."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
+from biopsy.engines.openvino.facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
+from biopsy.engines.openvino.ignored_inputs import ignored_inputs
+from biopsy.engines.option import count, switch
+from biopsy.filesystem.plain_file import read_whole
+from biopsy.filesystem.write import write_whole
+from biopsy.model import load
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
+from biopsy.tensors.results import Array, Feed
+
+PRECISIONS = ("f32", "f16", "bf16")
+
+_ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu"}
+"""OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. All are read bit by bit."""
+
+_OWN_OPTIONS = {"INFERENCE_PRECISION_HINT": "precision", "PERF_COUNT": "profile", "INFERENCE_NUM_THREADS": "threads"}
+"""Properties of OpenVINO that an option of ours sets."""
+
+BLOB = ".blob"
+"""Ending of the file that a compiled model is exported to."""
+
+
+class OpenVino(Engine):
+    """OpenVINO on one of its devices."""
+
+    name = "openvino"
+    summary = "OpenVINO"
+    package = "biopsy[openvino]"
+    capabilities = Capabilities(layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(BLOB,))
+    forks_warm = True
+    options_declared = (
+        Option("device", "device to compile for, such as CPU, GPU.1 or HETERO:GPU\\,CPU", "CPU"),
+        Option("precision", "precision of inner computations, read back after compiling", "f32", PRECISIONS),
+        Option("threads", "threads for inference; 0: as many as the engine likes", 0, parse=count),
+        Option("profile", "measure the time of each layer", False, parse=switch),
+        Option("config.KEY", "any property of the device, such as config.EXECUTION_MODE_HINT=ACCURACY"),
+    )
+
+    @classmethod
+    def version(cls) -> str:
+        """The version of the package openvino, without its build number."""
+        return str(_import().__version__).partition("-")[0]
+
+    @classmethod
+    def devices(cls) -> Sequence[str]:
+        """The devices that OpenVINO finds."""
+        return tuple(_import().Core().available_devices)
+
+    def build(self, model: ModelInput) -> Session:
+        """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
+        openvino = _import()
+        index = _indexed(model)
+        core = self._core(openvino)
+        try:
+            read = _read(core, model, index)
+        except Exception as error:
+            load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
+            raise _failure(error, "load") from error
+        if any(str(port.element_type.get_type_name()) == "string" for port in (*read.inputs, *read.outputs)):
+            raise errors.EngineFailure(
+                "OpenVINO ends the whole process on inputs or outputs that are strings: not tried",
+                engine=self.name,
+                stage="load",
+                kind="UnsupportedType",
+            )
+        try:
+            compiled = core.compile_model(read, self.options["device"], self._properties(openvino))
+        except Exception as error:
+            raise _failure(error, "build") from error
+        wanted, device = self.options["precision"], self.options["device"]
+        remarks = [
+            *ignored_inputs(core, index),
+            *precision_remarks(read, wanted, _precision(compiled) or wanted, device),
+        ]
+        return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"])
+
+    def load(self, path: Path) -> Session:
+        """A model that ``save`` has exported: the same version of OpenVINO on a like device must read it."""
+        _require_blob(path)
+        openvino = _import()
+        core = self._core(openvino)
+        try:
+            exported = read_whole(path)
+        except OSError as error:
+            raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            compiled = core.import_model(exported, self.options["device"], self._given_properties(openvino))
+        except Exception as error:
+            raise _failure(error, "load") from error
+        wanted, used = self.options["precision"], _precision(compiled)
+        remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
+        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"])
+
+    def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
+        """The nodes with an operation that the device says it does not have."""
+        openvino = _import()
+        index = _indexed(model)
+        core = self._core(openvino)
+        device = self.options["device"]
+        try:
+            read = _read(core, model, index)
+            supported = core.query_model(read, device)
+        except Exception:
+            return None  # it cannot be read as a whole, or the device is several
+        return refused_nodes(read, supported, device, index)
+
+    def warm_up(self) -> None:
+        """Load the library, its reader of ONNX and the plug-in of the CPU.
+
+        Nothing is compiled: the threads that come with the first inference do not survive a fork, and it would hang.
+        Nothing is read either: OpenVINO numbers what it makes, and the numbers stand in its messages.
+        """
+        _import().Core().get_property("CPU", "FULL_DEVICE_NAME")
+        from openvino.frontend import FrontEndManager
+
+        FrontEndManager().load_by_framework("onnx")
+
+    def _core(self, openvino: Any) -> Any:
+        """A core that has the device, told the properties in the options."""
+        core = openvino.Core()
+        device: str = self.options["device"]
+        devices = core.available_devices
+        wanted = _real_devices(device)
+        if not wanted <= {name.partition(".")[0] for name in devices}:
+            raise errors.EngineMissing(f"OpenVINO has no device {device!r} here, only {', '.join(devices)}")
+        for key, value in self.options["config"].items():
+            self._set(core, key, value)
+        return core
+
+    def _set(self, core: Any, key: str, value: str) -> None:
+        """Set a property of the device. A wrong one is no failure of the model, so it is tried before anything."""
+        if key in _OWN_OPTIONS:
+            raise errors.UsageError(
+                f"engine 'openvino': {key} is set by its option {_OWN_OPTIONS[key]!r}",
+                next_steps=["biopsy doctor openvino    explains its options"],
+            )
+        device = self.options["device"].partition(":")[0]
+        try:
+            core.set_property(device, {key: value})
+        except Exception as error:
+            said = " ".join(_failure(error, "build").message.split())
+            raise errors.UsageError(f"engine 'openvino': config.{key}={value}: {said}") from error
+
+    def _properties(self, openvino: Any) -> dict[str, Any]:
+        return {"CACHE_DIR": "", **self._given_properties(openvino)}  # each build is one
+
+    def _given_properties(self, openvino: Any) -> dict[str, Any]:
+        """What this engine's options ask for. There is nothing to cache of a file: OpenVINO 2025 refuses to be told."""
+        properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": getattr(openvino.Type, self.options["precision"])}
+        if self.options["threads"]:
+            properties["INFERENCE_NUM_THREADS"] = self.options["threads"]
+        if self.options["profile"]:
+            properties["PERF_COUNT"] = True
+        return {**properties, **self.options["config"]}
+
+
+def _real_devices(device: str) -> set[str]:
+    """The devices behind a name such as ``HETERO:GPU,CPU``, without their numbers; none for a plain ``AUTO``."""
+    virtual, colon, rest = device.partition(":")
+    if virtual not in {"AUTO", "HETERO", "MULTI", "BATCH"}:
+        return {device.partition(".")[0]}
+    return {name.partition(".")[0].partition("(")[0].lstrip("-") for name in rest.split(",")} if colon else set()
+
+
+def _precision(compiled: Any) -> str:
+    """The precision that a compiled model computes in, as OpenVINO tells it; empty if it does not."""
+    try:
+        name: str = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    except Exception:
+        return ""
+    return name
+
+
+def _require_blob(path: Path) -> None:
+    if path.suffix != BLOB:
+        raise errors.UsageError(f"{path}: openvino saves and loads {BLOB} files")
+
+
+class OpenVinoSession(Session):
+    """A model that OpenVINO has compiled; without the model's index it was loaded as such."""
+
+    def __init__(
+        self, openvino: Any, compiled: Any, index: ModelIndex | None, remarks: Sequence[str], *, profiled: bool = False
+    ) -> None:
+        self._openvino = openvino
+        self._compiled = compiled
+        self._index = index
+        self._remarks = tuple(remarks)
+        self._request = compiled.create_infer_request()
+        self._profiles: list[Sequence[Any]] | None = [] if profiled else None
+        if index is None:
+            self._inputs = {_any_name(port): _type_of(port) for port in compiled.inputs}
+            self._outputs = tuple(_any_name(port) for port in compiled.outputs)
+            self._input_ports = dict(zip(self._inputs, compiled.inputs, strict=True))
+            self._output_ports = dict(zip(self._outputs, compiled.outputs, strict=True))
+            return
+        self._inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+        self._outputs = tuple(index.names[tensor] for tensor in index.outputs)
+        read = [index.names[tensor] for tensor in index.fed_inputs() if _is_read(index, tensor)]
+        self._input_ports = _match(read, compiled.inputs)
+        self._output_ports = _match(self._outputs, compiled.outputs)
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType | None]:
+        """Inputs that must be fed, with the types that the model declares; OpenVINO may ignore some of them."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs."""
+        return self._outputs
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Inputs of nodes that OpenVINO ignores, and where it computes in other types than were asked for."""
+        return self._remarks
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """Run once."""
+        try:
+            for name, port in self._input_ports.items():
+                self._request.set_tensor(port, self._to_tensor(feed[name], port))
+            self._request.infer()
+            if self._profiles is not None:
+                self._profiles.append(self._request.profiling_info)
+            return {name: _to_array(self._request.get_tensor(port)) for name, port in self._output_ports.items()}
+        except Exception as error:
+            raise _failure(error, "run") from error
+
+    def layers(self) -> Sequence[LayerRecord]:
+        """The layers that the device runs, from the runtime model, with their times if ``profile`` was asked for."""
+        try:
+            return layer_records(self._compiled, self._index, mean_times(self._profiles or ()))
+        except Exception as error:
+            raise _failure(error, "build") from error
+
+    def save(self, path: Path) -> None:
+        """Export the compiled model as ``.blob``."""
+        _require_blob(path)
+        exported = io.BytesIO()  # without one, older versions give bytes and newer ones a stream
+        try:
+            self._compiled.export_model(exported)
+        except Exception as error:
+            raise _failure(error, "build") from error
+        write_whole(path, [exported.getvalue()])
+
+    def _to_tensor(self, array: Array, port: Any) -> Any:
+        plain = np.ascontiguousarray(array).reshape(array.shape)
+        if port.element_type.get_type_name() not in _ML_DTYPES:
+            return self._openvino.Tensor(plain)
+        bits = plain.view(f"u{plain.dtype.itemsize}")
+        return self._openvino.Tensor(bits, self._openvino.Shape(list(array.shape)), port.element_type)
+
+
+def _import() -> Any:
+    try:
+        import openvino
+    except ImportError as error:
+        raise errors.EngineMissing(
+            f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
+        ) from error
+    return openvino
+
+
+def _indexed(model: ModelInput) -> ModelIndex:
+    try:
+        return index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        load.parse(model.data, model.path)  # a file that is damaged is told as that, with its name
+        raise
+
+
+def _read(core: Any, model: ModelInput, index: ModelIndex) -> Any:
+    """Read from the file when there is one. OpenVINO seeks the weights of bytes in the current directory.
+
+    By another ending of the file's name it might take it for something else than the ONNX model that was checked.
+    """
+    if model.path is not None and model.folder == model.path.parent and model.path.suffix == ".onnx":
+        return core.read_model(str(model.path))
+    if index.has_external_data:
+        return _within(model.folder, lambda: core.read_model(model.data))
+    return core.read_model(model.data)
+
+
+def _within(folder: os.PathLike[str], work: Callable[[], Any]) -> Any:
+    before = os.open(".", os.O_RDONLY) if os.supports_fd else None
+    home = os.getcwd()  # noqa: PTH109
+    os.chdir(folder)
+    try:
+        return work()
+    finally:
+        if before is None:
+            os.chdir(home)
+        else:
+            os.fchdir(before)
+            os.close(before)
+
+
+def _is_read(index: ModelIndex, tensor: int) -> bool:
+    """Whether anything reads an input: OpenVINO drops those that nothing reads."""
+    return tensor in index.consumers or tensor in index.outputs
+
+
+def _match(names: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
+    """The port of each name: by name, else in order, since OpenVINO renames what it simplifies while it reads."""
+    found: dict[str, Any] = {}
+    rest = list(ports)
+    for name in names:
+        port = next((port for port in rest if name in port.get_names() or name == _own_name(port)), None)
+        if port is not None:
+            found[name] = port
+            rest.remove(port)
+    left = [name for name in names if name not in found]
+    found.update(zip(left, rest, strict=False))
+    return {name: found[name] for name in names if name in found}
+
+
+def _own_name(port: Any) -> str:
+    name: str = port.node.friendly_name
+    return name.partition("/sink_port_")[0]
+
+
+def _to_array(tensor: Any) -> Array:
+    dtype_name = _ML_DTYPES.get(tensor.element_type.get_type_name())
+    array: Array = np.array(tensor.data)
+    if dtype_name is None:
+        return array
+    import ml_dtypes
+
+    return array.view(getattr(ml_dtypes, dtype_name))
+
+
+def _any_name(port: Any) -> str:
+    """A name of a port of a model whose ONNX file is not known."""
+    return min(port.get_names(), default=_own_name(port))
+
+
+def _type_of(port: Any) -> TensorType | None:
+    elem = ELEM_OF_DTYPE.get(numpy_name(port.element_type.get_type_name()))
+    shape = port.partial_shape
+    if elem is None:
+        return None
+    if shape.rank.is_dynamic:
+        return TensorType(elem, None)
+    return TensorType(elem, tuple(None if dim.is_dynamic else dim.get_length() for dim in shape))
+
+
+_SAYS_NOTHING = (
+    "Exception from src/",
+    "Check 'false' failed at src/frontends/common_translators/src/unconverted_ops_report.cpp",
+    "Model wasn't fully converted.",
+    "Summary:",
+    "To facilitate the conversion of unsupported operations",
+)
+
+
+def _failure(error: Exception, stage: errors.Stage) -> errors.EngineFailure:
+    """The first lines of OpenVINO's message that say something, without the places in its source files."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.startswith(_SAYS_NOTHING)]
+    named = re.search(r"\bfailed with (\w+Failure)\b", str(error))
+    kind = named.group(1) if named else type(error).__name__
+    message = "\n".join(told) or kind
+    return errors.EngineFailure(message, engine=OpenVino.name, stage=stage, kind=kind)

@@ -1,0 +1,160 @@
+"""The reference evaluator of the package onnx: slow, and as close to the standard's text as there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.option import switch
+from biopsy.engines.reference.stacked_outputs import stack_outputs
+from biopsy.model import external, load
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.tensor_type import OptionalType, TensorType, ValueType
+from biopsy.tensors.containers import all_flattened, structured
+from biopsy.tensors.dtypes import text
+from biopsy.tensors.results import Array, Feed
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class Reference(Engine):
+    """onnx.reference.ReferenceEvaluator."""
+
+    name = "reference"
+    summary = "reference evaluator of onnx"
+    package = "onnx"
+    capabilities = Capabilities(precision_used=True)
+    forks_warm = True
+    options_declared = (
+        Option("float64", "compute everything in float64, whatever the model declares", False, parse=switch),
+    )
+
+    @classmethod
+    def version(cls) -> str:
+        """The version of the package onnx."""
+        try:
+            import onnx
+        except ImportError as error:
+            raise errors.EngineMissing(f"onnx cannot be imported: {error}", next_steps=["pip install onnx"]) from error
+        return str(onnx.__version__)
+
+    def build(self, model: ModelInput) -> Session:
+        """Load the model, with its external data. Raises ModelError if that is missing or unsafe."""
+        self.version()
+        proto = load.parse(model.data, model.path)
+        index = index_bytes(model.data, model.folder)
+        external.load_into(proto, model.folder)
+        wide = self.options["float64"]
+        try:
+            _give_loops_a_condition(proto)
+            stack_outputs(proto)
+            evaluator = _evaluator_class(wide)(proto)
+        except Exception as error:
+            raise _failure(error, "load") from error
+        return ReferenceSession(evaluator, index, _remarks(proto) if wide else None)
+
+
+def _evaluator_class(wide: bool) -> Any:
+    if wide:
+        from biopsy.engines.reference.wide_evaluator import evaluator_class
+
+        return evaluator_class()
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator
+
+
+def _give_loops_a_condition(proto: onnx.ModelProto) -> None:
+    """Write out the condition of a Loop that has none: that means true, but the evaluator of onnx takes it as false."""
+    from biopsy.model import walk
+
+    places: list[onnx.GraphProto | onnx.FunctionProto] = [*walk.graphs(proto), *proto.functions]
+    for place in places:
+        number = 0
+        while number < len(place.node):
+            node = place.node[number]
+            if node.op_type == "Loop" and not any(node.input[1:2]):
+                name = f"biopsy/always/{next(filter(None, node.output), number)}"
+                place.node.insert(number, _true(name))
+                node = place.node[number := number + 1]
+                node.input.extend([""] * (2 - len(node.input)))
+                node.input[1] = name
+            number += 1
+
+
+def _true(name: str) -> onnx.NodeProto:
+    from onnx import TensorProto, helper
+
+    return helper.make_node("Constant", [], [name], value=helper.make_tensor("", TensorProto.BOOL, (), [True]))
+
+
+def _remarks(proto: onnx.ModelProto) -> list[str]:
+    from biopsy.engines.reference.wide_evaluator import single_inside
+    from biopsy.model import walk
+
+    found = single_inside(list(walk.nodes(proto)))
+    return [f"onnx computes {', '.join(found)} in float32 inside, in spite of float64"] if found else []
+
+
+class ReferenceSession(Session):
+    """A model that the reference evaluator has loaded; ``wide``: remarks on how, if it computes in float64."""
+
+    def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
+        self._evaluator = evaluator
+        self._wide = wide
+        self._inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        self._outputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
+
+    @property
+    def inputs(self) -> Mapping[str, ValueType | None]:
+        """Inputs that must be fed, with the types that the model declares."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs."""
+        return tuple(self._outputs)
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What is not computed in float64 although that was asked for."""
+        return tuple(self._wide or ())
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
+        if self._wide is not None:
+            from biopsy.engines.reference.wide_evaluator import widened
+
+            feed = {name: widened(value) for name, value in feed.items()}
+        try:
+            with np.errstate(all="ignore"):
+                values = self._evaluator.run(None, {n: structured(feed, n, kind) for n, kind in self._inputs.items()})
+        except Exception as error:
+            raise _failure(error, "run") from error
+        values = map(_unwrapped, values, self._outputs.values())
+        return all_flattened(self._outputs, values, _readable)
+
+
+def _unwrapped(value: Any, kind: ValueType | None) -> Any:
+    """The value of an optional: the evaluator of onnx puts it into a list where an operator has made it one."""
+    if not isinstance(kind, OptionalType) or not isinstance(value, list) or len(value) != 1:
+        return value
+    wrapped = value[0] is None or isinstance(kind.item, TensorType) or isinstance(value[0], list)
+    return value[0] if wrapped else value
+
+
+def _readable(value: Array | np.generic[Any]) -> Array:
+    array = np.asarray(value)
+    return text(array) if array.dtype == object else array
+
+
+def _failure(error: Exception, stage: errors.Stage) -> errors.BiopsyError:
+    if isinstance(error, UnicodeError):
+        return errors.CannotCompare(f"strings that are no UTF-8 cannot be read by the evaluator of onnx: {error}")
+    message = str(error).strip() or type(error).__name__
+    return errors.EngineFailure(message, engine=Reference.name, stage=stage, kind=type(error).__name__)

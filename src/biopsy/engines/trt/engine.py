@@ -1,0 +1,364 @@
+"""TensorRT 10 and 11, or TensorRT for RTX, which builds engines without a GPU. To run one always needs a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Session
+from biopsy.engines.trt import package as trt_package
+from biopsy.engines.trt.cuda import gpu_names, require_gpu
+from biopsy.engines.trt.element_types import numpy_name
+from biopsy.engines.trt.package import Package
+from biopsy.engines.trt.settings import OPTIONS, Settings, span_of, unknown_names
+from biopsy.filesystem.plain_file import read_whole
+from biopsy.model import load
+from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
+from biopsy.tensors.results import Array, Feed
+
+ENDINGS = (".engine", ".plan", ".trt")
+
+_LARGEST_MESSAGE = (1 << 31) - 1
+
+
+class TensorRt(Engine):
+    """TensorRT, whichever is installed."""
+
+    name = trt_package.ENGINE
+    summary = "TensorRT, or TensorRT for RTX"
+    package = "biopsy[tensorrt]"
+    capabilities = Capabilities(saves=ENDINGS, wants_shapes=True)
+    forks_warm = True
+    options_declared = OPTIONS
+
+    @classmethod
+    def version(cls) -> str:
+        """The version, and which package it is."""
+        package = trt_package.load()
+        return f"{package.version} ({package.name})"
+
+    @classmethod
+    def devices(cls) -> Sequence[str]:
+        """Names of the GPUs here."""
+        return tuple(gpu_names())
+
+    def warm_up(self) -> None:
+        """Import the package and no more: what is made on a GPU does not survive a fork."""
+        self._package()
+
+    def build(self, model: ModelInput) -> Session:
+        """Parse the model and build an engine. Raises EngineMissing if this TensorRT needs a GPU for that."""
+        package = self._package()
+        settings = Settings(package, self.options)
+        settings.require_precisions()
+        index = _indexed(model)
+        package.logged.clear()
+        builder = self._builder(package)
+        network, parser = self._parsed(package, settings, builder, model)
+        marked = _mark(network, index, self.options["outputs"])
+        config = builder.create_builder_config()
+        settings.apply_to_config(config)
+        remarks = [*settings.remarks(), *self._set_shapes(builder, network, config, index, model)]
+        package.logged.clear()
+        plan = builder.build_serialized_network(network, config)
+        del parser  # it has lent its weights to the network
+        if plan is None:
+            failure = trt_package.build_failure(package)
+            if failure.kind == "CudaRuntime":
+                require_gpu(f"what was asked of {package.name} {package.version}")
+            raise failure
+        settings.keep_cache(config)
+        remarks += _type_remarks(package, network, index)
+        inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+        own = [index.names[tensor] for tensor in index.outputs]
+        outputs = tuple(name for name in own if name not in marked.dropped) + marked.added
+        return TensorRtSession(package, memoryview(plan), inputs, outputs, remarks)
+
+    def load(self, path: Path) -> Session:
+        """An engine that was saved. Only a GPU can read it."""
+        require_ending(path)
+        package = self._package()
+        try:
+            plan = memoryview(read_whole(path))
+        except OSError as error:
+            raise errors.UsageError(f"{path} cannot be read: {error.strerror}") from error
+        require_gpu(f"{path} is an engine of TensorRT: reading it")
+        engine = deserialized(package, plan)
+        names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
+        inputs = {name: _type_of(engine, name) for name in names if _is_input(package, engine, name)}
+        outputs = tuple(name for name in names if name not in inputs)
+        return TensorRtSession(package, plan, inputs, outputs, [], engine)
+
+    def refusals(self, model: ModelInput) -> Mapping[int, str]:
+        """The nodes that its parser does not take. It stops at some kinds of errors: ask again without them."""
+        package = self._package()
+        index = _indexed(model)
+        package.logged.clear()
+        builder = self._builder(package)
+        settings = Settings(package, self.options)
+        network = builder.create_network(settings.network_flags())
+        parser = package.module.OnnxParser(network, package.logger)  # which does not keep the network alive
+        settings.apply_to_parser(parser)
+        if parser.supports_model_v2(model.data, _path_for_weights(model)):
+            return {}
+        found: dict[int, str] = {}
+        for refusal in trt_package.refusals(parser):
+            number = _outer_number(index, refusal)
+            if number is not None:
+                inside = f"{refusal.label}: " if refusal.outer else ""
+                found.setdefault(number, f"{inside}{refusal.reason}")
+        return found
+
+    def _package(self) -> Package:
+        package = trt_package.load(self.options["package"])
+        register = getattr(package.module, "init_libnvinfer_plugins", None)
+        if self.options["plugins"] and register is not None:
+            register(package.logger, "")
+        return package
+
+    def _builder(self, package: Package) -> Any:
+        """A builder, with the plug-ins loaded. TensorRT other than RTX makes none without a GPU."""
+        if not package.is_rtx:
+            require_gpu(
+                f"building with {package.name} {package.version}",
+                "--engine trt:package=rtx    builds without one, where TensorRT for RTX is installed",
+            )
+        try:
+            builder = package.module.Builder(package.logger)
+        except Exception as error:
+            raise errors.EngineMissing(f"{package.name} {package.version} does not start: {error}") from error
+        for library in self.options["plugins"]:
+            if builder.get_plugin_registry().load_library(library) is None:
+                why = "; ".join(map(trt_package.plain_reason, package.errors_logged)) or "it does not say why"
+                raise errors.UsageError(f"{package.name} cannot load the plug-ins in {library}: {why}")
+        return builder
+
+    def _parsed(self, package: Package, settings: Settings, builder: Any, model: ModelInput) -> tuple[Any, Any]:
+        """The network and its parser."""
+        network = builder.create_network(settings.network_flags())
+        parser = package.module.OnnxParser(network, package.logger)
+        settings.apply_to_parser(parser)
+        if len(model.data) > _LARGEST_MESSAGE and model.path is not None:
+            parsed = parser.parse_from_file(str(model.path))
+        else:
+            parsed = parser.parse(model.data, _path_for_weights(model))
+        if not parsed:
+            load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
+            raise trt_package.parse_failure(package, trt_package.refusals(parser))
+        return network, parser
+
+    def _set_shapes(
+        self, builder: Any, network: Any, config: Any, index: ModelIndex, model: ModelInput
+    ) -> Sequence[str]:
+        """Add the profile that a network with dynamic inputs must have; returns remarks on what was guessed."""
+        ports = [network.get_input(number) for number in range(network.num_inputs)]
+        remarks = [
+            f"the model has no input {name!r}: the shapes given for it are not used"
+            for name in unknown_names(self.options, [port.name for port in ports])
+        ]
+        dynamic = [port for port in ports if -1 in tuple(port.shape) or port.is_shape_tensor]
+        if not dynamic:
+            return remarks
+        types = {port.name: _declared(index, port) for port in dynamic}
+        guesses = _guesses(types)
+        profile = builder.create_optimization_profile()
+        for port in dynamic:
+            span = span_of(port.name, types[port.name], self.options, model, guesses)
+            put = profile.set_shape_input if port.is_shape_tensor else profile.set_shape
+            put(port.name, span.least, span.best, span.most)
+            if span.is_guess:
+                what = "the values" if port.is_shape_tensor else "the shape"
+                remarks.append(
+                    f"nothing says {what} of input {port.name!r}: the engine is built for {list(span.best)} "
+                    f"(--trt-min-shapes, --trt-opt-shapes, --trt-max-shapes {port.name}:[...])"
+                )
+        config.add_optimization_profile(profile)
+        return remarks
+
+
+def require_ending(path: Path) -> None:
+    """Raise UsageError unless a file's name ends as an engine's does."""
+    if path.suffix not in ENDINGS:
+        raise errors.UsageError(f"{path}: trt saves and loads {', '.join(ENDINGS)} files")
+
+
+class _Marked:
+    """What marking tensors changed about a network's outputs."""
+
+    def __init__(self, added: Sequence[str] = (), dropped: Sequence[str] = ()) -> None:
+        self.added = tuple(added)
+        self.dropped = frozenset(dropped)
+
+
+def _mark(network: Any, index: ModelIndex, wanted: Sequence[str]) -> _Marked:
+    """Mark tensors of the network; ``all`` adds every one that has a name in the model, others replace the outputs.
+
+    Raises DoesNotFit for a name that the network does not have: it may have been in the original.
+    """
+    if not wanted:
+        return _Marked()
+    layers = [network.get_layer(number) for number in range(network.num_layers)]
+    tensors = {
+        tensor.name: tensor
+        for layer in layers
+        for tensor in (layer.get_output(number) for number in range(layer.num_outputs))
+        if tensor is not None
+    }
+    present = [network.get_output(number) for number in range(network.num_outputs)]
+    own = [tensor.name for tensor in present]
+    if tuple(wanted) in (("all",), ("mark", "all")):
+        names = [index.names[tensor] for node in index.nodes for tensor in node.writes]
+        chosen = [name for name in names if name in tensors and name not in own]
+        dropped: list[str] = []
+    else:
+        missing = [name for name in wanted if name not in tensors and name not in own]
+        if missing:
+            raise errors.DoesNotFit(f"TensorRT's network has no tensor {missing[0]!r} to mark as an output")
+        chosen = [name for name in wanted if name not in own]
+        dropped = [name for name in own if name not in wanted]
+    for tensor in present:
+        if tensor.name in dropped:
+            network.unmark_output(tensor)
+    for name in chosen:
+        network.mark_output(tensors[name])
+    return _Marked(chosen, dropped)
+
+
+def _path_for_weights(model: ModelInput) -> str:
+    """A file in the folder that external weights are sought in; it need not be there."""
+    in_place = model.path is not None and model.path.parent == model.folder
+    return str(model.path if in_place else model.folder / "model.onnx")
+
+
+def _indexed(model: ModelInput) -> ModelIndex:
+    try:
+        return index_bytes(model.data, model.folder)
+    except errors.ModelError:
+        load.parse(model.data, model.path)  # a file that is damaged is told as that, with its name
+        raise
+
+
+def _outer_number(index: ModelIndex, refusal: trt_package.Refusal) -> int | None:
+    """The node of the main graph that a refusal is about, by its place, or by the name of what it stands in."""
+    if not refusal.outer:
+        return refusal.number if 0 <= refusal.number < len(index.nodes) else None
+    outer = refusal.outer.rpartition(" (")[0]
+    for node in index.nodes:
+        names = {node.name, *(f"node_of_{index.names[tensor]}" for tensor in node.writes)}
+        if outer in names - {""}:
+            return node.number
+    return None
+
+
+def _declared(index: ModelIndex, port: Any) -> TensorType:
+    found = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
+    if port.is_shape_tensor:
+        size = tuple(port.shape)
+        return TensorType(7, (None,) * (size[0] if size and size[0] > 0 else 1))
+    return found or TensorType(1, tuple(None if dim < 0 else dim for dim in port.shape))
+
+
+def _guesses(types: Mapping[str, TensorType]) -> dict[str, tuple[int, ...]]:
+    from biopsy.tensors.generate import resolve_shapes
+
+    return resolve_shapes(types, {})
+
+
+def _type_remarks(package: Package, network: Any, index: ModelIndex) -> list[str]:
+    """Inputs and outputs that TensorRT has in another type than the model."""
+    inputs = [network.get_input(number) for number in range(network.num_inputs)]
+    outputs = [network.get_output(number) for number in range(network.num_outputs)]
+    replaced = {}
+    for port in (*inputs, *outputs):
+        declared = index.tensor_type(index.ids[port.name]) if port.name in index.ids else None
+        used = numpy_name(port.dtype)
+        if declared is not None and declared.elem and used and declared.dtype != used:
+            replaced[declared.dtype] = used
+    return [f"{package.name} computes the model's {name} tensors in {used}" for name, used in replaced.items()]
+
+
+# Running: only on a GPU
+
+
+def deserialized(package: Package, plan: memoryview) -> Any:
+    """The engine in a plan. Raises EngineFailure with stage "load"."""
+    package.logged.clear()
+    engine = package.module.Runtime(package.logger).deserialize_cuda_engine(plan)
+    if engine is None:
+        failure = trt_package.build_failure(package)
+        why = failure.message.partition(": ")[2]
+        message = f"{package.name} {package.version} cannot read this engine: {why}"
+        raise errors.EngineFailure(message, engine=TensorRt.name, stage="load", kind=failure.kind)
+    return engine
+
+
+def _is_input(package: Package, engine: Any, name: str) -> bool:
+    return bool(engine.get_tensor_mode(name) == package.module.TensorIOMode.INPUT)
+
+
+def _type_of(engine: Any, name: str) -> TensorType | None:
+    elem = ELEM_OF_DTYPE.get(numpy_name(engine.get_tensor_dtype(name)))
+    if elem is None:
+        return None
+    return TensorType(elem, tuple(None if dim < 0 else dim for dim in engine.get_tensor_shape(name)))
+
+
+class TensorRtSession(Session):
+    """An engine that TensorRT has built, as a plan; it is read by a GPU when it first runs."""
+
+    def __init__(
+        self,
+        package: Package,
+        plan: memoryview,
+        inputs: Mapping[str, TensorType | None],
+        outputs: Sequence[str],
+        remarks: Sequence[str],
+        engine: Any = None,
+    ) -> None:
+        self._package = package
+        self._plan = plan
+        self._inputs = inputs
+        self._outputs = tuple(outputs)
+        self._remarks = tuple(remarks)
+        self._engine = engine
+        self._running: Any = None
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType | None]:
+        """Inputs that must be fed, with the types that the model declares."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs, those that were marked last."""
+        return self._outputs
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """Types that are replaced, shapes that are guessed, and what was asked for without effect."""
+        return self._remarks
+
+    def save(self, path: Path) -> None:
+        """Write the engine."""
+        from biopsy.filesystem.write import write_whole
+
+        require_ending(path)
+        write_whole(path, [bytes(self._plan)])
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """Run once on the first GPU. Raises EngineMissing if there is none."""
+        if self._running is None:
+            from biopsy.engines.trt.execution import Running
+
+            require_gpu(
+                f"{self._package.name} {self._package.version} has built the model; running it",
+                "--build-only    asks only whether it can be built",
+            )
+            engine = self._engine or deserialized(self._package, self._plan)
+            self._running = Running(self._package, engine)
+        return dict(self._running.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))

@@ -1,0 +1,155 @@
+"""Running an engine of TensorRT on the first GPU (TensorRT's API of execution contexts, 10 to 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.engines.trt.cuda import Block, Memory
+from biopsy.engines.trt.element_types import numpy_type
+from biopsy.engines.trt.package import ENGINE, Package, build_failure
+from biopsy.tensors.results import Array
+
+
+class Running:
+    """An engine with what it needs to run. Raises EngineFailure with stage "run"."""
+
+    def __init__(self, package: Package, engine: Any) -> None:
+        self._package = package
+        self._engine = engine
+        self._allocator = _allocator_class(package.module)
+        package.logged.clear()
+        try:
+            self._memory = Memory()
+            self._context = engine.create_execution_context()
+        except Exception as error:
+            raise self._failure(str(error)) from error
+        if self._context is None:
+            raise self._failure(None)
+
+    def run(self, feed: Mapping[str, Array], outputs: Sequence[str]) -> dict[str, Array]:
+        """Run once; returns the outputs by name, in that order."""
+        self._package.logged.clear()
+        try:
+            with ExitStack() as blocks:
+                kept = self._feed(feed, blocks)
+                places = {name: self._place(name, blocks) for name in outputs if name in self._names}
+                if not self._context.execute_async_v3(self._memory.stream):
+                    raise self._failure(None)
+                self._memory.wait()
+                del kept
+                return {name: place.value() for name, place in places.items()}
+        except errors.BiopsyError:
+            raise
+        except Exception as error:
+            raise self._failure(str(error)) from error
+
+    @property
+    def _names(self) -> list[str]:
+        return [self._engine.get_tensor_name(number) for number in range(self._engine.num_io_tensors)]
+
+    def _feed(self, feed: Mapping[str, Array], blocks: ExitStack) -> list[Array]:
+        """Hand over the inputs; returns arrays that must live until the engine has run."""
+        kept = []
+        for name in self._names:
+            if name not in feed:
+                continue
+            array = np.ascontiguousarray(feed[name], self._dtype(name)).reshape(feed[name].shape)
+            kept.append(array)
+            on_host = self._on_host(name)
+            address = array.ctypes.data if on_host else blocks.enter_context(self._memory.block()).put(array)
+            taken = self._context.set_input_shape(name, array.shape)
+            if not taken or not self._context.set_tensor_address(name, address):
+                raise self._failure(None)
+        return kept
+
+    def _place(self, name: str, blocks: ExitStack) -> _OnGpu | _OnHost:
+        dtype = self._dtype(name)
+        if self._on_host(name):
+            place = _OnHost(self._context, name, dtype)
+            self._context.set_tensor_address(name, place.address)
+            return place
+        block = blocks.enter_context(self._memory.block())
+        allocator = self._allocator(block)
+        self._context.set_tensor_address(name, block.grow(1))
+        self._context.set_output_allocator(name, allocator)
+        return _OnGpu(self._context, name, dtype, block, allocator)
+
+    def _on_host(self, name: str) -> bool:
+        return bool(self._engine.get_tensor_location(name) == self._package.module.TensorLocation.HOST)
+
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        found = numpy_type(self._engine.get_tensor_dtype(name))
+        if found is None:
+            kind = self._engine.get_tensor_dtype(name).name
+            raise errors.EngineFailure(
+                f"{name!r} is {kind}, which cannot be handed over", engine=ENGINE, stage="run", kind="UnsupportedType"
+            )
+        return found
+
+    def _failure(self, said: str | None) -> errors.EngineFailure:
+        told = build_failure(self._package)
+        message = said if said is not None else told.message.partition(": ")[2]
+        kind = told.kind if told.kind != "BuildFailure" else "RunFailure"
+        return errors.EngineFailure(
+            f"{self._package.name} does not run it: {message}", engine=ENGINE, stage="run", kind=kind
+        )
+
+
+class _OnGpu:
+    """An output whose size is known when it is computed."""
+
+    def __init__(self, context: Any, name: str, dtype: np.dtype[Any], block: Block, allocator: Any) -> None:
+        self._context, self._name, self._dtype = context, name, dtype
+        self._block, self._allocator = block, allocator
+
+    def value(self) -> Array:
+        shape = self._allocator.shape
+        found = tuple(shape if shape is not None else self._context.get_tensor_shape(self._name))
+        return self._block.get(found, self._dtype)
+
+
+class _OnHost:
+    """An output that TensorRT computes in the memory of the process, such as a shape."""
+
+    def __init__(self, context: Any, name: str, dtype: np.dtype[Any]) -> None:
+        self._context, self._name = context, name
+        most = max(int(context.get_max_output_size(name)), dtype.itemsize)
+        self._buffer = np.zeros(-(-most // dtype.itemsize), dtype)
+        self.address = self._buffer.ctypes.data
+
+    def value(self) -> Array:
+        shape = tuple(self._context.get_tensor_shape(self._name))
+        array: Array = self._buffer[: int(np.prod(shape))].reshape(shape).copy()
+        return array
+
+
+def _allocator_class(trt: Any) -> Any:
+    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+        """Lets an output have the memory that it turns out to need."""
+
+        def __init__(self, block: Block) -> None:
+            trt.IOutputAllocator.__init__(self)
+            self._block = block
+            self.shape: tuple[int, ...] | None = None
+
+        def reallocate_output(self, name: str, memory: int, size: int, alignment: int) -> int:
+            """Called before the output is written."""
+            del name, memory, alignment
+            return self._block.grow(size)
+
+        def reallocate_output_async(self, name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            """The same, as newer versions call it."""
+            del stream
+            return self.reallocate_output(name, memory, size, alignment)
+
+        def notify_shape(self, name: str, shape: Any) -> None:
+            """Called once the shape is known."""
+            del name
+            self.shape = tuple(shape)
+
+    return Allocator

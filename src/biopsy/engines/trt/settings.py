@@ -1,0 +1,258 @@
+"""How the options of the engine trt become flags, limits, caches and shapes of TensorRT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput, Option
+from biopsy.engines.option import switch, words
+from biopsy.engines.trt.package import CHOICES, Package
+from biopsy.filesystem.plain_file import read_whole
+from biopsy.model.tensor_type import TensorType
+
+PRECISIONS = ("fp16", "bf16", "fp8", "int8")
+"""Precisions that TensorRT 10 may be allowed to use instead of float32. Later ones use the model's own types."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def shapes(text: str) -> Shapes:
+    """``x:[1,3]+y:[2]`` -> shapes by name."""
+    found = {}
+    for part in re.split(r"(?<=\])\+", text):
+        name, colon, dims = part.rpartition(":[")
+        sizes = [size.strip() for size in dims.removesuffix("]").split(",")] if dims != "]" else []
+        if not colon or not name or not dims.endswith("]") or not all(size.isdecimal() for size in sizes):
+            raise ValueError("shapes such as x:[1,3]+y:[2] are wanted")
+        found[name] = tuple(map(int, sizes))
+    return found
+
+
+def size(text: str) -> int:
+    """Bytes; K, M and G are multiples of 1024, as for Polygraphy."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMG]?)(?:i?B)?", text, re.IGNORECASE)
+    if found is None:
+        raise ValueError("a size in bytes is wanted, such as 16M")
+    return int(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
+
+
+def level(text: str) -> int:
+    """A builder optimization level."""
+    if text not in {"0", "1", "2", "3", "4", "5"}:
+        raise ValueError("a level from 0 to 5 is wanted")
+    return int(text)
+
+
+_ALLOWED = "allow {} for what the model has in float32; TensorRT 10 only"
+OPTIONS = (
+    Option("package", "which TensorRT, where both are installed", "auto", CHOICES),
+    *(Option(name, _ALLOWED.format(name), False, parse=switch) for name in PRECISIONS),
+    Option("tf32", "allow TF32 for float32", False, parse=switch),
+    Option("strongly_typed", "compute in the model's types; always so but for TensorRT 10", False, parse=switch),
+    Option("min_shapes", "smallest shapes of inputs, such as x:[1,3]+y:[2]", None, parse=shapes, takes="shapes"),
+    Option("opt_shapes", "shapes of inputs to be fastest for", None, parse=shapes, takes="shapes"),
+    Option("max_shapes", "greatest shapes of inputs", None, parse=shapes, takes="shapes"),
+    Option("outputs", "tensors to mark in TensorRT's network, joined by '+'; all: every one", (), parse=words),
+    Option("optimization", "builder optimization level, 0 to 5", None, parse=level, takes="level"),
+    Option("pool.KEY", "limit of a memory pool, such as pool.workspace=16M", parse=size, takes="size"),
+    Option("flags", "builder flags by TensorRT's names, joined by '+'", (), parse=words),
+    Option("onnx_flags", "flags of its ONNX parser, joined by '+'", (), parse=words),
+    Option("tactic_sources", "tactic sources to use and no others, joined by '+'", None, parse=words),
+    Option("hardware_compatibility", "level by TensorRT's name, such as ampere_plus", None),
+    Option("compute", "GPUs to build for, such as sm89, joined by '+'; TensorRT-RTX only", (), parse=words),
+    Option("plugins", "libraries of plug-ins to load, joined by '+'", (), parse=words),
+    Option("load_timing_cache", "file with a timing cache to begin with", None),
+    Option("save_timing_cache", "file to write the timing cache to", None),
+)
+
+
+_SHAPES = ("min_shapes", "opt_shapes", "max_shapes")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of one engine, applied to what TensorRT makes. Each raises UsageError for what it does not have."""
+
+    package: Package
+    options: Mapping[str, Any]
+
+    def network_flags(self) -> int:
+        """The flags that a network is created with."""
+        typed = self.package.flag("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
+        wanted = self.options["strongly_typed"] or self._is_always_typed
+        return 1 << int(typed) if typed is not None and wanted else 0
+
+    @property
+    def _is_always_typed(self) -> bool:
+        return self.package.flag("BuilderFlag", "FP16") is None
+
+    def require_precisions(self) -> None:
+        """Raise UsageError for a precision that this generation has no flag for."""
+        package = self.package
+        for name in PRECISIONS:
+            if self.options[name] and package.flag("BuilderFlag", name) is None:
+                raise errors.UsageError(
+                    f"{package.name} {package.version} has no flag for {name}: its networks are strongly typed, they "
+                    "compute in the types that the model itself has",
+                    next_steps=[_CONVERT[name], f"and leave out --{name}"],
+                )
+
+    def apply_to_parser(self, parser: Any) -> None:
+        """Set the flags of the ONNX parser."""
+        for name in self.options["onnx_flags"]:
+            parser.set_flag(self._value("OnnxParserFlag", name, "onnx_flags"))
+
+    def apply_to_config(self, config: Any) -> None:
+        """Set flags, limits, sources, levels and the timing cache."""
+        trt, options = self.package.module, self.options
+        named = [*(name for name in (*PRECISIONS, "tf32") if options[name]), *options["flags"]]
+        if not options["tf32"]:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        for name in named:
+            config.set_flag(self._value("BuilderFlag", name, "flags"))
+        for name, limit in options["pool"].items():
+            config.set_memory_pool_limit(self._value("MemoryPoolType", name, "pool"), limit)
+        if options["optimization"] is not None:
+            config.builder_optimization_level = options["optimization"]
+        if options["tactic_sources"] is not None:
+            chosen = [self._value("TacticSource", name, "tactic_sources") for name in options["tactic_sources"]]
+            config.set_tactic_sources(sum(1 << int(one) for one in chosen))
+        if options["hardware_compatibility"] is not None:
+            wanted = options["hardware_compatibility"]
+            config.hardware_compatibility_level = self._value(
+                "HardwareCompatibilityLevel", wanted, "hardware_compatibility"
+            )
+        self._apply_compute(config)
+        self._apply_cache(config)
+
+    def _apply_compute(self, config: Any) -> None:
+        wanted = self.options["compute"]
+        if not wanted:
+            return
+        if not hasattr(config, "num_compute_capabilities"):
+            raise errors.UsageError(f"{self.package.name} builds for the GPU that is here: it has no option 'compute'")
+        config.num_compute_capabilities = len(wanted)
+        for number, name in enumerate(wanted):
+            config.set_compute_capability(self._value("ComputeCapability", name, "compute"), number)
+
+    @property
+    def _has_cache(self) -> bool:
+        return bool(self.options["load_timing_cache"] or self.options["save_timing_cache"])
+
+    def _apply_cache(self, config: Any) -> None:
+        if not self._has_cache:
+            return
+        path = self.options["load_timing_cache"]
+        data = b""
+        if path is not None and Path(path).exists():
+            try:
+                data = read_whole(Path(path))
+            except OSError as error:
+                raise errors.UsageError(f"the timing cache {path} cannot be read: {error.strerror}") from error
+        _quietly(lambda: config.set_timing_cache(config.create_timing_cache(data), False))
+
+    def keep_cache(self, config: Any) -> None:
+        """Write the timing cache after a build, if that was asked for."""
+        path = self.options["save_timing_cache"]
+        if path is not None:
+            from biopsy.filesystem.write import write_whole
+
+            write_whole(Path(path), [bytes(_quietly(lambda: config.get_timing_cache().serialize()))])
+
+    def remarks(self) -> list[str]:
+        """What was asked for and means nothing to this TensorRT, or was not there."""
+        found = []
+        if self._has_cache and self.package.is_rtx:
+            found.append("TensorRT-RTX measures no tactics while it builds: a timing cache changes nothing")
+        path = self.options["load_timing_cache"]
+        if path is not None and not Path(path).exists():
+            found.append(f"there is no timing cache {path}: an empty one is used")
+        return found
+
+    def _value(self, kind: str, name: str, option: str) -> Any:
+        found = self.package.flag(kind, name)
+        if found is None:
+            known = getattr(getattr(self.package.module, kind, None), "__members__", {})
+            raise errors.UsageError(
+                f"{self.package.name} {self.package.version} has no {kind} {name.upper()} (option {option})",
+                next_steps=[f"it has {', '.join(known)}" if known else f"leave out {option}"],
+            )
+        return found
+
+
+_CONVERT = {
+    "fp16": "convert the model: python -m modelopt.onnx.autocast --onnx_path MODEL --low_precision_type fp16",
+    "bf16": "convert the model: python -m modelopt.onnx.autocast --onnx_path MODEL --low_precision_type bf16",
+    "fp8": "put QuantizeLinear and DequantizeLinear into the model, for instance with NVIDIA's ModelOpt",
+    "int8": "put QuantizeLinear and DequantizeLinear into the model, for instance with NVIDIA's ModelOpt",
+}
+"""What takes the place of a precision flag (TensorRT's guide for migrating from 10.x to 11.x)."""
+
+
+def _quietly(work: Callable[[], Any]) -> Any:
+    """Timing caches are deprecated in TensorRT-RTX, which is told in a remark."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return work()
+
+
+@dataclass(frozen=True)
+class Span:
+    """The shapes of one input that an engine is built for."""
+
+    least: tuple[int, ...]
+    best: tuple[int, ...]
+    most: tuple[int, ...]
+    is_guess: bool = False
+
+
+def span_of(name: str, type_: TensorType, options: Mapping[str, Any], model: ModelInput, guess: Shapes) -> Span:
+    """The shapes to build for: those asked for, else those of the values to be fed, else a guess.
+
+    Raises DoesNotFit if they contradict the model or each other.
+    """
+    least, best, most = ((options[key] or {}).get(name) for key in _SHAPES)
+    asked = best or most or least
+    fed = model.shapes.get(name, ())
+    if asked is not None:
+        span = Span(least or asked, asked, most or asked)
+    elif fed and len({len(shape) for shape in fed}) == 1:
+        columns = list(zip(*fed, strict=True))
+        span = Span(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
+    else:
+        span = Span(guess[name], guess[name], guess[name], is_guess=True)
+    _require_fitting(name, type_, span)
+    return span
+
+
+def _require_fitting(name: str, type_: TensorType, span: Span) -> None:
+    declared = type_.shape
+    for shape in (span.least, span.best, span.most):
+        fits = declared is None or (
+            len(shape) == len(declared)
+            and all(not isinstance(dim, int) or dim == size for dim, size in zip(declared, shape, strict=True))
+        )
+        if not fits:
+            raise errors.DoesNotFit(f"the shape {list(shape)} for input {name!r} does not fit the model: it is {type_}")
+    ordered = len(span.least) == len(span.best) == len(span.most) and all(
+        low <= middle <= high for low, middle, high in zip(span.least, span.best, span.most, strict=True)
+    )
+    if not ordered:
+        raise errors.DoesNotFit(
+            f"the shapes for input {name!r} are not in order: "
+            f"{list(span.least)} to {list(span.most)}, best {list(span.best)}",
+            next_steps=["--trt-min-shapes x:[1,8] --trt-opt-shapes x:[4,8] --trt-max-shapes x:[16,8]"],
+        )
+
+
+def unknown_names(options: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
+    """Names with shapes that are no inputs of this model: a candidate lacks some of the original's."""
+    named = dict.fromkeys(name for key in _SHAPES for name in options[key] or ())
+    return [name for name in named if name not in inputs]

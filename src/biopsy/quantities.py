@@ -1,0 +1,19 @@
+"""Numbers in words, as every message, help text and report writes them."""
+
+from __future__ import annotations
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Text such as ``1 node`` or ``3 nodes``; ``plural`` where it is not the noun with an s."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def size_text(number: int) -> str:
+    """A number of bytes for people, in decimal units: ``12 bytes``, ``3.4 kB``, ``2.1 MB``."""
+    if number < 1000:
+        return count(number, "byte")
+    for unit in ("kB", "MB", "GB"):
+        number_in_unit = number / 1000 ** ("kB", "MB", "GB").index(unit) / 1000
+        if number_in_unit < 999.95 or unit == "GB":
+            return f"{number_in_unit:.1f} {unit}"
+    raise AssertionError("the last unit always fits")

@@ -1,0 +1,94 @@
+"""What listens to long work shows each event by its type, and logs all of them."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from biopsy import events
+from biopsy.cli.console import Console
+from biopsy.cli.debug.build import BuildProgress
+from biopsy.cli.debug.flags import FlagsProgress
+from biopsy.cli.debug.layers_report import LayersReport
+from biopsy.cli.debug.precision_report import PrecisionReport
+from biopsy.cli.debug.reduction_report import ReductionReport
+from biopsy.cli.debug.repeat import RepeatProgress
+from biopsy.cli.progress import Progress, shows, time_left
+
+
+@dataclass(frozen=True)
+class StoppedByUser(events.Stopped):
+    """A kind of event that nobody shows by itself."""
+
+
+class Stages(Progress):
+    """Shows why a search stopped, and nothing else."""
+
+    @shows(events.Stopped)
+    def _stopped(self, event: events.Stopped) -> None:
+        self.line("stopped", event.reason)
+
+
+class QuietStages(Stages):
+    """Shows the same in its own way."""
+
+    @shows(events.Stopped)
+    def _stopped_quietly(self, event: events.Stopped) -> None:
+        self.line("", event.reason)
+
+
+def shown_by(listener: Callable[..., Progress], *told: events.Event, log: Path | None = None) -> list[str]:
+    out, err = io.StringIO(), io.StringIO()
+    with listener(Console(out, err), log) as progress:
+        for event in told:
+            progress(event)
+    return [*out.getvalue().splitlines(), *err.getvalue().splitlines()]
+
+
+def test_an_event_is_shown_by_the_method_for_its_type() -> None:
+    assert shown_by(Stages, events.Stopped("--max-checks")) == ["stopped    --max-checks"]
+
+
+def test_an_event_without_a_method_is_shown_as_the_type_that_it_derives_from() -> None:
+    assert shown_by(Stages, StoppedByUser("by hand")) == ["stopped    by hand"]
+
+
+def test_an_event_of_a_type_that_nobody_shows_is_only_logged(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    assert shown_by(Stages, events.Abandoned(7), events.Stopped("--max-time"), log=log) == ["stopped    --max-time"]
+    assert [json.loads(line) for line in log.read_text().splitlines()] == [
+        {"event": "Abandoned", "number": 7},
+        {"event": "Stopped", "reason": "--max-time"},
+    ]
+
+
+def test_a_derived_listener_replaces_how_a_type_is_shown() -> None:
+    assert shown_by(QuietStages, events.Stopped("--max-checks")) == ["           --max-checks"]
+
+
+def test_every_listener_shows_remarks_and_warnings() -> None:
+    told = events.Remark("one sample is enough"), events.Remark("values are random", warning=True)
+    assert shown_by(Stages, *told) == ["one sample is enough", "warning: values are random"]
+
+
+@pytest.mark.parametrize(
+    "listener", [ReductionReport, PrecisionReport, LayersReport, BuildProgress, FlagsProgress, RepeatProgress]
+)
+def test_no_listener_of_a_command_names_a_method_for_an_event_and_leaves_it_unmarked(listener: type[Progress]) -> None:
+    assert [name for name in vars(listener) if name.startswith("_on_")] == []
+
+
+@pytest.mark.parametrize("listener", [ReductionReport, PrecisionReport, FlagsProgress])
+def test_a_flaky_failure_is_shown_by_every_search_with_a_check(listener: type[Progress]) -> None:
+    assert events.FlakyFailure in {vars(method).get("shows") for method in vars(listener).values() if callable(method)}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "about 1 s left"), (89, "about 89 s left"), (180, "about 3 min left"), (9000, "about 2.5 h left")],
+)
+def test_time_left_is_a_rough_number_with_its_unit(seconds: float, text: str) -> None:
+    assert time_left(seconds) == text
