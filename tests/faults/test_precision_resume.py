@@ -26,9 +26,7 @@ NEEDS = "sys.exit(not {3, 9} <= high)"
 
 
 def network() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Sin", [f"t{n - 1}" if n else "x"], [f"t{n}"], name=f"n{n}") for n in range(LAYERS)
-    ]
+    nodes = [helper.make_node("Sin", [f"t{n - 1}" if n else "x"], [f"t{n}"], name=f"n{n}") for n in range(LAYERS)]
     return model(nodes, [info("x")], [info(f"t{LAYERS - 1}")])
 
 
@@ -134,7 +132,7 @@ def test_another_precision_mode_or_script_is_refused_by_name_and_fresh_starts_ov
     for words, named in ((["--bf16"], "low precision"), (["--mode", "bisect"], "option --mode")):
         ran = search(place, *words, *line)
         assert ran.status == 2, ran.told
-        assert "mixed.onnx.journal belongs to another reduction" in ran.told
+        assert "mixed.onnx.journal belongs to another search" in ran.told
         assert named in ran.told
         assert "--fresh" in ran.told
         assert journal.read_bytes() == before

@@ -103,6 +103,7 @@ def load_replay(path: Path, journal: Journal) -> int:
         f"the replay {path}",
         kept=f"the journal {journal.path}, as it was",
         next_steps=["leave --load-debug-replay out, or type the command that the replay was saved by"],
+        search=journal.search,
     )
     runs = _entries(path, tree)
     held = Counter(journal.entries())

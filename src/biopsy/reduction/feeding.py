@@ -15,7 +15,7 @@ from biopsy.model.index import index_bytes
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.problem import Problem
 from biopsy.session.iteration import write_all, write_inputs
-from biopsy.session.memory import Memory
+from biopsy.session.memory import OutcomeMemory
 from biopsy.session.oracle import Oracle
 
 _NOTE = "cuts are fed with"
@@ -79,7 +79,7 @@ class Feeding:
         return path
 
 
-def _require_as_before(memory: Memory, trouble: str | None) -> None:
+def _require_as_before(memory: OutcomeMemory, trouble: str | None) -> None:
     """Raise UsageError where a journal's answers are about candidates that were fed otherwise: random, or recorded."""
     now, before = _RANDOM if trouble else _RECORDED, memory.noted(_NOTE)
     if before is None:

@@ -19,7 +19,7 @@ _SAID_ONCE = frozenset({Outcome.INVALID, Outcome.TIMED_OUT})
 """Outcomes that are not asked for again, however flaky the failure is."""
 
 
-class Memory:
+class OutcomeMemory:
     """Remembers what a check said of each model, by the digest of its bytes.
 
     With a ``journal``, it also holds what an interrupted search was told, and writes down what this one is told.

@@ -13,7 +13,7 @@ from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.session.budget import BudgetMeter
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import Iterations
-from biopsy.session.memory import Memory
+from biopsy.session.memory import OutcomeMemory
 from biopsy.session.pool import PendingRun, Pool
 from biopsy.session.tally import SearchTally
 from biopsy.session.trial import Trial
@@ -42,7 +42,7 @@ class Oracle:
         self.failure = judge
         self.tally = tally
         self.budget = budget
-        self.memory = Memory(tally)
+        self.memory = OutcomeMemory(tally)
         self.left = 0
         self._iterations = iterations
         self.listener = listener

@@ -20,7 +20,7 @@ class Resume:
 
     ``load`` and ``save`` are replays to begin with and to leave; ``polygraphy_form`` saves as Polygraphy does.
     ``files`` are those that answers depend on too, besides those that the check names; ``about`` is whatever else they
-    depend on, by name.
+    depend on, by name. ``search`` is what a person calls what is resumed.
     """
 
     journal: Path | None = None
@@ -29,6 +29,7 @@ class Resume:
     save: Path | None = None
     polygraphy_form: bool = False
     files: tuple[Path, ...] = ()
+    search: str = "reduction"
     about: Mapping[str, str] = field(default_factory=dict)
 
     def open(self, identity: Mapping[str, str]) -> Journal | None:
@@ -41,7 +42,7 @@ class Resume:
             return None
         from biopsy.checks.journal import Journal
 
-        journal = Journal.open(self.journal, identity, fresh=self.fresh)
+        journal = Journal.open(self.journal, identity, fresh=self.fresh, search=self.search)
         try:
             if self.load is not None:
                 from biopsy.checks.replay import load_replay

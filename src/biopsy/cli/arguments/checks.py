@@ -173,7 +173,7 @@ def journal_of(output: Path) -> Path:
     return output.parent / f"{output.name}.journal"
 
 
-def resume_of(args: argparse.Namespace, journal: Path | None) -> Resume:
+def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Resume:
     """What the options of ``add_resume`` say; ``--load-inputs`` are files that outcomes depend on."""
     from biopsy.session.resume import Resume
 
@@ -184,6 +184,7 @@ def resume_of(args: argparse.Namespace, journal: Path | None) -> Resume:
         save=args.save_debug_replay,
         polygraphy_form=args.replay_form == "polygraphy",
         files=tuple(args.load_inputs or ()),
+        search=search,
     )
 
 

@@ -382,7 +382,7 @@ def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
         parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
-        resume=checks.resume_of(args, _journal(args)),
+        resume=checks.resume_of(args, _journal(args), "search"),
     )
 
 

@@ -357,7 +357,7 @@ def _search(args: argparse.Namespace, jobs: int, output: Path) -> SearchOptions:
         parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
-        resume=checks.resume_of(args, checks.journal_of(output)),
+        resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
         keep_other=args.keep_other,
     )
 
