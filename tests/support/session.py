@@ -11,7 +11,7 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check, Evidence, Outcome
-from biopsy.checks.process import Stop
+from biopsy.isolation.watch import Stop
 from biopsy.session.budget import Budget, BudgetMeter
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import IterationFiles, Iterations

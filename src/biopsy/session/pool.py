@@ -12,10 +12,10 @@ from pathlib import Path
 
 from biopsy import events
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.process import Stop
 from biopsy.checks.task import Inline, Task, clear, run_check
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.isolation import cleanup
+from biopsy.isolation.watch import Stop
 from biopsy.session.trial import Trial
 
 
