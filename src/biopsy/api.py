@@ -32,16 +32,18 @@ from biopsy.model.external import require_safe_locations
 from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import mark_outputs
-from biopsy.reduction.job import Job
+from biopsy.reduction.job import BorderOptions, RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
-from biopsy.reduction.journal_identity import digest_of_feeds
 from biopsy.reduction.problem import Cut
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import Mode, Selection
 from biopsy.reduction.values import Values
+from biopsy.session.budget import Budget
 from biopsy.session.flakiness import Repeating
+from biopsy.session.journal_identity import digest_of_feeds
+from biopsy.session.options import SearchOptions
+from biopsy.session.pool import Parallelism
 from biopsy.session.resume import Resume
-from biopsy.session.trials import Budget, Parallelism
 from biopsy.tensors.results import Feed, Iteration, RunnerResult
 
 if TYPE_CHECKING:
@@ -191,26 +193,29 @@ def reduce(
         raise errors.UsageError(f"confidence={confidence!r}: it is above 0 and below 1")
     with temporary_folder("biopsy-") as folder:
         candidate = folder / "candidate.onnx"
-        job = Job(
-            Target(Path(output), None if min_good is None else Path(min_good)),
-            mode,
-            Rules(match=match),
-            candidate,
-            samples=None if inputs is None else lambda: inputs,
-            input_shapes=dict(input_shapes or {}),
-            cut=cut,
-            values=values,
-            keep_inputs=keep_inputs,
-            keep_outputs=keep_outputs,
-            mark_intermediate=mark_intermediate,
-            selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
+        search = SearchOptions(
+            rules=Rules(match=match),
+            candidate=candidate,
             parallelism=Parallelism(jobs, executor),
             budget=Budget(max_checks, max_seconds),
             repeating=Repeating(repeat, confidence),
             resume=Resume(
-                None if journal is None else Path(journal),
+                journal=None if journal is None else Path(journal),
                 about={} if journal is None else {"inputs": digest_of_feeds(inputs or ())},
             ),
+        )
+        border = BorderOptions(
+            cut=cut, keep_inputs=keep_inputs, keep_outputs=keep_outputs, mark_intermediate=mark_intermediate
+        )
+        job = ReductionJob(
+            target=Target(Path(output), None if min_good is None else Path(min_good)),
+            mode=mode,
+            search=search,
+            recording=RecordingOptions(samples=None if inputs is None else lambda: inputs),
+            border=border,
+            input_shapes=dict(input_shapes or {}),
+            values=values,
+            selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
             allow_vacuous_check=allow_vacuous_check,
         )
         return run_job(_index(model), _as_check(check, candidate, takes, jobs), job, listener)

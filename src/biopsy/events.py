@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 
 @dataclass(frozen=True)
 class Event:
-    """Anything that long work tells about itself."""
+    """Anything that long work tells about itself. ``kind`` is its name in a file of events."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        cls.kind = kind or cls.__name__
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -28,9 +33,9 @@ class Remark(Event):
     lines: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelRead(Event):
-    """The model to reduce was understood. ``weight_bytes`` counts external data too."""
+    """The model to search was understood. ``weight_bytes`` counts external data too."""
 
     name: str
     nodes: int
@@ -40,7 +45,7 @@ class ModelRead(Event):
     weight_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recorded(Event):
     """Values of the original were recorded: with which engine, how many tensors of how many samples, in seconds."""
 
@@ -79,30 +84,45 @@ class StageStarted(Event):
     usual: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checking(Event):
     """A check is about to run: ``description`` says what is tried, ``line`` is what a person types to repeat it."""
 
     number: int
     stage: str
     description: str
-    nodes: int
-    left: int
     line: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class CheckingCandidate(Checking, kind="Checking"):
+    """A check of a candidate of so many ``nodes``; ``left`` is the size of the best candidate so far.
+
+    In a search over precisions both count layers that are high.
+    """
+
+    nodes: int
+    left: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Checked(Event):
-    """A check has answered; ``left`` is the number of nodes of the smallest candidate that reproduces."""
+    """A check has answered: with which outcome, why, after how many seconds, and what it printed."""
 
     number: int
     stage: str
     outcome: str
     reason: str
-    nodes: int
-    left: int
     seconds: float
     output: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedCandidate(Checked, kind="Checked"):
+    """A check of a candidate of so many ``nodes`` has answered; ``left`` is the size of the best candidate so far."""
+
+    nodes: int
+    left: int
 
 
 @dataclass(frozen=True)
@@ -124,7 +144,7 @@ class Resumed(Event):
 class FlakyFailure(Event):
     """The failure is flaky: it showed in ``failed`` of ``runs`` runs on the same model.
 
-    From now on a candidate passes only after ``needed`` runs that do not reproduce, which is luck in less than
+    From now on, a candidate passes only after ``needed`` runs that do not reproduce, which is luck in less than
     1 - ``confidence`` of all cases.
     """
 
@@ -150,15 +170,21 @@ class Stopped(Event):
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StageDone(Event):
-    """A pass can do no more: nodes before and after, checks it took, seconds."""
+    """A stage of long work can do no more: checks it took, seconds."""
 
     stage: str
-    before: int
-    after: int
     checks: int
     seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassDone(StageDone, kind="StageDone"):
+    """A pass can do no more: nodes ``before`` and ``after``; in a search over precisions, layers that are high."""
+
+    before: int
+    after: int
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from biopsy import errors
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.replay import load_replay, save_polygraphy_replay, save_replay
+from biopsy.session.stage import PROBE_NAMES
 
 IDENTITY = {"model": "abc", "check": "python check.py {}"}
 
@@ -80,7 +81,7 @@ def test_an_empty_journal_has_a_replay_too(tmp_path: Path) -> None:
     first, second = Journal.open(tmp_path / "first", {}), Journal.open(tmp_path / "second", {})
     save_replay(tmp_path / "replay.json", first)
     assert load_replay(tmp_path / "replay.json", second) == 0
-    save_polygraphy_replay(tmp_path / "polygraphy.json", first)
+    save_polygraphy_replay(tmp_path / "polygraphy.json", first, PROBE_NAMES)
     assert json.loads((tmp_path / "polygraphy.json").read_bytes()) == {}
     first.close()
     second.close()
@@ -183,7 +184,7 @@ def test_a_replay_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_polygraphys_form_counts_the_iterations_and_leaves_probes_out(tmp_path: Path) -> None:
     journal = filled(tmp_path / "journal")
-    save_polygraphy_replay(tmp_path / "polygraphy_debug_replay.json", journal)
+    save_polygraphy_replay(tmp_path / "polygraphy_debug_replay.json", journal, PROBE_NAMES)
     tree = json.loads((tmp_path / "polygraphy_debug_replay.json").read_bytes())
     assert list(tree) == ["_N0_original", "_N1_bisect", "_N2_bisect", "_N3_linear", "_N4_linear"]
     assert tree["_N2_bisect"] == {
@@ -198,7 +199,7 @@ def test_polygraphys_form_counts_the_iterations_and_leaves_probes_out(tmp_path: 
 
 def test_a_replay_of_polygraphy_is_refused_with_the_reason(tmp_path: Path) -> None:
     journal = filled(tmp_path / "journal")
-    save_polygraphy_replay(tmp_path / "p.json", journal)
+    save_polygraphy_replay(tmp_path / "p.json", journal, PROBE_NAMES)
     with pytest.raises(errors.UsageError, match=r"replay of Polygraphy.*does not say which model") as caught:
         load_replay(tmp_path / "p.json", journal)
     assert caught.value.next_steps

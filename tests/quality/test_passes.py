@@ -13,10 +13,11 @@ from biopsy.checks.function import FunctionCheck
 from biopsy.cli.app import main
 from biopsy.model import walk
 from biopsy.model.index import index_bytes
-from biopsy.reduction.job import Job
+from biopsy.reduction.job import BorderOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES, Selection, schedule_of
+from biopsy.session.options import SearchOptions
 from support.control_flow import body, branching, looping
 from support.models import chain, info, model, weight
 from support.passes import Predicate, assert_valid
@@ -26,7 +27,8 @@ from support.predicates import has, names
 def reduced(
     original: onnx.ModelProto, fails: Predicate, folder: Path, told: list[events.Event] | None = None, **options: object
 ) -> tuple[onnx.ModelProto, Reduction]:
-    job = Job(Target(folder / "r.onnx"), candidate=folder / "c.onnx", **{"values": "free", **options})  # type: ignore[arg-type]
+    search = SearchOptions(candidate=folder / "c.onnx")
+    job = ReductionJob(target=Target(folder / "r.onnx"), search=search, **{"values": "free", **options})  # type: ignore[arg-type]
     listener = events.ignore if told is None else told.append
     check = FunctionCheck(fails, as_proto=True)
     result = run_job(index_bytes(original.SerializeToString()), check, job, listener)
@@ -139,9 +141,9 @@ def test_where_values_are_kept_nothing_that_changes_them_is_proposed(tmp_path: P
 def test_inputs_and_outputs_that_are_to_be_kept_are_kept(tmp_path: Path) -> None:
     made = branching()
     made.graph.input.append(info("unused"))
-    result, _ = reduced(made, mul_in_then, tmp_path, keep_inputs=True)
+    result, _ = reduced(made, mul_in_then, tmp_path, border=BorderOptions(keep_inputs=True))
     assert [entry.name for entry in result.graph.input] == ["x", "c", "unused"]
-    result, _ = reduced(looping(), mul_anywhere, tmp_path, keep_outputs=True)
+    result, _ = reduced(looping(), mul_anywhere, tmp_path, border=BorderOptions(keep_outputs=True))
     assert [entry.name for entry in result.graph.output] == ["last", "y"]
 
 

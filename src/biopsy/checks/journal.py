@@ -70,6 +70,7 @@ class Journal:
         self._notes: dict[str, str] = {}
         self._identity: dict[str, str] = {}
         self._began = False
+        self.search = "reduction"
         for number, values in file.lines():
             try:
                 self._take(number, values)
@@ -78,11 +79,14 @@ class Journal:
         self.found = self._count = sum(map(len, self._memory.values()))
 
     @classmethod
-    def open(cls, path: Path, identity: Mapping[str, str], *, fresh: bool = False) -> Journal:
+    def open(
+        cls, path: Path, identity: Mapping[str, str], *, fresh: bool = False, search: str = "reduction"
+    ) -> Journal:
         """The journal at ``path``, a new one if there is none; only this user may read it.
 
         ``identity`` is what outcomes depend on, by names that a person understands. ``fresh`` renames what stands there
-        to ``NAME.1`` (or the next number that is free) and starts a new one.
+        to ``NAME.1`` (or the next number that is free) and starts a new one. ``search`` is what a person calls what
+        asks.
 
         Raises UsageError, and leaves the file as it is, if another process has it, if it belongs to another identity,
         is damaged, of another version or no journal, a link or a file of somebody else, or if it cannot be written.
@@ -98,7 +102,7 @@ class Journal:
         except OSError as error:
             raise _refusal(path, error) from error
         try:
-            return cls._opened(path, file, {_kept(name): _kept(value) for name, value in identity.items()})
+            return cls._opened(path, file, {_kept(name): _kept(value) for name, value in identity.items()}, search)
         except (OSError, DamagedError) as error:
             (file.remove if made else file.abandon)()
             raise _refusal(path, error) from error
@@ -107,14 +111,20 @@ class Journal:
             raise
 
     @classmethod
-    def _opened(cls, path: Path, file: JournalFile, now: Mapping[str, str]) -> Journal:
+    def _opened(cls, path: Path, file: JournalFile, now: Mapping[str, str], search: str) -> Journal:
         journal = cls(path, file)
+        journal.search = search
         if not journal._began or not (journal.found or journal._notes or journal.identity == now):
             journal._identity, journal._forgotten = dict(now), {}  # whoever made it was stopped before it began
             file.begin([("identity", name, value) for name, value in now.items()])
             return journal
         require_same_identity(
-            journal.identity, now, f"the journal {path}", kept="the journal, as it is", next_steps=[FRESH]
+            journal.identity,
+            now,
+            f"the journal {path}",
+            kept="the journal, as it is",
+            next_steps=[FRESH],
+            search=search,
         )
         file.go_on()
         return journal
@@ -317,9 +327,15 @@ def _digest(text: object) -> bytes:
 
 
 def require_same_identity(
-    then: Mapping[str, str], now: Mapping[str, str], what: str, *, kept: str, next_steps: Sequence[str]
+    then: Mapping[str, str],
+    now: Mapping[str, str],
+    what: str,
+    *,
+    kept: str,
+    next_steps: Sequence[str],
+    search: str = "reduction",
 ) -> None:
-    """Raise UsageError that names what differs between the reduction ``what`` was written by and this one."""
+    """Raise UsageError that names what differs between the ``search`` that ``what`` was written by and this one."""
     made_since = {name for name in now if name.startswith(OF_A_FILE) and name not in then}  # by the check itself
     differing = [name for name in {**now, **then} if then.get(name) != now.get(name) and name not in made_since]
     if not differing:
@@ -331,7 +347,7 @@ def require_same_identity(
         lines.append(f"  {printable(name)}: {_shown(old, at)} then, {_shown(new, at)} now")
     if len(differing) > _MOST_SHOWN:
         lines.append(f"  and {len(differing) - _MOST_SHOWN} more")
-    told = f"{what} belongs to another reduction; what differs is:"
+    told = f"{what} belongs to another {search}; what differs is:"
     raise errors.UsageError(told, details=lines, kept=kept, next_steps=next_steps)
 
 

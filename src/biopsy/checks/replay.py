@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,6 @@ from biopsy.filesystem.write import write_whole
 
 _VERSION = 1
 _MOST_BYTES = 256 << 20
-_PROBES = frozenset({"identity", "values", "final", "marked", "confirm"})
-"""Stages whose models are no iterations of a search: Polygraphy would not have them."""
-
 
 # Writing
 
@@ -38,9 +35,12 @@ def save_replay(path: Path, journal: Journal) -> None:
     write_whole(path, _parts(journal))
 
 
-def save_polygraphy_replay(path: Path, journal: Journal) -> None:
-    """Write the iterations in the form of Polygraphy's ``polygraphy_debug_replay.json``. Raises UsageError likewise."""
-    runs = (entry for entry in journal.entries() if entry.stage not in _PROBES)
+def save_polygraphy_replay(path: Path, journal: Journal, probes: Collection[str]) -> None:
+    """Write the iterations in the form of Polygraphy's ``polygraphy_debug_replay.json``. Raises UsageError likewise.
+
+    ``probes`` are the stages whose models are no iterations of a search: Polygraphy would not have them.
+    """
+    runs = (entry for entry in journal.entries() if entry.stage not in probes)
     write_whole(path, _object(_polygraphy(number, entry) for number, entry in enumerate(runs)))
 
 
@@ -103,6 +103,7 @@ def load_replay(path: Path, journal: Journal) -> int:
         f"the replay {path}",
         kept=f"the journal {journal.path}, as it was",
         next_steps=["leave --load-debug-replay out, or type the command that the replay was saved by"],
+        search=journal.search,
     )
     runs = _entries(path, tree)
     held = Counter(journal.entries())

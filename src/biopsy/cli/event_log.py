@@ -46,7 +46,7 @@ class EventLog:
             for key, value in asdict(event).items()
         }
         try:
-            self._stream.write(json.dumps({"event": type(event).__name__, **plain}) + "\n")
+            self._stream.write(json.dumps({"event": event.kind, **plain}) + "\n")
             self._stream.flush()
         except OSError as error:
             raise cannot_write(self._path, error) from error

@@ -61,7 +61,9 @@ class ReferenceRecorder:
             self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
         fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
         size, seconds = computed.path.stat().st_size, time.monotonic() - started
-        self._listener(events.Recorded(engine, len(names), len(feeds), size, seconds))
+        self._listener(
+            events.Recorded(engine=engine, tensors=len(names), samples=len(feeds), bytes=size, seconds=seconds)
+        )
         return RecordedModel(computed=computed, fed=fed, inputs=inputs, outputs=outputs)
 
     def _computed(self, feeds: Sequence[Feed], names: Sequence[str], inputs: Path) -> StoredValues:

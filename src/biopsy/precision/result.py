@@ -13,11 +13,12 @@ from biopsy.precision.cost import Cost
 from biopsy.precision.formats import Form
 from biopsy.precision.plan import Layer
 from biopsy.precision.search import Direction, Mode
+from biopsy.session.result_file import files_of
 from biopsy.text import printable
 
 
 @dataclass(frozen=True)
-class Target:
+class PrecisionTarget:
     """Where results go: the mixed model, its weights beside it, the report as JSON, the names as text."""
 
     output: Path | None = None
@@ -25,14 +26,20 @@ class Target:
     report: Path | None = None
     names: Path | None = None
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the mixed model, none if it is not written."""
+        return () if self.output is None else files_of(self.output, self.external)
 
-@dataclass(frozen=True)
-class Found:
-    """What was found. ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionResult:
+    """What was result. ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
 
     ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
     final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
-    search. ``range_loss`` are weights that the low precision cannot hold, of layers that are low.
+    search. ``range_loss`` are weights that the low precision cannot hold, of layers that are low. ``remembered`` counts
+    runs of the check that an interrupted search had done.
     """
 
     model: str
@@ -52,6 +59,7 @@ class Found:
     stopped: str | None = None
     range_loss: tuple[RangeLoss, ...] = ()
     stays: Mapping[str, int] = field(default_factory=dict)
+    remembered: int = 0
 
     @property
     def checks(self) -> int:
@@ -64,30 +72,30 @@ class Found:
         return [layer.name for layer in self.high if layer.name]
 
 
-def write_report(found: Found, path: Path) -> None:
+def write_report(result: PrecisionResult, path: Path) -> None:
     """Write what was found as JSON. Raises UsageError if it cannot be written."""
-    told = {
+    report = {
         "biopsy_precision": 1,
-        "model": found.model,
-        "low": found.low,
-        "high": found.precision,
-        "form": found.form,
-        "mode": found.mode,
-        "direction": None if found.mode == "minimal" else found.direction,
-        "cost": found.cost if found.mode == "minimal" else None,
-        "layers": found.layers,
-        "high_layers": [_layer(layer) for layer in found.high],
-        "nodes_to_exclude": found.names,
-        "one_minimal": found.one_minimal,
-        "fixed": dict(found.stays),
-        "damaged_weights": [range_loss.told() for range_loss in found.range_loss],
-        "outcomes": dict(found.outcomes),
-        "verified": found.verified,
-        "stopped": found.stopped,
-        "output": None if found.output is None else str(found.output),
-        "seconds": round(found.seconds, 3),
+        "model": result.model,
+        "low": result.low,
+        "high": result.precision,
+        "form": result.form,
+        "mode": result.mode,
+        "direction": None if result.mode == "minimal" else result.direction,
+        "cost": result.cost if result.mode == "minimal" else None,
+        "layers": result.layers,
+        "high_layers": [_layer(layer) for layer in result.high],
+        "nodes_to_exclude": result.names,
+        "one_minimal": result.one_minimal,
+        "fixed": dict(result.stays),
+        "damaged_weights": [range_loss.told() for range_loss in result.range_loss],
+        "outcomes": dict(result.outcomes),
+        "verified": result.verified,
+        "stopped": result.stopped,
+        "output": None if result.output is None else str(result.output),
+        "seconds": round(result.seconds, 3),
     }
-    write_whole(path, [json.dumps(told, indent=2).encode() + b"\n"])
+    write_whole(path, [json.dumps(report, indent=2).encode() + b"\n"])
 
 
 def _layer(layer: Layer) -> dict[str, object]:
@@ -102,9 +110,9 @@ def _layer(layer: Layer) -> dict[str, object]:
     }
 
 
-def write_names(found: Found, path: Path) -> None:
+def write_names(result: PrecisionResult, path: Path) -> None:
     """Write one name a line, as lists of nodes to exclude are; a layer that has none for a line is a comment."""
-    write_whole(path, ["".join(f"{_name_line(layer)}\n" for layer in found.high).encode("utf-8", "surrogateescape")])
+    write_whole(path, ["".join(f"{_name_line(layer)}\n" for layer in result.high).encode("utf-8", "surrogateescape")])
 
 
 def _name_line(layer: Layer) -> str:

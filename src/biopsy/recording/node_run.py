@@ -43,5 +43,7 @@ class NodeRun:
         with Worker(engine, self.folder) as worker:
             outputs = worker.run(ModelInput(data, index.folder), feeds)
         size = sum(value.nbytes for sample in outputs for value in sample.values())
-        self.listener(events.Recorded(engine, len(outputs[0]), len(outputs), size, time.monotonic() - started))
+        seconds = time.monotonic() - started
+        count, samples = len(outputs[0]), len(outputs)
+        self.listener(events.Recorded(engine=engine, tensors=count, samples=samples, bytes=size, seconds=seconds))
         return ValuesInMemory(outputs)

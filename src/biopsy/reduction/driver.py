@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
@@ -18,56 +17,50 @@ from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
-from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
 from biopsy.search.drive import RunningSearch, drive
 from biopsy.search.rounds import Round
-from biopsy.session.trials import Trial, Trials
+from biopsy.session.oracle import Oracle
+from biopsy.session.stage import Stage
+from biopsy.session.trial import Trial
 from biopsy.session.workspace import Workspace
 
 if TYPE_CHECKING:
     import onnx
 
     from biopsy.checks.signature import Signature
-    from biopsy.comparison.mismatch import ErrorSize
 
 
 class Driver:
-    """Runs passes on one problem, and has trials made of what they propose."""
+    """Runs passes on one problem, and asks the oracle about what they propose.
 
-    def __init__(
-        self, problem: Problem, trials: Trials, workspace: Workspace, listener: events.Listener, feeding: Feeding
-    ) -> None:
+    ``best`` is the smallest candidate that reproduces, ``refined`` what passes over the model itself have made of it.
+    """
+
+    def __init__(self, problem: Problem, oracle: Oracle, workspace: Workspace) -> None:
         self.problem = problem
-        self.feeding = feeding
-        self.inputs: Path | None = None
-        self.trials = trials
+        self.oracle = oracle
         self.workspace = workspace
-        self.listener = listener
+        self.listener = oracle.listener
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
-        self.saved = False  # whether a result of this search stands on disk
-        self.allow_vacuous = False  # whether a check may fail on anything
-        self.last_words: tuple[str, str] | None = None
-        self.error_before: ErrorSize | None = None
-        self.error_after: ErrorSize | None = None
         self._passing: dict[Candidate, None] = {}
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
         self._last_reproduced = False
-        trials.left = len(problem.index.nodes)
+        oracle.left = len(problem.index.nodes)
 
     @property
     def check(self) -> Check:
         """The check as it is asked now."""
-        return self.trials.check
+        return self.oracle.check
 
     @property
     def reference(self) -> Signature | None:
         """The signature of the original's failure; None while it is not known."""
-        return self.trials.reference
+        return self.oracle.failure.reference
 
     @property
     def passing(self) -> list[Candidate]:
@@ -76,23 +69,22 @@ class Driver:
 
     def search(self, named: NamedPass, target: Candidate, context: PassContext) -> Candidate:
         """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
-        started, checks = time.monotonic(), self.trials.tally.checks
+        started, checks = time.monotonic(), self.oracle.tally.checks
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
         answers: list[Candidate | None] = []
-        ahead = _Ahead(self, named, context, before, answers)
+        lookahead = _Lookahead(self, named, context, before, answers)
 
         def answer(proposals: Round[Proposal]) -> Candidate | None:
             nonlocal target
-            reproducing = self._first_that_reproduces(proposals, target, named.name, ahead)
+            reproducing = self._first_that_reproduces(proposals, target, Stage(named.name), lookahead)
             answers.append(reproducing)
             target = reproducing or target
             return reproducing
 
         drive(named.search(context, target), answer)
-        self.trials.abandon_all()
-        taken = self.trials.tally.checks - checks
-        self.listener(events.StageDone(named.name, before.size, target.size, taken, time.monotonic() - started))
+        self.oracle.abandon_all()
+        self._tell_done(named.name, before.size, target.size, checks, started)
         return target
 
     def refine(self, named: NamedModelPass, context: PassContext) -> None:
@@ -100,34 +92,38 @@ class Driver:
 
         Whether values may change is asked, which can cost checks, only if the pass has something to propose.
         """
-        started, checks, before = time.monotonic(), self.trials.tally.checks, self.left
+        started, checks, before = time.monotonic(), self.oracle.tally.checks, self.left
         search = RunningSearch(named.search(self.best_model()))
         if search.round is None or not (named.keeps_values or context.may_change_values):
             return
         self.listener(events.StageStarted(named.name, before, 0))
-        search.run(lambda changes: self._first_change_that_reproduces(changes, named.name))
-        taken = self.trials.tally.checks - checks
-        if taken:
-            self.listener(events.StageDone(named.name, before, self.left, taken, time.monotonic() - started))
+        search.run(lambda changes: self._first_change_that_reproduces(changes, Stage(named.name)))
+        if self.oracle.tally.checks > checks:
+            self._tell_done(named.name, before, self.left, checks, started)
 
-    def _first_change_that_reproduces(self, changes: Iterable[Change], stage: str) -> onnx.ModelProto | None:
-        current = self.best_trial("", "").digest
+    def _tell_done(self, stage: str, before: int, after: int, checks: int, started: float) -> None:
+        taken, seconds = self.oracle.tally.checks - checks, time.monotonic() - started
+        self.listener(events.PassDone(stage=stage, checks=taken, seconds=seconds, before=before, after=after))
+
+    def _first_change_that_reproduces(self, changes: Iterable[Change], stage: Stage) -> onnx.ModelProto | None:
+        current = self.best_trial(stage, "").digest
         waiting = unrefuted(self.best_model(), changes)
         window: list[tuple[Change, Trial]] = []
         while True:
-            for change in islice(waiting, self.trials.jobs - len(window)):
+            for change in islice(waiting, self.oracle.jobs - len(window)):
                 parts = [change.model.SerializeToString(deterministic=True)]
-                window.append((change, Trial(parts, len(change.model.graph.node), stage, change.description)))
+                nodes = len(change.model.graph.node)
+                window.append((change, _trial(parts, nodes, stage, change.description)))
             if not window:
                 return None
             change, trial = window.pop(0)
             if trial.digest == current:
                 return change.model
-            if self.trials.jobs > 1:
-                self.trials.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
-            if self.trials.judge(trial).outcome is Outcome.REPRODUCES:
+            if self.oracle.jobs > 1:
+                self.oracle.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
+            if self.oracle.judge(trial).outcome is Outcome.REPRODUCES:
                 self.refined = change.model
-                self.trials.abandon_all()
+                self.oracle.abandon_all()
                 return change.model
 
     @property
@@ -153,9 +149,9 @@ class Driver:
         assert self.best is not None
         return self.parts(self.best)
 
-    def best_trial(self, stage: str, description: str) -> Trial:
+    def best_trial(self, stage: Stage, description: str) -> Trial:
         """The best model so far, to be checked once more."""
-        return Trial(self.best_parts(), self.left, stage, description)
+        return _trial(self.best_parts(), self.left, stage, description)
 
     def best_model(self) -> onnx.ModelProto:
         """The best model so far as a protobuf object, external weights not loaded."""
@@ -169,14 +165,14 @@ class Driver:
         return tuple(self.problem.index.nodes[number].label for number in self.best.nodes)
 
     def _first_that_reproduces(
-        self, proposals: Round[Proposal], target: Candidate, stage: str, ahead: _Ahead
+        self, proposals: Round[Proposal], target: Candidate, stage: Stage, lookahead: _Lookahead
     ) -> Candidate | None:
         for proposal in proposals:
             found = self.eligible(proposal, target)
             if found == [target]:
                 return target  # nothing can be left out of what was proposed: the answer is known
             for candidate in found:
-                judged = self.judge_candidate(Proposal(candidate, proposal.description), stage, ahead)
+                judged = self.judge_candidate(Proposal(candidate, proposal.description), stage, lookahead)
                 self._last_reproduced = judged.outcome is Outcome.REPRODUCES
                 if self._last_reproduced:
                     self.best = candidate
@@ -192,9 +188,9 @@ class Driver:
             return []
         return self.problem.samples_of(candidate)
 
-    def trial(self, proposal: Proposal, stage: str) -> Trial:
+    def trial(self, proposal: Proposal, stage: Stage) -> Trial:
         """A closed candidate as a model to be checked."""
-        return Trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.description)
+        return _trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.description)
 
     def known(self, candidate: Candidate) -> bool | None:
         """Whether a candidate reproduces, if that is known already."""
@@ -206,16 +202,16 @@ class Driver:
         known = self.known(candidate)
         return self._last_reproduced if known is None else known
 
-    def judge_candidate(self, proposal: Proposal, stage: str, ahead: _Ahead | None = None) -> Judged:
+    def judge_candidate(self, proposal: Proposal, stage: Stage, lookahead: _Lookahead | None = None) -> Judged:
         """The outcome of a candidate that is closed, from memory if it was checked before."""
         candidate = proposal.candidate
         known = self._known.get(candidate)
         if known is not None:
             return known[0]
         trial = self.trial(proposal, stage)
-        if ahead is not None and self.trials.jobs > 1 and not self.trials.is_known(trial):
-            ahead.begin(candidate, trial)
-        judged = self.trials.judge(trial)
+        if lookahead is not None and self.oracle.jobs > 1 and not self.oracle.is_known(trial):
+            lookahead.begin(candidate, trial)
+        judged = self.oracle.judge(trial)
         self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
             self._passing[candidate] = None
@@ -225,11 +221,11 @@ class Driver:
         """The border of a candidate, its weights referred to from where candidates stand."""
         return replace(self.problem.boundary(candidate), places=self.workspace.places)
 
-    def original(self, stage: str, description: str, boundary: Boundary | None = None) -> Trial:
+    def original(self, stage: Stage, description: str, boundary: Boundary | None = None) -> Trial:
         """The original as a model to be checked, with another border if one is given."""
         whole = self.problem.whole
         parts = candidate_parts(self.problem.subset(whole), boundary or self.boundary(whole))
-        return Trial(parts, whole.size, stage, description)
+        return _trial(parts, whole.size, stage, description)
 
     def doubt(self) -> None:
         """Believe no answer any more but those that reproduced: the failure is flaky, and that was not known."""
@@ -240,18 +236,18 @@ class Driver:
         }
         self._passing.clear()
 
-    def take_back(self) -> bytes | None:
-        """Forget the newest answer of the person who is asked; returns of which model it was, None if there is none."""
-        digest = self.trials.take_back()
-        if digest is None:
-            self.listener(events.Remark("there is no answer to take back"))
+    def forget(self, digest: bytes) -> None:
+        """Forget what is known of the candidate with this digest: a person took the answer back."""
         for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
             del self._known[candidate]
             self._passing.pop(candidate, None)
-        return digest
 
 
-class _Ahead:
+def _trial(parts: Sequence[bytes], size: int, stage: Stage, description: str) -> Trial:
+    return Trial(parts=parts, size=size, stage=stage, description=description)
+
+
+class _Lookahead:
     """Keeps the checks going that a pass will probably ask for next."""
 
     def __init__(
@@ -273,17 +269,17 @@ class _Ahead:
 
     def begin(self, asked: Candidate, trial: Trial) -> None:
         """Begin the check of what is asked about, and of what comes after it, as many as may run at once."""
-        trials = self._driver.trials
+        oracle = self._driver.oracle
         if self._came_true(asked):
-            trials.ahead(self._trials(asked, trial))
+            oracle.ahead(self._trials(asked, trial))
             return
         self._foreseen.clear()
         self._expected = course(
             self._context, self._named.search, self._start, self._answers, self._guess, self._driver.eligible
         )
-        soon = list(islice(self._trials(asked, trial), trials.jobs))
-        trials.abandon_all(but=soon)
-        trials.ahead(iter(soon))
+        soon = list(islice(self._trials(asked, trial), oracle.jobs))
+        oracle.abandon_all(but=soon)
+        oracle.ahead(iter(soon))
 
     def _came_true(self, asked: Candidate) -> bool:
         """Whether this was foreseen, and every guess before it was right."""
@@ -302,4 +298,4 @@ class _Ahead:
             candidate = proposal.candidate
             if self._driver.known(candidate) is None:
                 self._foreseen.append(candidate)
-                yield trial if candidate == asked else self._driver.trial(proposal, self._named.name)
+                yield trial if candidate == asked else self._driver.trial(proposal, Stage(self._named.name))

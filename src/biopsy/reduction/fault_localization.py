@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model.index import ModelIndex
+from biopsy.session.stage import LOOK
 
 if TYPE_CHECKING:
     from biopsy.reduction.driver import Driver
@@ -28,15 +29,15 @@ def suspected(driver: Driver) -> tuple[int, ...]:
 
     It costs one check, or none if every tensor is marked anyway or outputs are no matter of the check.
     """
-    problem, trials = driver.problem, driver.trials
-    if trials.reference is None or not trials.reference.outputs or not driver.check.automatic:
+    problem, reference = driver.problem, driver.reference
+    if reference is None or not reference.outputs or not driver.check.automatic:
         return ()
     if not (problem.may_cut_inputs and problem.may_cut_outputs) or problem.elements > _MOST_ELEMENTS:
         return ()
     boundary = replace(problem.everything_marked(), places=driver.workspace.places)
-    trial = driver.original("look", "which tensors are wrong", boundary)
+    trial = driver.original(LOOK, "which tensors are wrong", boundary)
     try:
-        judged = trials.again(replace(trial, check=driver.check.glance()))
+        judged = driver.oracle.again(replace(trial, check=driver.check.glance()))
     except errors.CheckError:
         return ()  # it was no question about a candidate
     ids = problem.index.ids

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
@@ -16,10 +15,8 @@ from biopsy.model.index import index_bytes
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.problem import Problem
 from biopsy.session.iteration import write_all, write_inputs
-from biopsy.session.trials import Trials
-
-if TYPE_CHECKING:
-    from biopsy.checks.journal import Journal
+from biopsy.session.memory import OutcomeMemory
+from biopsy.session.oracle import Oracle
 
 _NOTE = "cuts are fed with"
 _RECORDED, _RANDOM = "recorded", "random"
@@ -33,29 +30,29 @@ class Feeding:
     ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done.
     """
 
-    def __init__(self, problem: Problem, trials: Trials, folder: Path, *, wanted: bool) -> None:
+    def __init__(self, problem: Problem, oracle: Oracle, folder: Path, *, wanted: bool) -> None:
         self._problem = problem
-        self._trials = trials
+        self._oracle = oracle
         self._folder = folder
         self._wanted = wanted
         self._plain: CommandCheck | None = None
 
     def begin(self) -> None:
         """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too."""
-        check, problem = self._trials.check, self._problem
+        check, problem = self._oracle.check, self._problem
         path = self._folder / "recorded.safetensors"
         if self._plain is not None:
-            self._trials.use(self._plain.cold().fed(path))
+            self._oracle.pool.use(self._plain.cold().fed(path))
             return
         if not self._wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
             return
         if problem.recording.holds_inner:
             return
         trouble = self._record(path)
-        _require_as_before(self._trials.journal, trouble)
+        _require_as_before(self._oracle.memory, trouble)
         if trouble is None:
             self._plain = check
-            self._trials.use(check.fed(path))
+            self._oracle.pool.use(check.fed(path))
 
     def _record(self, path: Path) -> str | None:
         """Write recorded values of every tensor to a file; why that cannot be done, None if it was."""
@@ -74,28 +71,26 @@ class Feeding:
         fed = index_bytes(data)
         tensors = [index.ids.get(fed.names[tensor], -1) for tensor in fed.fed_inputs()]
         if not any(tensor in index.producer and index.names[tensor] in recording for tensor in tensors):
-            self._trials.use(self._plain)
+            self._oracle.pool.use(self._plain)
             return None
         path = inputs_file(output)
         write_inputs(index, recording, data, path)
-        self._trials.use(self._plain.fed(path))
+        self._oracle.pool.use(self._plain.fed(path))
         return path
 
 
-def _require_as_before(journal: Journal | None, trouble: str | None) -> None:
+def _require_as_before(memory: OutcomeMemory, trouble: str | None) -> None:
     """Raise UsageError where a journal's answers are about candidates that were fed otherwise: random, or recorded."""
-    if journal is None:
-        return
-    now, before = _RANDOM if trouble else _RECORDED, journal.noted(_NOTE)
+    now, before = _RANDOM if trouble else _RECORDED, memory.noted(_NOTE)
     if before is None:
-        journal.note(_NOTE, now)
+        memory.note(_NOTE, now)
     elif before != now:
         from biopsy.checks.journal import FRESH
 
         why = f": {trouble}" if trouble else ""
         raise errors.UsageError(
-            f"the answers in {journal.path} are about candidates fed with {before} values, and now they would be fed "
-            f"with {now} ones{why}",
+            f"the answers in {memory.journal_path} are about candidates fed with {before} values, and now they would "
+            f"be fed with {now} ones{why}",
             kept="the journal, as it is",
             next_steps=[FRESH],
         )

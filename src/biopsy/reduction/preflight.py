@@ -9,44 +9,55 @@ from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature, signature_of, status_text
+from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.identity import identity_bytes, identity_of
 from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.rounding import weigh_original
 from biopsy.session.flakiness import Flakiness
-from biopsy.session.trials import Trial
+from biopsy.session.stage import IDENTITY, MARKED, ORIGINAL
+from biopsy.session.trial import Trial
+
+_NOTE = "signature"
 
 
-def preflight(driver: Driver, flakiness: Flakiness) -> None:
+def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool) -> ErrorSize | None:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
-    Raises OriginalPasses if the original passes, CheckError if the check cannot say, or fails on anything.
+    Returns the size of the original's error, None where the check tells none. Raises OriginalPasses if the original
+    passes, CheckError if the check cannot say, or fails on anything.
     """
-    trials = driver.trials
-    trials.reference = _remembered_signature(driver)
-    trial = driver.original("original", "the original model")
+    oracle, failure = driver.oracle, driver.oracle.failure
+    failure.reference = _resumed_signature(driver)
+    trial = driver.original(ORIGINAL, "the original model")
     if driver.check.stoppable:
-        trials.ahead(iter([trial]))
+        oracle.ahead(iter([trial]))
         driver.problem.prepare()  # while the check runs
     judged, tries = flakiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
         raise _original_passes(driver, judged, tries)
-    if trials.reference is None and trials.journal is not None:
-        trials.journal.note("signature", json.dumps(signature_of(judged.evidence).as_json()))
-    trials.reference = signature_of(judged.evidence)  # also where one is remembered: that one may be forged, and wider
+    signature = signature_of(judged.evidence)
+    if failure.reference is None:
+        oracle.memory.note(_NOTE, json.dumps(signature.as_json()))
+    failure.reference = signature  # also where one is remembered: that one may be forged, and wider
     driver.check.expect(judged.evidence.seconds)
     driver.best = driver.problem.whole
-    driver.listener(events.OriginalFails(_described(trials.reference, judged), judged.reason, judged.evidence.seconds))
+    driver.listener(events.OriginalFails(_described(signature, judged), judged.reason, judged.evidence.seconds))
     _warn(driver, judged)
-    trials.limited = True
-    weigh_original(driver, trial, judged.evidence.verdict)
-    if driver.check.automatic:
-        identity = Trial([identity_of(driver.problem.index)], 1, "identity", "a one-node Identity model")
-        if trials.jobs > 1:
-            trials.ahead(iter([identity]))
-        flakiness.begin(trial, tries)
-        _try_identity(driver, identity)
+    with oracle.budget.enforced():
+        error = weigh_original(driver, trial, judged.evidence.verdict)
+        if driver.check.automatic:
+            identity = _identity(identity_of(driver.problem.index), "a one-node Identity model")
+            if oracle.jobs > 1:
+                oracle.ahead(iter([identity]))
+            flakiness.begin(trial, tries)
+            _try_identity(driver, identity, allow_vacuous=allow_vacuous)
+    return error
+
+
+def _identity(model: bytes, description: str) -> Trial:
+    return Trial(parts=[model], size=1, stage=IDENTITY, description=description)
 
 
 def _warn(driver: Driver, judged: Judged) -> None:
@@ -58,11 +69,11 @@ def _warn(driver: Driver, judged: Judged) -> None:
         driver.listener(events.Remark(text, warning=True))
 
 
-def _remembered_signature(driver: Driver) -> Signature | None:
+def _resumed_signature(driver: Driver) -> Signature | None:
     """The signature that an interrupted reduction was after: it must stay the same one."""
-    journal = driver.trials.journal
-    noted = journal.noted("signature") if journal is not None else None
-    if journal is None or noted is None:
+    memory = driver.oracle.memory
+    noted = memory.noted(_NOTE)
+    if noted is None:
         return None
     try:
         return Signature.from_json(json.loads(noted))
@@ -70,7 +81,7 @@ def _remembered_signature(driver: Driver) -> Signature | None:
         from biopsy.checks.journal import FRESH
 
         raise errors.UsageError(
-            f"the journal {journal.path} does not tell which failure it is about: {error}",
+            f"the journal {memory.journal_path} does not tell which failure it is about: {error}",
             kept="the journal, as it is",
             next_steps=[FRESH],
         ) from error
@@ -95,7 +106,7 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
     details = [f"  tried   {line}", *(_masked(driver) if driver.problem.may_cut_outputs else ())]
     if not driver.check.automatic:
         return errors.OriginalPasses(message, details=details)
-    if uncounted := _uncounted(judged, driver.trials.rules):
+    if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
     return errors.OriginalPasses(
         message,
@@ -111,14 +122,14 @@ def _masked(driver: Driver) -> list[str]:
             events.Remark("the original once more, every tensor an output: is a wrong value inside masked later?")
         )
     boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
-    judged = driver.trials.again(driver.original("marked", "the original, every tensor an output", boundary))
+    judged = driver.oracle.again(driver.original(MARKED, "the original, every tensor an output", boundary))
     if judged.outcome is Outcome.REPRODUCES:
         return [
             "  but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.",
             "          give --mark-intermediate to reduce from there",
         ]
     marked = "with every intermediate tensor marked as an output"
-    uncounted = _uncounted(judged, driver.trials.rules)
+    uncounted = _uncounted(judged, driver.oracle.failure.rules)
     if judged.outcome is Outcome.PASSES and not uncounted:
         return [f"  passes  also {marked}"]
     return [f"  fails   otherwise {marked}: {uncounted or judged.reason}"]
@@ -135,11 +146,11 @@ def _uncounted(judged: Judged, rules: Rules) -> str:
     return ""
 
 
-def _try_identity(driver: Driver, trial: Trial) -> None:
+def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
     """Raise CheckError if a model of one Identity node fails in the same way, in any of the runs that a pass needs."""
-    for _ in range(driver.trials.repetitions):
+    for _ in range(driver.oracle.memory.repetitions):
         try:
-            judged = driver.trials.again(trial)
+            judged = driver.oracle.again(trial)
         except errors.CheckError:
             return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
         if judged.outcome is Outcome.REPRODUCES:
@@ -148,7 +159,7 @@ def _try_identity(driver: Driver, trial: Trial) -> None:
             return
     else:
         return
-    if not driver.allow_vacuous:
+    if not allow_vacuous:
         raise _fails_on_anything(driver, judged)
     driver.listener(
         events.Remark(
@@ -163,7 +174,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     name = driver.problem.index.path or driver.workspace.candidate
     assert driver.reference is not None
     found = signature_of(judged.evidence)
-    ends = last_words(driver.reference, found, driver.trials.rules)
+    ends = last_words(driver.reference, found, driver.oracle.failure.rules)
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else []
     return errors.CheckError(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
@@ -184,9 +195,9 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
 def _what_all_have(driver: Driver) -> list[str]:
     """Where a plainer Identity model passes: what makes all models fail that are like the original; else no lines."""
     index = driver.problem.index
-    plain = Trial([identity_bytes()], 1, "identity", "a one-node Identity model of opset 17")
+    plain = _identity(identity_bytes(), "a one-node Identity model of opset 17")
     try:
-        passes = driver.trials.again(plain).outcome is Outcome.PASSES
+        passes = driver.oracle.again(plain).outcome is Outcome.PASSES
     except errors.CheckError:
         return []
     if not passes:

@@ -8,10 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy.comparison.mismatch import ErrorSize
-from biopsy.filesystem.write import write_whole
 from biopsy.model.index import index_bytes
-from biopsy.model.inlined import inlined_parts
-from biopsy.model.load import parse
+from biopsy.session.result_file import files_of, streams_among
 
 
 @dataclass(frozen=True)
@@ -25,13 +23,12 @@ class Target:
     @property
     def files(self) -> tuple[Path, ...]:
         """All files that may be written; the weights of a large result have a name of their own if none is given."""
-        weights = self.output.with_name(self.external or f"{self.output.name}.data")
-        return (self.output, weights, *([] if self.min_good is None else [self.min_good]))
+        return (*files_of(self.output, self.external), *([] if self.min_good is None else [self.min_good]))
 
     @cached_property
     def streams(self) -> frozenset[Path]:
         """Those that are no files, such as pipes and /dev/null, when this is first asked: a person wants them so."""
-        return frozenset(path for path in self.files if path.exists() and not path.is_file())
+        return streams_among(self.files)
 
 
 @dataclass(frozen=True)
@@ -84,23 +81,3 @@ def reads_of(parts: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
         tuple(sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer}))
         for node in index.nodes
     )
-
-
-def write_result(parts: Iterable[bytes], path: Path, folder: Path, external: str | None, has_external: bool) -> None:
-    """Write a model to ``path`` with the weights it needs: inside, or in the file named ``external`` beside it.
-
-    ``parts`` are its bytes, which refer to external weights from ``folder`` if it ``has_external`` ones. Above 1 GB
-    they are put beside it in any case. Raises UsageError if it cannot be written, ModelError if weights are missing.
-    """
-    if external is None and not has_external:
-        write_whole(path, parts)
-        return
-    from biopsy.model import weights_file
-    from biopsy.model.external import byte_size, external_tensors
-
-    data = b"".join(parts)
-    model = parse(data, path)
-    if external is None and sum(map(byte_size, external_tensors(model))) <= weights_file.MOST_INLINE:
-        write_whole(path, inlined_parts(data, model, folder))
-    else:
-        weights_file.save_with_weights(model, path, folder, external or weights_file.default_name(path))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from biopsy import errors, events
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import (
+    ErrorSize,
     Mismatch,
     Rounding,
     error_size,
@@ -15,46 +16,46 @@ from biopsy.comparison.mismatch import (
     worst_of,
 )
 from biopsy.reduction.driver import Driver
-from biopsy.session.trials import Trial
+from biopsy.session.stage import ROUNDING
+from biopsy.session.trial import Trial
 from biopsy.shell_words import option_line
 
 
-def weigh_original(driver: Driver, trial: Trial, said: VerdictFile) -> None:
-    """Note the size of the original's mismatch, which candidates are held against from now on.
+def weigh_original(driver: Driver, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
+    """The size of the original's mismatch, which candidates are held against from now on; None if it is none.
 
     If it may be only rounding, the check is asked once more, with a run in float64. If it is, that is told, and no
     candidate is held against it: rounding is then what is searched for. Does nothing where the user's own codes or
     expressions decide, or any failure counts, or the check tells no sizes.
     """
-    trials = driver.trials
-    rules = trials.rules
+    rules = driver.oracle.failure.rules
     if rules.decide_alone or rules.match == "any":
-        return
-    found, rounding = said.mismatches, said.rounding  # as it fails now: what a file remembers may be forged
-    if kind_of(found) != "mismatch":
-        return
-    if rounding is None and may_be_rounding(found):
+        return None
+    mismatches, rounding = verdict.mismatches, verdict.rounding  # as it fails now: a journal may be forged
+    if kind_of(mismatches) != "mismatch":
+        return None
+    if rounding is None and may_be_rounding(mismatches):
         rounding = _asked(driver, trial)
-    driver.error_before = error_size(found, rounding)
     if rounding is not None and rounding.verdict == "rounding":
-        driver.listener(events.Remark(_only_rounding(found, rounding), warning=True))
-        return
-    trials.original = found
+        driver.listener(events.Remark(_only_rounding(mismatches, rounding), warning=True))
+    else:
+        driver.oracle.failure.original = mismatches
+    return error_size(mismatches, rounding)
 
 
 def _asked(driver: Driver, trial: Trial) -> Rounding | None:
     arbiter = driver.check.arbiter()
     if arbiter is None:
         return None
-    asking = replace(trial, stage="rounding", description="the original, judged against float64", check=arbiter)
+    asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
     try:
-        return driver.trials.again(asking).evidence.verdict.rounding
+        return driver.oracle.again(asking).evidence.verdict.rounding
     except errors.CheckError:
         return None  # it was no question about a candidate
 
 
-def _only_rounding(found: tuple[Mismatch, ...], rounding: Rounding) -> str:
-    worst = worst_of(found)
+def _only_rounding(mismatches: tuple[Mismatch, ...], rounding: Rounding) -> str:
+    worst = worst_of(mismatches)
     times = "" if rounding.times is None else f", {rounding.times:.3g} times that of plain float32"
     passing = None if worst is None else worst.passing_atol
     advice = ""

@@ -18,7 +18,8 @@ from biopsy.model.node_order import neighbourhood_order
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
 from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
-from biopsy.session.trials import Trial
+from biopsy.session.stage import VALUES
+from biopsy.session.trial import Trial
 
 if TYPE_CHECKING:
     from biopsy.reduction.driver import Driver
@@ -63,7 +64,7 @@ def _passes_with_other_values(driver: Driver) -> bool:
         description = "a part of the model that computes its outputs"
         if not changed:
             continue
-        judged = driver.judge_candidate(Proposal(candidate, description), "values")
+        judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
         if judged.outcome is Outcome.PASSES:
             status = judged.evidence.status
             return _passes_changed(driver, candidate, changed, status) and _passes_constants(driver, status)
@@ -89,7 +90,7 @@ def _passes_constants(driver: Driver, status: int) -> bool:
             )
             return False
         description = f"constants, {kind}, for what its nodes compute"
-        trial = Trial([made.SerializeToString()], driver.best.size, "values", description)
+        trial = _trial(made.SerializeToString(), driver.best.size, description)
         if not _passes(driver, trial, status, f"constants, {kind}, for what is computed"):
             return False
     return True
@@ -100,7 +101,7 @@ def _passes_changed(driver: Driver, candidate: Candidate, changed: Mapping[str, 
     return all(
         _passes(
             driver,
-            Trial([data], candidate.size, "values", f"the same, its outputs {kind}"),
+            _trial(data, candidate.size, f"the same, its outputs {kind}"),
             status,
             f"a passing candidate, its outputs {kind}",
         )
@@ -108,9 +109,13 @@ def _passes_changed(driver: Driver, candidate: Candidate, changed: Mapping[str, 
     )
 
 
+def _trial(data: bytes, size: int, description: str) -> Trial:
+    return Trial(parts=[data], size=size, stage=VALUES, description=description)
+
+
 def _passes(driver: Driver, trial: Trial, status: int, description: str) -> bool:
     """Whether the check passes a model with this exit status; if not, the remark says what came instead."""
-    judged = driver.trials.judge(trial)
+    judged = driver.oracle.judge(trial)
     if judged.outcome is Outcome.PASSES and judged.evidence.status == status:
         return True
     told = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
-from biopsy.session.trials import Trial, Trials
+from biopsy.session.oracle import Oracle
+from biopsy.session.trial import Trial
 
 MOST_TRIES = 16
 """Runs of which none fails before a failure counts as gone: one that shows in every third run is missed in 0.2 %."""
@@ -24,6 +25,7 @@ MOST_TRIES = 16
 _PATIENCE = 30.0  # seconds after which a slow check is not tried for the failure any more
 _MORE_OF_THE_ORIGINAL = 2
 _MORE_OF_THE_RESULT = 8
+_NOTE = "flakiness"
 _ENOUGH_FAILURES = 10
 _ENOUGH_RUNS = 40
 _RUNS_FOR_A_RATE = 10
@@ -41,13 +43,13 @@ class Repeating:
 class Flakiness:
     """What is known of how reliably a failure shows."""
 
-    def __init__(self, trials: Trials, repeating: Repeating = Repeating()) -> None:
-        self._trials = trials
+    def __init__(self, oracle: Oracle, repeating: Repeating = Repeating()) -> None:
+        self._oracle = oracle
         self._repeating = repeating
         self.is_flaky = False
-        self._is_hearsay = False  # whether only a file says that it wavers
+        self._is_from_journal = False  # whether only a file says that it is flaky
         if repeating.repeat is not None:
-            trials.repetitions = repeating.repeat
+            oracle.memory.repetitions = repeating.repeat
 
     def failure(self, trial: Callable[[], Trial], *, at_once: bool = False) -> tuple[Judged, int]:
         """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
@@ -59,8 +61,8 @@ class Flakiness:
         started, tries = time.monotonic(), 0
         wanted = 1 + self.more_of_the_original if at_once else 1
         while True:
-            person = not self._trials.check.automatic
-            judged = self._trials.judge(trial()) if person else self._trials.again(trial(), wanted)
+            person = not self._oracle.check.automatic
+            judged = self._oracle.judge(trial()) if person else self._oracle.again(trial(), wanted)
             tries += 1
             said = judged.outcome in {Outcome.REPRODUCES, Outcome.INVALID}
             if said or not self._worth_another(tries, time.monotonic() - started):
@@ -69,22 +71,21 @@ class Flakiness:
     @property
     def more_of_the_original(self) -> int:
         """How many runs follow the first one in which the original fails."""
-        unasked = self._repeating.repeat is not None or not self._trials.check.automatic
-        journal = self._trials.journal
-        known = journal is not None and journal.noted("flakiness") is not None
+        unasked = self._repeating.repeat is not None or not self._oracle.check.automatic
+        known = self._oracle.memory.noted(_NOTE) is not None
         return 0 if unasked or known else _MORE_OF_THE_ORIGINAL
 
     def _worth_another(self, tries: int, seconds: float) -> bool:
-        if not self._trials.check.automatic:
+        if not self._oracle.check.automatic:
             return False
-        if tries < self._trials.repetitions:
+        if tries < self._oracle.memory.repetitions:
             return True
         given = self._repeating.repeat is not None
         return not given and tries < MOST_TRIES and seconds < _PATIENCE
 
     def begin(self, trial: Trial, tries: int) -> None:
         """Look closer at the original, which has failed once in ``tries`` runs."""
-        if self._repeating.repeat is not None or not self._trials.check.automatic or self._remembered():
+        if self._repeating.repeat is not None or not self._oracle.check.automatic or self._resumed():
             return
         if tries > 1:
             self._measure(trial, 1, tries)
@@ -96,7 +97,7 @@ class Flakiness:
 
         False if that was not known before: what passed on the way to it may have been luck.
         """
-        if self._repeating.repeat is not None or self.is_flaky or not self._trials.check.automatic or trial.size == 1:
+        if self._repeating.repeat is not None or self.is_flaky or not self._oracle.check.automatic or trial.size == 1:
             return True
         return self._shows_again(trial, _MORE_OF_THE_RESULT)
 
@@ -111,19 +112,19 @@ class Flakiness:
         """Whether a result that has failed once in ``tries`` runs fails more rarely than an original that was steady.
 
         Both are run some times more. What they showed, such as "2 of 12" and "12 of 12"; None if their rates may be the
-        same (their intervals meet), if the original wavers too, or if a person said how often to repeat.
+        same (their intervals meet), if the original is flaky too, or if a person said how often to repeat.
         """
         if (
-            (self.is_flaky and not self._is_hearsay)
+            (self.is_flaky and not self._is_from_journal)
             or self._repeating.repeat is not None
-            or not self._trials.check.automatic
+            or not self._oracle.check.automatic
         ):
             return None
-        before = [self._trials.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
+        before = [self._oracle.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
         known = before.count(Outcome.REPRODUCES)
         if self.is_flaky and known < len(before):
             return None
-        again = [self._trials.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
+        again = [self._oracle.again(result()).outcome for _ in range(_RUNS_FOR_A_RATE - 1)]
         shown, runs = 1 + again.count(Outcome.REPRODUCES), tries + len(again)
         if interval(shown, runs)[1] >= interval(known, len(before))[0]:
             return None
@@ -131,7 +132,7 @@ class Flakiness:
 
     def _shows_again(self, trial: Trial, times: int) -> bool:
         for done in range(times):
-            if self._trials.again(trial, times - done).outcome is not Outcome.REPRODUCES:
+            if self._oracle.again(trial, times - done).outcome is not Outcome.REPRODUCES:
                 self._measure(trial, done + 1, done + 2)
                 return False
         return True
@@ -139,22 +140,24 @@ class Flakiness:
     def _measure(self, trial: Trial, failed: int, runs: int) -> None:
         """Run until the failure has shown so often that its rate is known, and set the repetitions."""
         while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
-            failed += self._trials.again(trial, _ENOUGH_FAILURES - failed).outcome is Outcome.REPRODUCES
+            failed += self._oracle.again(trial, _ENOUGH_FAILURES - failed).outcome is Outcome.REPRODUCES
             runs += 1
-        self._trials.abandon_all()
+        self._oracle.abandon_all()
         self._set(failed, runs)
-        self._note({"failed": failed, "runs": runs, "needed": self._trials.repetitions})
+        self._note({"failed": failed, "runs": runs, "needed": self._oracle.memory.repetitions})
 
     def _set(self, failed: int, runs: int) -> None:
         self.is_flaky = True
-        self._trials.repetitions = needed = runs_needed(interval(failed, runs, _Z)[0], self._repeating.confidence)
-        self._trials.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
+        self._oracle.memory.repetitions = needed = runs_needed(
+            interval(failed, runs, _Z)[0], self._repeating.confidence
+        )
+        self._oracle.listener(events.FlakyFailure(failed, runs, needed, self._repeating.confidence))
 
-    def _remembered(self) -> bool:
-        """Take what an interrupted reduction found out, if there was one. Raises UsageError if that cannot be."""
-        journal = self._trials.journal
-        noted = journal.noted("flakiness") if journal is not None else None
-        if journal is None or noted is None:
+    def _resumed(self) -> bool:
+        """Take what an interrupted search found out, if there was one. Raises UsageError if that cannot be."""
+        memory = self._oracle.memory
+        noted = memory.noted(_NOTE)
+        if noted is None:
             return False
         try:
             failed, runs, needed = _counts(noted)
@@ -162,26 +165,25 @@ class Flakiness:
             from biopsy.checks.journal import FRESH
 
             raise errors.UsageError(
-                f"the journal {journal.path} does not tell how often the original fails: {error}",
+                f"the journal {memory.journal_path} does not tell how often the original fails: {error}",
                 kept="the journal, as it is",
                 next_steps=[FRESH],
             ) from error
         if needed > 1:
-            self._is_hearsay = True
+            self._is_from_journal = True
             self._set(failed, runs)
         return True
 
-    def _note(self, found: dict[str, int]) -> None:
-        if self._trials.journal is not None:
-            self._trials.journal.note("flakiness", json.dumps(found))
+    def _note(self, counts: dict[str, int]) -> None:
+        self._oracle.memory.note(_NOTE, json.dumps(counts))
 
 
 def _counts(noted: str) -> tuple[int, int, int]:
     """How often it failed, of how many runs, and how many are needed. Raises ValueError for what nobody measured."""
-    found = json.loads(noted)
-    if not isinstance(found, dict) or not all(type(found.get(name)) is int for name in ("failed", "runs", "needed")):
+    counts = json.loads(noted)
+    if not isinstance(counts, dict) or not all(type(counts.get(name)) is int for name in ("failed", "runs", "needed")):
         raise ValueError("it holds no counts")
-    failed, runs, needed = found["failed"], found["runs"], found["needed"]
+    failed, runs, needed = counts["failed"], counts["runs"], counts["needed"]
     if not (1 <= failed <= runs <= _ENOUGH_RUNS and needed >= 1):
         raise ValueError(f"{failed} of {runs} runs")
     return failed, runs, needed

@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.checks.artifacts import Artifacts, write_iteration
-from biopsy.checks.outcome import Evidence
+from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.checks.verdict import VerdictFile
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.recording.reference_run import Recording
+from biopsy.session.stage import Stage
 from biopsy.tensors.results import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class IterationFiles:
     """Files that each check may read or leave: see the options of the same names.
 
@@ -49,6 +50,28 @@ class IterationFiles:
         return None
 
 
+class Iterations:
+    """Counts the iterations of a search, and has the files of each written before it and sorted after it."""
+
+    def __init__(self, files: IterationFiles, listener: events.Listener) -> None:
+        self.files = files
+        self.number = 0
+        self._listener = listener
+
+    def before(self, stage: Stage) -> None:
+        """A run is about to begin; of a probe, nothing is written."""
+        if stage.is_iteration:
+            self.files.before(self.number)
+
+    def after(self, stage: Stage, outcome: Outcome) -> None:
+        """A run has been judged: sort its artifacts, and count it, unless it was a probe."""
+        if not stage.is_iteration:
+            return
+        for missing in self.files.artifacts.sort(outcome, self.number, stage.name):
+            self._listener(events.Remark(f"the artifact {missing} was not there after iteration {self.number}"))
+        self.number += 1
+
+
 def write_inputs(index: ModelIndex, recording: Recording, model: bytes, path: Path) -> None:
     """Write the recorded values of what a part of a model must be fed.
 
@@ -56,13 +79,13 @@ def write_inputs(index: ModelIndex, recording: Recording, model: bytes, path: Pa
     """
     from biopsy.tensors.files import write_feeds
 
-    found = index_bytes(model)
+    candidate = index_bytes(model)
     feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
-    for name in (found.names[tensor] for tensor in found.fed_inputs()):
+    for name in (candidate.names[tensor] for tensor in candidate.fed_inputs()):
         values = recording.values(name) if name in index.ids else None
         for feed, value in zip(feeds, values or (), strict=False):
             feed[name] = value
-    if not any(feeds) and found.fed_inputs():
+    if not any(feeds) and candidate.fed_inputs():
         raise errors.CannotCompare(
             f"no values are recorded for the inputs of the model, so they cannot be written to {path}",
             next_steps=["give inputs that the model runs with by --load-inputs", "or leave --iter-inputs out"],

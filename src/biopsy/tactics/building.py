@@ -120,7 +120,8 @@ def _one(
         write_iteration(plan.info, number)
     check = check_for(change)
     candidate = plan.artifact or plan.model.path or Path()
-    listener(events.Checking(number, "build", change.text or spec.text, 0, 0, check.line(candidate)))
+    line = check.line(candidate)
+    listener(events.Checking(number=number, stage="build", description=change.text or spec.text, line=line))
     built = builder.build(Order(spec.text, change.environment, plan.artifact))
     if plan.artifact is not None:
         take_what_stands_at(plan.artifact)
@@ -201,8 +202,16 @@ def _count(record: TacticRecord, judged: Judged, tally: BuildTally) -> None:
 
 def _tell(number: int, judged: Judged, listener: events.Listener) -> None:
     evidence = judged.evidence
-    told = events.Checked(number, "build", judged.outcome.value, judged.reason, 0, 0, evidence.seconds, evidence.output)
-    listener(told)
+    listener(
+        events.Checked(
+            number=number,
+            stage="build",
+            outcome=judged.outcome.value,
+            reason=judged.reason,
+            seconds=evidence.seconds,
+            output=evidence.output,
+        )
+    )
 
 
 def artifact_name(spec: EngineSpec) -> str | None:

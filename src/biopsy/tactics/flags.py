@@ -115,7 +115,8 @@ class SettingProbe:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
         number, self.found.checks = self.found.checks, self.found.checks + 1
-        self._listener(events.Checking(number, "flags", description, 0, 0, check.line(self._model)))
+        line = check.line(self._model)
+        self._listener(events.Checking(number=number, stage="flags", description=description, line=line))
         with self._template.environment(change):
             evidence = self._template.as_if_unchanged(check.run(self._model), change)
         judged = judge(evidence, self._rules, self.reference)
@@ -123,8 +124,16 @@ class SettingProbe:
         return judged
 
     def _tell(self, number: int, judged: Judged, evidence: Evidence) -> None:
-        outcome, reason = judged.outcome.value, judged.reason
-        self._listener(events.Checked(number, "flags", outcome, reason, 0, 0, evidence.seconds, evidence.output))
+        self._listener(
+            events.Checked(
+                number=number,
+                stage="flags",
+                outcome=judged.outcome.value,
+                reason=judged.reason,
+                seconds=evidence.seconds,
+                output=evidence.output,
+            )
+        )
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""

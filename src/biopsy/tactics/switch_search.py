@@ -57,7 +57,7 @@ def find_switches(
         gone = _fewest_together(probe)
     switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
     found.switches = [Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches]
-    listener(events.StageDone("flags", 0, 0, found.checks, time.monotonic() - started))
+    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
     return found
 
 

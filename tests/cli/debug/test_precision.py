@@ -297,7 +297,9 @@ sys.exit(not {{'n3'}} <= high)"""
     assert running.returncode == 5, told
     assert "mixed.onnx, which passes" in told
     assert "n3" not in _low(Path("mixed.onnx"))
-    assert sorted(path.name for path in here.iterdir()) == ["check.py", "m.onnx", "mixed.onnx"]
+    left = ["check.py", "m.onnx", "mixed.onnx", "mixed.onnx.journal"]
+    assert sorted(path.name for path in here.iterdir()) == left
+    assert "resume" in told
 
 
 # Engines and int8

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
+    from biopsy.session.resume import Resume
 
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
 
@@ -134,6 +135,56 @@ def add_limits(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--max-time", type=types.duration, metavar="TIME", help="stop after 90s, 10m, 2h, with the best result"
+    )
+
+
+def add_resume(group: argparse._ArgumentGroup, search: str) -> None:
+    """``--fresh`` and the replays. ``search`` names what could be resumed."""
+    group.add_argument(
+        "--fresh",
+        action="store_true",
+        help=f"start over, also where an interrupted {search} could be resumed; its journal (OUTPUT.journal) is kept "
+        "aside",
+    )
+    group.add_argument(
+        "--load-debug-replay",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="outcomes to begin with, saved by --save-debug-replay",
+    )
+    group.add_argument(
+        "--save-debug-replay",
+        type=file_kinds.written_over("load_debug_replay"),
+        nargs="?",
+        const=Path("polygraphy_debug_replay.json"),
+        metavar="FILE",
+        help="save every outcome as JSON (default FILE: polygraphy_debug_replay.json)",
+    )
+    group.add_argument(
+        "--replay-form",
+        choices=("biopsy", "polygraphy"),
+        default="biopsy",
+        help="the form of --save-debug-replay; only that of biopsy can be loaded (default: biopsy)",
+    )
+
+
+def journal_of(output: Path) -> Path:
+    """Where the journal of a search stands that writes ``output``."""
+    return output.parent / f"{output.name}.journal"
+
+
+def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Resume:
+    """What the options of ``add_resume`` say; ``--load-inputs`` are files that outcomes depend on."""
+    from biopsy.session.resume import Resume
+
+    return Resume(
+        journal=journal,
+        fresh=args.fresh,
+        load=args.load_debug_replay,
+        save=args.save_debug_replay,
+        polygraphy_form=args.replay_form == "polygraphy",
+        files=tuple(args.load_inputs or ()),
+        search=search,
     )
 
 

@@ -52,12 +52,12 @@ class LayersReport(Progress):
         """Say what was understood."""
         self(
             events.ModelRead(
-                str(path),
-                len(index.nodes),
-                index.opset,
-                len(index.fed_inputs()),
-                len(index.outputs),
-                index.weight_bytes,
+                name=str(path),
+                nodes=len(index.nodes),
+                opset=index.opset,
+                inputs=len(index.fed_inputs()),
+                outputs=len(index.outputs),
+                weight_bytes=index.weight_bytes,
             )
         )
 

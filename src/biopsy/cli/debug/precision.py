@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import lines
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.shell_words import option_line
 
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
     from biopsy.precision.formats import Format
-    from biopsy.precision.job import Job
+    from biopsy.precision.job import PrecisionJob
     from biopsy.precision.mixed_models import MixedModels
+    from biopsy.session.options import SearchOptions
     from biopsy.session.workspace import Workspace
     from biopsy.tensors.results import Feed
 
@@ -58,7 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_precisions(parser)
     _add_search(parser)
     _add_check_options(parser)
-    checks.add_limits(parser.add_argument_group("time"))
+    group = parser.add_argument_group("time, and going on later")
+    checks.add_limits(group)
+    checks.add_resume(group, "search")
     _add_iteration_options(parser)
     group = parser.add_argument_group("the model")
     group.add_argument(
@@ -176,7 +180,12 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights, and where candidates stand: with an engine also the model that it is built from."""
     _complete(args)
     candidate = args.candidate if args.candidate != args.iter_artifact else None
-    return {**groups.derived_weights(args), "the candidate": (candidate, file_kinds.ITERATION)}
+    journal = None if args.output is None else checks.journal_of(args.output)
+    return {
+        **groups.derived_weights(args),
+        "the candidate": (candidate, file_kinds.ITERATION),
+        "the journal": (journal, file_kinds.WRITTEN),
+    }
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -185,7 +194,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.precision_report import PrecisionReport, say_result
     from biopsy.cli.run.names import require_names_of_check
     from biopsy.model.index import index_file
-    from biopsy.precision.job import run_job
+    from biopsy.precision.job_run import run_job
     from biopsy.session.claim import set_aside
 
     jobs = 1 if args.engine is not None else checks.jobs_of(args, console)
@@ -207,11 +216,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if told is not None:
                 console.note(told)
             feeds = _feeds(args, index, console) if args.low == "int8" else ()
-            found = run_job(index, lambda place: _mixed_models(args, index, place, feeds), check, job, report)
+            result = run_job(index, lambda place: _mixed_models(args, index, place, feeds), check, job, report)
+    except errors.Interrupted as stop:
+        if stop.kept is None or args.output is None:
+            raise
+        raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
     finally:
         check.close()
-    say_result(console, found, args.list)
-    return errors.Interrupted.status if found.stopped else 0
+    without = (result.stopped or "").split()[:1]
+    say_result(console, result, args.list, _same_line(args, without) if args.output is not None else None)
+    return errors.Interrupted.status if result.stopped else 0
+
+
+def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
+    return lines.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
@@ -329,28 +347,52 @@ def _complete(args: argparse.Namespace) -> None:
     args.form = args.form or ("native" if low_types else "emulate")
 
 
-def _job(args: argparse.Namespace, jobs: int) -> Job:
-    from biopsy.checks.artifacts import Artifacts
-    from biopsy.precision.job import Job
-    from biopsy.precision.result import Target
-    from biopsy.session.flakiness import Repeating
-    from biopsy.session.iteration import IterationFiles
-    from biopsy.session.trials import Budget, Parallelism
+def _job(args: argparse.Namespace, jobs: int) -> PrecisionJob:
+    from biopsy.precision.job import PrecisionJob
+    from biopsy.precision.result import PrecisionTarget
 
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
     external = None if args.output is None else groups.weights_file(args, args.output)
-    return Job(
-        Target(args.output, external, args.report, args.list),
-        args.mode,
-        args.direction,
-        args.cost,
-        checks.rules_of(args),
-        args.candidate,
-        IterationFiles(
-            Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, keep_last=args.no_remove_intermediate
-        ),
-        Parallelism(jobs),
-        Budget(args.max_checks, args.max_time),
-        Repeating(args.repeat, args.confidence),
+    return PrecisionJob(
+        target=PrecisionTarget(args.output, external, args.report, args.list),
+        mode=args.mode,
+        direction=args.direction,
+        cost=args.cost,
+        search=_search(args, jobs),
     )
+
+
+def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
+    from biopsy.checks.artifacts import Artifacts
+    from biopsy.session.budget import Budget
+    from biopsy.session.flakiness import Repeating
+    from biopsy.session.iteration import IterationFiles
+    from biopsy.session.options import SearchOptions
+    from biopsy.session.pool import Parallelism
+
+    return SearchOptions(
+        rules=checks.rules_of(args),
+        candidate=args.candidate,
+        files=IterationFiles(
+            artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
+            info=args.iter_info,
+            keep_last=args.no_remove_intermediate,
+        ),
+        parallelism=Parallelism(jobs),
+        budget=Budget(args.max_checks, args.max_time),
+        repeating=Repeating(args.repeat, args.confidence),
+        resume=checks.resume_of(args, _journal(args), "search"),
+    )
+
+
+def _journal(args: argparse.Namespace) -> Path | None:
+    """Where the journal stands; None without an output to name it after. Raises UsageError if it is needed then."""
+    if args.output is not None:
+        return checks.journal_of(args.output)
+    wanted = {"--fresh": args.fresh, "--load-debug-replay": args.load_debug_replay}
+    wanted["--save-debug-replay"] = args.save_debug_replay
+    for option, value in wanted.items():
+        if value:
+            raise errors.UsageError(f"{option} needs an output", next_steps=["-o mixed.onnx"])
+    return None

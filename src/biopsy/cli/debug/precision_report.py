@@ -15,7 +15,7 @@ from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.precision.result import Found
+    from biopsy.precision.result import PrecisionResult
 
 _MOST_SHOWN = 24
 _END = {"high": "all high", "low": "all low"}
@@ -44,8 +44,8 @@ class PrecisionReport(Progress):
     def _show_stage_started(self, event: events.StageStarted) -> None:
         self._stage, self._done_before_stage = event, self._done
 
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
+    @shows(events.CheckingCandidate)
+    def _show_checking(self, event: events.CheckingCandidate) -> None:
         self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         seconds = (time.monotonic() - self._started) / max(1, self._done)
         usual = self._stage.usual - (self._done - self._done_before_stage)
@@ -57,8 +57,8 @@ class PrecisionReport(Progress):
         ]
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._stage.nodes))
 
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
+    @shows(events.CheckedCandidate)
+    def _show_checked(self, event: events.CheckedCandidate) -> None:
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
         wanted = event.stage == "low" and self._shown == "low" and event.outcome != "passed"
@@ -67,10 +67,14 @@ class PrecisionReport(Progress):
             say_output(self._console, event.output, whole=self._shown == "all")
             self._shown = "all" if self._shown == "all" else "none"
 
-    @shows(events.StageDone)
-    def _show_stage_done(self, event: events.StageDone) -> None:
+    @shows(events.PassDone)
+    def _show_stage_done(self, event: events.PassDone) -> None:
         change = f"{event.before} -> {count(event.after, 'layer')} high"
         self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+
+    @shows(events.Resumed)
+    def _show_resumed(self, event: events.Resumed) -> None:
+        self.line("resumed", f"{count(event.runs, 'check')} remembered in {event.journal}")
 
     @shows(events.FlakyFailure)
     def _show_flakiness(self, event: events.FlakyFailure) -> None:
@@ -89,58 +93,63 @@ class PrecisionReport(Progress):
         self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
 
 
-def say_result(console: Console, found: Found, names: Path | None) -> None:
-    """The end of a search: which layers must be high, what it cost, what to do next. ``names``: the file of --list."""
+def say_result(console: Console, result: PrecisionResult, names: Path | None, line: str | None) -> None:
+    """The end of a search: which layers must be high, what it cost, what to do next.
+
+    ``names`` is the file of --list. ``line`` goes on with the search where a limit has ended it; None if none does.
+    """
     console.note("")
-    _say_layers(console, found)
-    _say_weights(console, found)
-    for reason, times in found.stays.items():
+    _say_layers(console, result)
+    _say_weights(console, result)
+    for reason, times in result.stays.items():
         console.note(f"{count(times, 'node')} left as in the model: {reason}")
-    told = " · ".join(f"{times} {outcome}" for outcome, times in found.outcomes.items())
-    console.say(f"{count(found.checks, 'check')}   {told}")
-    console.say(f"{found.seconds:.1f} s")
-    if found.stopped is not None:
-        console.note("", f"stopped by {found.stopped}: fewer layers may be enough")
-    _say_next(console, found, names)
+    counts = [f"{times} {outcome}" for outcome, times in result.outcomes.items()]
+    counts += [f"{result.remembered} remembered"] if result.remembered else []
+    console.say(f"{count(result.checks, 'check')}   {' · '.join(counts)}")
+    console.say(f"{result.seconds:.1f} s")
+    if result.stopped is not None:
+        resume = [] if line is None else [f"resume   {line}"]
+        console.note("", f"stopped by {result.stopped}: fewer layers may be enough", *resume)
+    _say_next(console, result, names)
 
 
-def _say_layers(console: Console, found: Found) -> None:
-    if not found.high:
+def _say_layers(console: Console, result: PrecisionResult) -> None:
+    if not result.high:
         console.say(
-            f"0 of {found.layers} layers need {found.precision}: the check passes with every layer in {found.low}"
+            f"0 of {result.layers} layers need {result.precision}: the check passes with every layer in {result.low}"
         )
         return
     why = {
-        "minimal": "none of them can be low alone" if found.one_minimal else "fewer may be enough",
-        "bisect": f"the {'first' if found.direction == 'forward' else 'last'} ones",
-        "linear": f"the {'first' if found.direction == 'forward' else 'last'} ones",
-    }[found.mode]
+        "minimal": "none of them can be low alone" if result.one_minimal else "fewer may be enough",
+        "bisect": f"the {'first' if result.direction == 'forward' else 'last'} ones",
+        "linear": f"the {'first' if result.direction == 'forward' else 'last'} ones",
+    }[result.mode]
     console.say(
-        f"{len(found.high)} of {count(found.layers, 'layer')} in {found.precision}, the rest in {found.low}: {why}"
+        f"{len(result.high)} of {count(result.layers, 'layer')} in {result.precision}, the rest in {result.low}: {why}"
     )
-    shown = found.high if console.verbosity > 0 else found.high[:_MOST_SHOWN]
+    shown = result.high if console.verbosity > 0 else result.high[:_MOST_SHOWN]
     for layer in shown:
         console.say(f"  {layer.label}")
-    if len(shown) < len(found.high):
-        console.say(f"  and {len(found.high) - len(shown)} more (-v shows all)")
+    if len(shown) < len(result.high):
+        console.say(f"  and {len(result.high) - len(shown)} more (-v shows all)")
 
 
-def _say_weights(console: Console, found: Found) -> None:
-    for range_loss in found.range_loss[:_MOST_SHOWN]:
-        parts = [f"{range_loss.saturated} too large for {found.low}"] if range_loss.saturated else []
+def _say_weights(console: Console, result: PrecisionResult) -> None:
+    for range_loss in result.range_loss[:_MOST_SHOWN]:
+        parts = [f"{range_loss.saturated} too large for {result.low}"] if range_loss.saturated else []
         parts += [f"{range_loss.vanished} become zero"] if range_loss.vanished else []
         console.note(f"weight {range_loss.name!r}: of {count(range_loss.count, 'value')} {', '.join(parts)}")
-    if len(found.range_loss) > _MOST_SHOWN:
-        console.note(f"and {len(found.range_loss) - _MOST_SHOWN} weights more (--report lists all)")
+    if len(result.range_loss) > _MOST_SHOWN:
+        console.note(f"and {len(result.range_loss) - _MOST_SHOWN} weights more (--report lists all)")
 
 
-def _say_next(console: Console, found: Found, names: Path | None) -> None:
-    if found.output is not None:
-        size = size_text(found.output.stat().st_size)
-        console.note("", f"{found.output}, {size}   the mixed model")
+def _say_next(console: Console, result: PrecisionResult, names: Path | None) -> None:
+    if result.output is not None:
+        size = size_text(result.output.stat().st_size)
+        console.note("", f"{result.output}, {size}   the mixed model")
     if names is not None:
         console.note(f"{names}   names for nodes_to_exclude, node_block_list")
-    elif found.names:
-        console.note("", f"nodes_to_exclude = {found.names[:_MOST_SHOWN]!r}")
-    if found.output is not None:
-        console.note("", f"Next   {line_of(['biopsy', 'inspect', 'model', as_word(found.output), '--mode=basic'])}")
+    elif result.names:
+        console.note("", f"nodes_to_exclude = {result.names[:_MOST_SHOWN]!r}")
+    if result.output is not None:
+        console.note("", f"Next   {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=basic'])}")

@@ -15,8 +15,9 @@ from biopsy.cli.arguments import checks, file_kinds, groups, named_values
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
-    from biopsy.reduction.job import Job
+    from biopsy.reduction.job import ReductionJob
     from biopsy.session.iteration import IterationFiles
+    from biopsy.session.options import SearchOptions
     from biopsy.tensors.results import Feed
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -102,32 +103,7 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     checks.add_repeating(parser.add_argument_group("flaky failures"))
     group = parser.add_argument_group("time, and going on later")
     checks.add_limits(group)
-    group.add_argument(
-        "--fresh",
-        action="store_true",
-        help="start over, also where an interrupted reduction could be resumed; its journal (OUTPUT.journal) is kept "
-        "aside",
-    )
-    group.add_argument(
-        "--load-debug-replay",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="outcomes to begin with, saved by --save-debug-replay",
-    )
-    group.add_argument(
-        "--save-debug-replay",
-        type=file_kinds.written_over("load_debug_replay"),
-        nargs="?",
-        const=Path("polygraphy_debug_replay.json"),
-        metavar="FILE",
-        help="save every outcome as JSON (default FILE: polygraphy_debug_replay.json)",
-    )
-    group.add_argument(
-        "--replay-form",
-        choices=("biopsy", "polygraphy"),
-        default="biopsy",
-        help="the form of --save-debug-replay; only that of biopsy can be loaded (default: biopsy)",
-    )
+    checks.add_resume(group, "reduction")
 
 
 def _add_iteration_options(parser: argparse.ArgumentParser) -> None:
@@ -275,16 +251,12 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
         "the result": (None if args.output else output, file_kinds.WRITTEN),
         "the weights of the result": (output.with_name(weights) if weights else None, file_kinds.WRITTEN),
         "the inputs of the result": (inputs_file(output) if fed else None, file_kinds.WRITTEN),
-        "the journal": (_journal(output), file_kinds.WRITTEN),
+        "the journal": (checks.journal_of(output), file_kinds.WRITTEN),
     }
 
 
 def _output(args: argparse.Namespace) -> Path:
     return args.output or Path(f"{args.model.stem}_reduced.onnx")
-
-
-def _journal(output: Path) -> Path:
-    return output.parent / f"{output.name}.journal"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -365,55 +337,63 @@ def _files(args: argparse.Namespace) -> IterationFiles:
     from biopsy.session.iteration import IterationFiles
 
     return IterationFiles(
-        Artifacts(tuple(args.artifacts), args.art_dir), args.iter_info, args.iter_inputs, args.no_remove_intermediate
+        artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
+        info=args.iter_info,
+        inputs=args.iter_inputs,
+        keep_last=args.no_remove_intermediate,
     )
 
 
-def _job(args: argparse.Namespace, jobs: int) -> Job:
-    from biopsy.cli.debug import preconditions as safeguards
-    from biopsy.engines.yardsticks import PLAIN
-    from biopsy.reduction.job import Job
-    from biopsy.reduction.result import Target
-    from biopsy.reduction.schedule import Selection
+def _search(args: argparse.Namespace, jobs: int, output: Path) -> SearchOptions:
+    from biopsy.session.budget import Budget
     from biopsy.session.flakiness import Repeating
-    from biopsy.session.resume import Resume
-    from biopsy.session.trials import Budget, Parallelism
+    from biopsy.session.options import SearchOptions
+    from biopsy.session.pool import Parallelism
 
-    own_run = checks.own_run(args)
-    output = _output(args)
-    safeguards.require_writable_candidate(args.iter_artifact)
-    safeguards.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
-    return Job(
-        Target(output, args.min_good, groups.weights_file(args, output)),
-        args.mode,
-        checks.rules_of(args),
-        args.iter_artifact,
-        _files(args),
-        _samples(args, own_run),
-        (args.record_with,) if args.record_with else PLAIN,
-        dict(named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
-        args.cut,
-        args.values,
-        _compares_recorded(args),
-        infer_types=not args.no_shape_inference,
-        types_by_running=args.force_fallback_shape_inference,
-        keep_inputs=args.no_reduce_inputs,
-        keep_outputs=args.no_reduce_outputs,
-        mark_intermediate=args.mark_intermediate,
-        selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
-        ranking=_ranking(args),
+    return SearchOptions(
+        rules=checks.rules_of(args),
+        candidate=args.iter_artifact,
+        files=_files(args),
         parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
         repeating=Repeating(args.repeat, args.confidence),
-        resume=Resume(
-            _journal(output),
-            args.fresh,
-            args.load_debug_replay,
-            args.save_debug_replay,
-            polygraphy_form=args.replay_form == "polygraphy",
-            files=tuple(args.load_inputs or ()),
-        ),
+        resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
         keep_other=args.keep_other,
+    )
+
+
+def _job(args: argparse.Namespace, jobs: int) -> ReductionJob:
+    from biopsy.cli.debug.preconditions import require_inputs_of_golden_values, require_writable_candidate
+    from biopsy.engines.yardsticks import PLAIN
+    from biopsy.reduction.job import BorderOptions, RecordingOptions, ReductionJob
+    from biopsy.reduction.result import Target
+    from biopsy.reduction.schedule import Selection
+
+    own_run = checks.own_run(args)
+    output = _output(args)
+    require_writable_candidate(args.iter_artifact)
+    require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
+    return ReductionJob(
+        target=Target(output, args.min_good, groups.weights_file(args, output)),
+        mode=args.mode,
+        search=_search(args, jobs, output),
+        recording=RecordingOptions(
+            samples=_samples(args, own_run),
+            engines=(args.record_with,) if args.record_with else PLAIN,
+            infer_types=not args.no_shape_inference,
+            types_by_running=args.force_fallback_shape_inference,
+        ),
+        border=BorderOptions(
+            cut=args.cut,
+            keep_inputs=args.no_reduce_inputs,
+            keep_outputs=args.no_reduce_outputs,
+            mark_intermediate=args.mark_intermediate,
+        ),
+        input_shapes=dict(named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
+        values=args.values,
+        compares_recorded=_compares_recorded(args),
+        selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
+        ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
         feeds_recorded=_feeds_recorded(args, own_run, output),
     )

@@ -13,7 +13,7 @@ from biopsy.cli.check_output import say_output
 from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
-from biopsy.reduction.result_file import size_of
+from biopsy.session.result_file import size_of
 from biopsy.shell_words import line_of
 from biopsy.text import first_line
 
@@ -63,8 +63,8 @@ class ReductionReport(Progress):
         if event.signature != event.reason:
             self.line("", f"counted as the same failure: {event.signature}")
 
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
+    @shows(events.CheckingCandidate)
+    def _show_checking(self, event: events.CheckingCandidate) -> None:
         self._console.detail(f"  check {event.number}  {event.description}: {event.line}")
         self._update(event)
 
@@ -72,8 +72,8 @@ class ReductionReport(Progress):
     def _show_stage_started(self, event: events.StageStarted) -> None:
         self._stage, self._done_before_stage = event, self._done
 
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
+    @shows(events.CheckedCandidate)
+    def _show_checked(self, event: events.CheckedCandidate) -> None:
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
         first = event.stage == "original" and event.number == 0  # it is checked more than once
@@ -81,8 +81,8 @@ class ReductionReport(Progress):
             self._live.stop()
             say_output(self._console, event.output, whole=self._shown == "all")
 
-    @shows(events.StageDone)
-    def _show_stage_done(self, event: events.StageDone) -> None:
+    @shows(events.PassDone)
+    def _show_stage_done(self, event: events.PassDone) -> None:
         self._live.stop()
         if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
             return  # a guess that was wrong proves nothing
@@ -110,7 +110,7 @@ class ReductionReport(Progress):
         often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
         self.line("verified", f"{event.path} fails in the same way{often}")
 
-    def _update(self, event: events.Checking) -> None:
+    def _update(self, event: events.CheckingCandidate) -> None:
         seconds = (time.monotonic() - self._started) / max(1, self._done)
         usual = self._stage.usual - (self._done - self._done_before_stage)
         parts = [

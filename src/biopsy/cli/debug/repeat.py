@@ -181,7 +181,7 @@ class RepeatProgress(Progress):
 
     def begins(self, number: int, line: str) -> None:
         """A run is about to begin."""
-        self._log.write(events.Checking(number, "repeat", "run", 0, 0, line))
+        self._log.write(events.Checking(number=number, stage="repeat", description="run", line=line))
         if number == 0:
             self._live.update("repeat", "the first one")
 
@@ -191,7 +191,12 @@ class RepeatProgress(Progress):
         seconds = judged.evidence.seconds
         self._log.write(
             events.Checked(
-                run.number, "repeat", judged.outcome.value, judged.reason, 0, 0, seconds, judged.evidence.output
+                number=run.number,
+                stage="repeat",
+                outcome=judged.outcome.value,
+                reason=judged.reason,
+                seconds=seconds,
+                output=judged.evidence.output,
             )
         )
         self._console.detail(f"  run {run.number}  {_word(judged.outcome)}: {judged.reason} · {seconds:.2f} s")

@@ -1,0 +1,176 @@
+"""The oracle of a search: answers what the check says of a model, from memory or by as many runs as that needs.
+
+Who asks never sees how many checks run at the same time: an answer depends on the model alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
+from biopsy.session.budget import BudgetMeter
+from biopsy.session.failure_judge import FailureJudge
+from biopsy.session.iteration import Iterations
+from biopsy.session.memory import OutcomeMemory
+from biopsy.session.pool import PendingRun, Pool
+from biopsy.session.tally import SearchTally
+from biopsy.session.trial import Trial
+
+
+class Oracle:
+    """Asks a check about models, each as often as its answer needs, several at once, and none twice.
+
+    ``left`` is the size of the best model so far, for the progress line; an iteration whose outcome is ``advances``
+    sets it. ``model`` is the original's file, which is still there when a person repeats a check.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        judge: FailureJudge,
+        iterations: Iterations,
+        listener: events.Listener,
+        *,
+        tally: SearchTally,
+        budget: BudgetMeter,
+        advances: Outcome | None = Outcome.REPRODUCES,
+        model: Path | None = None,
+    ) -> None:
+        self.pool = pool
+        self.failure = judge
+        self.tally = tally
+        self.budget = budget
+        self.memory = OutcomeMemory(tally)
+        self.left = 0
+        self._iterations = iterations
+        self.listener = listener
+        self._advances = advances
+        self._model = model
+
+    @property
+    def check(self) -> Check:
+        """The check as it is asked now."""
+        return self.pool.check
+
+    @property
+    def jobs(self) -> int:
+        """How many checks may run at once."""
+        return self.pool.jobs
+
+    def judge(self, trial: Trial) -> Judged:
+        """The outcome of a model, from memory as far as it was checked before.
+
+        Raises CheckError if the check could not be run, BudgetSpentError if it may not be run any more.
+        """
+        while (judged := self.memory.conclusion(trial)) is None:
+            self.memory.add(trial, self._run(trial, self.memory.repetitions - len(self.memory.runs(trial))))
+        self.pool.abandon(run for run in self.pool.pending if run.trial.digest == trial.digest)
+        self.tally.meet(trial, judged)
+        return judged
+
+    def again(self, trial: Trial, wanted: int = 1) -> Judged:
+        """One more run on a model, whatever is remembered of it; ``wanted`` says how many more will be asked for."""
+        judged = self._run(trial, wanted)
+        if trial.stage.is_remembered:
+            self.memory.add(trial, judged)
+        return judged
+
+    def is_known(self, trial: Trial) -> bool:
+        """Whether a model would be judged without running the check."""
+        return self.memory.conclusion(trial) is not None
+
+    def undo(self) -> bytes | None:
+        """Forget the newest answer: the person who gave it takes it back. The model's digest, None if there is none."""
+        undone = self.memory.undo()
+        if undone is None:
+            self.listener(events.Remark("there is no answer to take back"))
+            return None
+        digest, forgotten = undone
+        for judged in forgotten:
+            if self.tally.undo(judged.outcome):
+                self._iterations.number -= 1
+        return digest
+
+    def ahead(self, trials: Iterator[Trial]) -> None:
+        """Begin checks of models that may be asked about soon, as many as may run at once."""
+        pending = self.pool.pending
+        while len(pending) < self.pool.jobs and self.budget.allows(len(pending)):
+            trial = next(trials, None)
+            if trial is None:
+                return
+            if not self.is_known(trial) and all(run.trial.digest != trial.digest for run in pending):
+                self._begin(trial)
+
+    def abandon_all(self, but: Sequence[Trial] = ()) -> None:
+        """Stop what was begun ahead and nobody asked about, ``but`` for these."""
+        self.pool.abandon_all(but)
+
+    def close(self) -> None:
+        """End every check, and leave no candidate behind."""
+        self.pool.close()
+
+    def _run(self, trial: Trial, wanted: int) -> Judged:
+        """The next run of a model to end; as many as are wanted are begun, if so many may run at once."""
+        self.budget.spend()
+        mine = self.pool.runs_of(trial)
+        while not mine or len(mine) < min(wanted, self.pool.jobs):
+            if len(self.pool.pending) >= self.pool.jobs and mine and self.memory.repetitions == 1:
+                break  # one more run of this is worth no more than what was begun ahead
+            self.pool.make_room(kept=mine)
+            mine.append(self._begin(trial))
+        return self._ended(mine[0])
+
+    def _begin(self, trial: Trial) -> PendingRun:
+        slot = self.pool.slot(trial)
+        self._iterations.before(trial.stage)
+        check = trial.check or self.check
+        self.listener(
+            events.CheckingCandidate(
+                number=slot.number,
+                stage=trial.stage.name,
+                description=trial.description,
+                line=check.line(slot.path),
+                nodes=trial.size,
+                left=self.left,
+            )
+        )
+        refusal = self._iterations.files.feed(trial.parts, first=self.failure.reference is None)
+        if refusal is not None:
+            return self.pool.answered(slot, refusal)
+        return self.pool.start(slot, self.failure.original)
+
+    def _ended(self, run: PendingRun) -> Judged:
+        """Wait for a run, and tell of it."""
+        evidence = self.pool.wait(run, self.budget.seconds_left)
+        if evidence is None:
+            self.pool.abandon_all()
+            raise self.budget.time_is_up()
+        judged = self.failure.judge(evidence)
+        self.tally.outcomes[judged.outcome] += 1
+        self._tell(run, judged, evidence)
+        return judged
+
+    def _tell(self, run: PendingRun, judged: Judged, evidence: Evidence) -> None:
+        trial, outcome = run.trial, judged.outcome
+        if outcome is self._advances and trial.stage.is_iteration:
+            self.left = trial.size
+        self.listener(
+            events.CheckedCandidate(
+                number=run.slot.number,
+                stage=trial.stage.name,
+                outcome=outcome.value,
+                reason=judged.reason,
+                seconds=evidence.seconds,
+                output=evidence.output,
+                nodes=trial.size,
+                left=self.left,
+            )
+        )
+        if outcome is Outcome.INFRASTRUCTURE:
+            raise errors.CheckError(
+                f"the check could not be run: {judged.reason}",
+                next_steps=[f"run it by hand: {self.check.line(self._model or run.slot.path)}"],
+            )
+        self._iterations.after(trial.stage, outcome)

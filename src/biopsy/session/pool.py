@@ -1,0 +1,186 @@
+"""The pool that runs checks: several at once, each on a model that stands where no other run looks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYetError
+from dataclasses import dataclass
+from pathlib import Path
+
+from biopsy import events
+from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.task import Inline, Task, clear, run_check
+from biopsy.comparison.mismatch import Mismatch
+from biopsy.isolation import cleanup
+from biopsy.isolation.watch import Stop
+from biopsy.session.trial import Trial
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How many checks run at once, and who runs them: ``executor``, or threads of our own if it is None."""
+
+    jobs: int = 1
+    executor: Executor | None = None
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A run that is about to begin: its number, and where its model will stand."""
+
+    number: int
+    trial: Trial
+    path: Path
+
+
+@dataclass(frozen=True)
+class PendingRun:
+    """A run of a check that has begun."""
+
+    slot: Slot
+    future: Future[Evidence]
+    stop: Stop | None = None
+
+    @property
+    def trial(self) -> Trial:
+        """The model it looks at."""
+        return self.slot.trial
+
+    def free(self) -> None:
+        """Release what the run held, once it has ended."""
+        if self.stop is not None:
+            self.stop.close()
+
+
+class Pool:
+    """Runs a check on models, at most ``jobs`` at once. It neither judges nor remembers what the check says.
+
+    ``candidate`` is where the user knows candidates to stand; runs at the same time get places beside it.
+    ``keep_last``: the last candidate is left there. A run that is no longer wanted is abandoned: its check is asked to
+    stop, and whoever needs its place waits for nothing.
+    """
+
+    def __init__(
+        self, check: Check, candidate: Path, parallelism: Parallelism, listener: events.Listener, *, keep_last: bool
+    ) -> None:
+        self.check = check
+        self.candidate = candidate
+        self.jobs = parallelism.jobs
+        self.pending: list[PendingRun] = []
+        self._listener = listener
+        self._keep_last = keep_last
+        self._ending: list[PendingRun] = []
+        self._number = 0
+        self._places: set[Path] = set()
+        self._checks_before: list[Check] = []
+        self._is_shared = parallelism.executor is not None
+        self._executor = parallelism.executor or self._own_executor()
+
+    def runs_of(self, trial: Trial) -> list[PendingRun]:
+        """Pending runs that answer this trial, the oldest first."""
+        return [run for run in self.pending if run.trial.asks_the_same(trial)]
+
+    def slot(self, trial: Trial) -> Slot:
+        """The number and place of the next run."""
+        self._free_ended()
+        path = trial.place or self._free_place()
+        number, self._number = self._number, self._number + 1
+        return Slot(number, trial, path)
+
+    def start(self, slot: Slot, original: tuple[Mismatch, ...] = ()) -> PendingRun:
+        """Begin a run. ``original``: how the original's outputs differ, for a candidate that must be comparable."""
+        trial = slot.trial
+        check = trial.check or self.check
+        task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
+        if self._is_shared or not self.check.stoppable:
+            return self._begun(PendingRun(slot, self._executor.submit(run_check, task)))
+        stop = Stop()
+        return self._begun(PendingRun(slot, self._executor.submit(run_check, task, stop), stop))
+
+    def answered(self, slot: Slot, evidence: Evidence) -> PendingRun:
+        """A run that has ended before it began, since its evidence is known."""
+        future: Future[Evidence] = Future()
+        future.set_result(evidence)
+        return self._begun(PendingRun(slot, future))
+
+    def wait(self, run: PendingRun, seconds: float | None) -> Evidence | None:
+        """What a run leaves; None if it has not ended after so many seconds. Raises what the check raises."""
+        try:
+            return run.future.result(seconds)
+        except NotYetError:
+            if run.future.done():
+                raise  # the check's own
+            return None
+        finally:
+            if run in self.pending and run.future.done():
+                self.pending.remove(run)
+                run.free()
+
+    def make_room(self, kept: Sequence[PendingRun]) -> None:
+        """Abandon the newest runs, but for those ``kept``, until one more may begin."""
+        others = [run for run in self.pending if run not in kept]
+        excess = max(0, len(self.pending) + 1 - self.jobs)
+        self.abandon(others[len(others) - excess :])
+
+    def abandon(self, runs: Iterable[PendingRun]) -> None:
+        """Stop runs that nobody waits for any more."""
+        for run in list(runs):
+            self.pending.remove(run)
+            self._ending.append(run)
+            if not run.future.cancel() and run.stop is not None and not run.future.done():
+                run.stop.set()
+            self._listener(events.Abandoned(run.slot.number))
+
+    def abandon_all(self, but: Sequence[Trial] = ()) -> None:
+        """Stop every pending run, ``but`` those of these models."""
+        kept = {trial.digest for trial in but}
+        self.abandon(run for run in self.pending if run.trial.digest not in kept)
+
+    def use(self, check: Check) -> None:
+        """Run another check from now on, such as the same without what was kept warm; the old one ends at the end."""
+        self.abandon_all()
+        self._checks_before.append(self.check)
+        self.check = check
+
+    def close(self) -> None:
+        """End everything, and leave no candidate behind."""
+        self.abandon_all()
+        if not self._is_shared:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+        self._free_ended(wait=not self._is_shared)
+        for check in (self.check, *self._checks_before):
+            check.close()
+        for place in self._places - ({self.candidate} if self._keep_last else set()):
+            with contextlib.suppress(OSError):  # what went wrong before is told, not this
+                clear(place, whole=True)
+        for place in self._places:
+            cleanup.keep(place)
+
+    def _own_executor(self) -> Executor:
+        if self.jobs == 1 and not self.check.stoppable:
+            return Inline()
+        return ThreadPoolExecutor(2 * self.jobs, thread_name_prefix="biopsy-check")  # some may still be ending
+
+    def _begun(self, run: PendingRun) -> PendingRun:
+        self.pending.append(run)
+        return run
+
+    def _free_place(self) -> Path:
+        """A path for a candidate that no run looks at now; the first is where the user knows it to be."""
+        taken = {run.slot.path for run in (*self.pending, *self._ending)}
+        path, number = self.candidate, 0
+        while path in taken or (number and path not in self._places and os.path.lexists(path)):
+            number += 1
+            path = self.candidate.with_name(f"{self.candidate.stem}.{number}{self.candidate.suffix}")
+        self._places.add(path)
+        return path
+
+    def _free_ended(self, *, wait: bool = False) -> None:
+        """Release what belongs to runs that were abandoned and have ended."""
+        for run in list(self._ending):
+            if wait or run.future.done():
+                self._ending.remove(run)
+                run.free()

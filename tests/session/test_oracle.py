@@ -1,0 +1,127 @@
+"""The oracle: what is never checked twice, how often an answer needs a run, and what is told of it."""
+
+import json
+
+import pytest
+
+from biopsy import errors, events
+from biopsy.checks.artifacts import Artifacts
+from biopsy.checks.outcome import Outcome
+from biopsy.session.budget import Budget, BudgetSpentError
+from biopsy.session.iteration import IterationFiles
+from biopsy.session.stage import FINAL, VALUES
+from support.session import LIMIT, Answers, Session, trial
+
+
+def test_no_model_is_checked_twice(session: Session) -> None:
+    check = Answers({"a": [1]})
+    oracle = session.oracle(check)
+    assert oracle.judge(trial("a")).outcome is Outcome.REPRODUCES
+    assert oracle.judge(trial("a")).outcome is Outcome.REPRODUCES
+    assert oracle.is_known(trial("a"))
+    assert check.asked == ["a"]
+
+
+def test_a_model_that_passes_is_checked_as_often_as_the_repetitions_say(session: Session) -> None:
+    check = Answers({"a": [0, 0, 1]})
+    oracle = session.oracle(check)
+    oracle.memory.repetitions = 3
+    assert oracle.judge(trial("a")).outcome is Outcome.REPRODUCES
+    assert oracle.judge(trial("b")).outcome is Outcome.PASSES
+    assert check.asked == ["a", "a", "a", "b", "b", "b"]
+
+
+def test_again_asks_whatever_is_known_and_its_output_is_there(session: Session) -> None:
+    check = Answers()
+    oracle = session.oracle(check)
+    oracle.judge(trial("a"))
+    assert oracle.again(trial("a")).evidence.output == b"output"
+    assert check.asked == ["a", "a"]
+    assert len(oracle.memory.runs(trial("a"))) == 2
+    oracle.again(trial("a", FINAL))
+    assert len(oracle.memory.runs(trial("a"))) == 2
+
+
+def test_what_was_begun_ahead_is_not_begun_again(session: Session) -> None:
+    check = Answers(is_stoppable=True)
+    oracle = session.oracle(check, jobs=2)
+    oracle.ahead(iter([trial("a"), trial("b"), trial("c")]))
+    for name in ("b", "a"):
+        oracle.judge(trial(name))
+    assert sorted(check.asked) == ["a", "b"]
+
+
+def test_every_run_that_begins_ends_with_an_answer_or_is_abandoned(session: Session) -> None:
+    check = Answers(is_stoppable=True)
+    check.hold("b")
+    oracle = session.oracle(check, jobs=2)
+    oracle.ahead(iter([trial("a"), trial("b")]))
+    oracle.judge(trial("a"))
+    assert check.begun["b"].wait(LIMIT)
+    oracle.close()
+    begun = {event.number for event in session.told if isinstance(event, events.Checking)}
+    ended = {event.number for event in session.told if isinstance(event, events.Checked | events.Abandoned)}
+    assert begun == ended == {0, 1}
+    assert check.stopped == ["b"]
+
+
+def test_events_name_the_stage_and_the_best_so_far(session: Session) -> None:
+    oracle = session.oracle(Answers({"abc": [1], "ab": [1]}))
+    oracle.left = 9
+    oracle.judge(trial("abc"))
+    oracle.judge(trial("ab", VALUES))
+    checked = [event for event in session.told if isinstance(event, events.CheckedCandidate)]
+    assert [(event.stage, event.nodes, event.left) for event in checked] == [("bisect", 3, 3), ("values", 2, 3)]
+    assert checked[0].kind == "Checked"
+
+
+def test_probes_are_no_iterations(session: Session) -> None:
+    info = session.folder / "info.json"
+    artifact = session.folder / "log"
+    files = IterationFiles(artifacts=Artifacts((artifact,), session.folder / "sorted"), info=info)
+    oracle = session.oracle(Answers({"a": [1]}), files=files)
+    for number, (name, stage) in enumerate((("a", "bisect"), ("b", "values"), ("c", "linear"))):
+        artifact.write_text(str(number))
+        oracle.judge(trial(name, VALUES) if stage == "values" else trial(name))
+    assert json.loads(info.read_text()) == {"iteration": 1}
+    assert len(list((session.folder / "sorted").rglob("log_*"))) == 2
+
+
+def test_an_answer_that_is_taken_back_is_asked_for_again_and_counts_no_more(session: Session) -> None:
+    check = Answers({"a": [1, 0]})
+    oracle = session.oracle(check)
+    oracle.judge(trial("a"))
+    assert oracle.undo() == trial("a").digest
+    assert oracle.tally.checks == 0
+    assert oracle.judge(trial("a")).outcome is Outcome.PASSES
+    assert oracle.tally.checks == 1
+
+
+def test_where_there_is_no_answer_to_take_back_that_is_said(session: Session) -> None:
+    assert session.oracle(Answers()).undo() is None
+    assert session.told == [events.Remark("there is no answer to take back")]
+
+
+def test_a_check_that_cannot_be_run_ends_the_search_and_says_what_to_type(session: Session) -> None:
+    oracle = session.oracle(Answers({"a": [127]}))
+    with pytest.raises(errors.CheckError, match="could not be run") as caught:
+        oracle.judge(trial("a"))
+    assert caught.value.next_steps == ("run it by hand: look at candidate.onnx",)
+
+
+def test_max_time_does_not_wait_for_a_check_that_hangs(session: Session) -> None:
+    check = Answers(is_stoppable=True)
+    check.hold("a")
+    oracle = session.oracle(check, jobs=1, budget=Budget(seconds=0.5))
+    with oracle.budget.enforced(), pytest.raises(BudgetSpentError, match="--max-time"):
+        oracle.judge(trial("a"))
+    oracle.close()
+    assert check.asked in ([], ["a"])
+    assert check.stopped == check.asked
+
+
+def test_what_is_another_failure_or_cannot_be_said_is_met_once(session: Session) -> None:
+    oracle = session.oracle(Answers({"a": [125], "b": [125]}))
+    for name in ("a", "a", "b"):
+        oracle.judge(trial(name))
+    assert oracle.tally.cannot_say == {"exit status 125": 2}
