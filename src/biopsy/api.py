@@ -203,7 +203,9 @@ def reduce(
             keep_inputs=keep_inputs,
             keep_outputs=keep_outputs,
             mark_intermediate=mark_intermediate,
-            selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
+            selection=Selection(
+                simplify=simplify, anonymize=anonymize, skip=tuple(skip_passes), only=tuple(only_passes)
+            ),
             parallelism=Parallelism(jobs, executor),
             budget=Budget(max_checks, max_seconds),
             repeating=Repeating(repeat, confidence),

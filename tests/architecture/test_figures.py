@@ -9,7 +9,7 @@ LIMITS = {
     "percentile_90": 15,
     "longest": 47,
     "positional_calls": 43,
-    "class_names_twice": 20,
+    "class_names_twice": 19,
     "import_cycles": 0,
     "wide_classes": 11,
     "long_modules": 7,

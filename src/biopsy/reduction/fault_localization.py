@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model.index import ModelIndex
-
-if TYPE_CHECKING:
-    from biopsy.reduction.driver import Driver
+from biopsy.reduction.driver import Driver
 
 _MOST_ELEMENTS = 1 << 28
 """Elements of all tensors together: more would not fit where one check has to hold them all."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
     from biopsy.reduction.job import Job
+    from biopsy.reduction.schedule import Selection
     from biopsy.session.iteration import IterationFiles
     from biopsy.tensors.results import Feed
 
@@ -369,12 +370,19 @@ def _files(args: argparse.Namespace) -> IterationFiles:
     )
 
 
+def _selection(args: argparse.Namespace) -> Selection:
+    from biopsy.reduction.schedule import Selection
+
+    return Selection(
+        simplify=args.simplify, anonymize=args.anonymize, skip=tuple(args.skip_pass), only=tuple(args.only_pass)
+    )
+
+
 def _job(args: argparse.Namespace, jobs: int) -> Job:
     from biopsy.cli.debug import preconditions as safeguards
     from biopsy.engines.yardsticks import PLAIN
     from biopsy.reduction.job import Job
     from biopsy.reduction.result import Target
-    from biopsy.reduction.schedule import Selection
     from biopsy.session.flakiness import Repeating
     from biopsy.session.resume import Resume
     from biopsy.session.trials import Budget, Parallelism
@@ -400,7 +408,7 @@ def _job(args: argparse.Namespace, jobs: int) -> Job:
         keep_inputs=args.no_reduce_inputs,
         keep_outputs=args.no_reduce_outputs,
         mark_intermediate=args.mark_intermediate,
-        selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
+        selection=_selection(args),
         ranking=_ranking(args),
         parallelism=Parallelism(jobs),
         budget=Budget(args.max_checks, args.max_time),
