@@ -215,7 +215,9 @@ def reduce(
             border=border,
             input_shapes=dict(input_shapes or {}),
             values=values,
-            selection=Selection(simplify, anonymize, tuple(skip_passes), tuple(only_passes)),
+            selection=Selection(
+                simplify=simplify, anonymize=anonymize, skip=tuple(skip_passes), only=tuple(only_passes)
+            ),
             allow_vacuous_check=allow_vacuous_check,
         )
         return run_job(_index(model), _as_check(check, candidate, takes, jobs), job, listener)

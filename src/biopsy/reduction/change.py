@@ -47,7 +47,7 @@ Option: TypeAlias = Literal["simplify", "anonymize"]
 """An option of the command line that asks for more than a smaller model."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NamedModelPass:
     """A pass in the table: its name on the command line, what it does in one line, and when it may run.
 

@@ -32,7 +32,7 @@ _MOST_PLACES = 1 << 20
 
 
 @dataclass
-class _Writer:
+class _ChangeWriter:
     """Writes nodes that compute something from an output: of the type ``elem``, with ``count`` elements if known.
 
     ``taken`` are names that are not free, ``used`` the operators of the model.
@@ -78,11 +78,11 @@ class _Writer:
         return next((name for name in operators if name not in self.used), operators[0])
 
 
-Change: TypeAlias = "Callable[[_Writer, str, str], None]"
+Change: TypeAlias = "Callable[[_ChangeWriter, str, str], None]"
 """Adds nodes that compute the second tensor from the first."""
 
 
-def _sign(write: _Writer, before: str, after: str) -> None:
+def _sign(write: _ChangeWriter, before: str, after: str) -> None:
     if write.elem == _BOOL:
         write.node("Not", [before], after)
     elif write.lacking("Neg", "Sub") == "Neg":
@@ -91,7 +91,7 @@ def _sign(write: _Writer, before: str, after: str) -> None:
         write.node("Sub", [write.constant([0], write.elem, []), before], after)
 
 
-def _one_element(write: _Writer, before: str, after: str) -> None:
+def _one_element(write: _ChangeWriter, before: str, after: str) -> None:
     """The first element becomes another: also where it is not a number."""
     flat = write.node("Reshape", [before, write.constant([-1])])
     other = write.node("Not", [write.part(flat, 0, 1)]) if write.elem == _BOOL else write.constant([177], write.elem)
@@ -99,12 +99,12 @@ def _one_element(write: _Writer, before: str, after: str) -> None:
     write.node("Reshape", [whole, write.node("Shape", [before])], after)
 
 
-def _order(write: _Writer, before: str, after: str) -> None:
+def _order(write: _ChangeWriter, before: str, after: str) -> None:
     flat = write.node("Reshape", [before, write.constant([-1])])
     write.node("Reshape", [write.turned(flat), write.node("Shape", [before])], after)
 
 
-def _scale(write: _Writer, before: str, after: str) -> None:
+def _scale(write: _ChangeWriter, before: str, after: str) -> None:
     if write.elem == _BOOL:
         write.node("Not", [before], after)
     elif write.lacking("Mul", "Add") == "Mul":
@@ -113,7 +113,7 @@ def _scale(write: _Writer, before: str, after: str) -> None:
         write.node("Add", [before, write.node("Add", [before, before])], after)
 
 
-def _curve(write: _Writer, before: str, after: str) -> None:
+def _curve(write: _ChangeWriter, before: str, after: str) -> None:
     """Nearly every number becomes another, and none infinite, in no fixed proportion."""
     if write.elem in _FLOATS:
         write.node(write.lacking("Cos", "Atan", "Softplus", "Erf", "Tanh"), [before], after)
@@ -141,7 +141,7 @@ def with_changed_outputs(model: onnx.ModelProto, kind: str) -> onnx.ModelProto |
     if not types or not all(name in written and _can_change(types[name], opset) for name in types):
         return None
     taken = names_in(made)
-    write = _Writer(made.graph, opset, taken, {node.op_type for node in made.graph.node})
+    write = _ChangeWriter(made.graph, opset, taken, {node.op_type for node in made.graph.node})
     for name, told in types.items():
         before = fresh(f"{name}_before_change", taken)
         rename(made.graph.node, {name: before})

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.checks.outcome import Check, Judged, Outcome
+from biopsy.checks.signature import Signature
 from biopsy.model.index import label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change, NamedModelPass
-from biopsy.reduction.course import course
+from biopsy.reduction.lookahead import foreseen
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.shapes import unrefuted
@@ -30,8 +31,6 @@ from biopsy.session.workspace import Workspace
 
 if TYPE_CHECKING:
     import onnx
-
-    from biopsy.checks.signature import Signature
 
 
 class Driver:
@@ -274,7 +273,7 @@ class _Lookahead:
             oracle.ahead(self._trials(asked, trial))
             return
         self._foreseen.clear()
-        self._expected = course(
+        self._expected = foreseen(
             self._context, self._named.search, self._start, self._answers, self._guess, self._driver.eligible
         )
         soon = list(islice(self._trials(asked, trial), oracle.jobs))

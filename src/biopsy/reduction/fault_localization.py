@@ -9,14 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.model.index import ModelIndex
+from biopsy.reduction.driver import Driver
 from biopsy.session.stage import LOOK
-
-if TYPE_CHECKING:
-    from biopsy.reduction.driver import Driver
 
 _MOST_ELEMENTS = 1 << 28
 """Elements of all tensors together: more would not fit where one check has to hold them all."""

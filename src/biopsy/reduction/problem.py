@@ -18,13 +18,13 @@ from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.rings import Rings, uncuttable_sources
 
 Cut = Literal["auto", "input", "constant"]
-"""What becomes of a cut: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""
+"""What happens to a cut tensor: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""
 
 _MOST_ORDERS = 4
 
 
 class Problem:
-    """What passes and the driver know of the model.
+    """The geometry of the model: its nodes, which of them can stand alone, and their borders.
 
     ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
     is an output, because the failure is masked otherwise.

@@ -47,42 +47,60 @@ PASSES: tuple[NamedPass, ...] = (
 
 MODEL_PASSES: tuple[NamedModelPass, ...] = (
     NamedModelPass(
-        "tidy", "what no node needs: weights, functions, documentation, stale types", tidy, keeps_values=True
+        name="tidy",
+        summary="what no node needs: weights, functions, documentation, stale types",
+        search=tidy,
+        keeps_values=True,
     ),
-    NamedModelPass("inputs", "inputs that nothing reads", inputs, keeps_values=True, changes_inputs=True),
-    NamedModelPass("outputs", "outputs that are not needed", outputs, keeps_values=True, changes_outputs=True),
-    NamedModelPass("optional-inputs", "inputs that an operator can do without", optional_inputs),
-    NamedModelPass("bodies", "outputs and nodes inside If, Loop and Scan", bodies, changes_inputs=True),
     NamedModelPass(
-        "hoist",
-        "one branch, one trip or one function in place of the node that runs it",
-        hoist,
+        name="inputs", summary="inputs that nothing reads", search=inputs, keeps_values=True, changes_inputs=True
+    ),
+    NamedModelPass(
+        name="outputs", summary="outputs that are not needed", search=outputs, keeps_values=True, changes_outputs=True
+    ),
+    NamedModelPass(name="optional-inputs", summary="inputs that an operator can do without", search=optional_inputs),
+    NamedModelPass(
+        name="bodies", summary="outputs and nodes inside If, Loop and Scan", search=bodies, changes_inputs=True
+    ),
+    NamedModelPass(
+        name="hoist",
+        summary="one branch, one trip or one function in place of the node that runs it",
+        search=hoist,
         changes_inputs=True,
         changes_outputs=True,
     ),
     NamedModelPass(
-        "inline", "the nodes of functions in place of calls", inline, keeps_values=True, remarks=not_inlined
+        name="inline",
+        summary="the nodes of functions in place of calls",
+        search=inline,
+        keeps_values=True,
+        remarks=not_inlined,
     ),
-    NamedModelPass("attributes", "attributes that an operator can do without", attributes, only_with=("simplify",)),
     NamedModelPass(
-        "sizes",
-        "batch, length, channels and other sizes",
-        sizes,
+        name="attributes",
+        summary="attributes that an operator can do without",
+        search=attributes,
+        only_with=("simplify",),
+    ),
+    NamedModelPass(
+        name="sizes",
+        summary="batch, length, channels and other sizes",
+        search=sizes,
         changes_inputs=True,
         changes_outputs=True,
         only_with=("simplify",),
     ),
     NamedModelPass(
-        "weights",
-        "weights filled with ones or small values: the file holds no secret",
-        weights,
+        name="weights",
+        summary="weights filled with ones or small values: the file holds no secret",
+        search=weights,
         only_with=("simplify", "anonymize"),
         remarks=weights_left,
     ),
     NamedModelPass(
-        "names",
-        "neutral names of tensors, nodes, graphs, functions and symbols",
-        names,
+        name="names",
+        summary="neutral names of tensors, nodes, graphs, functions and symbols",
+        search=names,
         keeps_values=True,
         changes_inputs=True,
         changes_outputs=True,
@@ -108,7 +126,7 @@ class Schedule:
     afterwards: tuple[NamedModelPass, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Selection:
     """Which passes a user wants: more by the options, fewer by ``skip``, none but ``only`` if any are named.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
@@ -18,11 +18,9 @@ from biopsy.model.node_order import neighbourhood_order
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
 from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
+from biopsy.reduction.driver import Driver
 from biopsy.session.stage import VALUES
 from biopsy.session.trial import Trial
-
-if TYPE_CHECKING:
-    from biopsy.reduction.driver import Driver
 
 Values = Literal["auto", "keep", "free"]
 """``keep`` the recorded values, be ``free`` to change them, or find out."""

@@ -41,19 +41,19 @@ def foresee_any(
 ) -> Iterator[Proposed]:
     """What a search will propose after ``answers``, whatever the answers to that are: the nearest first.
 
-    For searches that are answered with one of their proposals or None. Searches are begun anew for each course that
-    the answers can take.
+    For searches that are answered with one of their proposals or None. Searches are begun anew for each way
+    that the answers can go.
     """
-    courses = deque([tuple(answers)])
+    ways = deque([tuple(answers)])
     for _ in range(_MOST_ROUNDS):
-        if not courses:
+        if not ways:
             return
-        course = courses.popleft()
-        search = _after(begin(), course)
+        way = ways.popleft()
+        search = _after(begin(), way)
         if search.round is not None:
             possible = tuple(search.round)
             yield from possible
-            courses += [(*course, answer) for answer in (None, *possible)]
+            ways += [(*way, answer) for answer in (None, *possible)]
 
 
 def _after(

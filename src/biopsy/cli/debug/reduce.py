@@ -392,7 +392,9 @@ def _job(args: argparse.Namespace, jobs: int) -> ReductionJob:
         input_shapes=dict(named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes")),
         values=args.values,
         compares_recorded=_compares_recorded(args),
-        selection=Selection(args.simplify, args.anonymize, tuple(args.skip_pass), tuple(args.only_pass)),
+        selection=Selection(
+            simplify=args.simplify, anonymize=args.anonymize, skip=tuple(args.skip_pass), only=tuple(args.only_pass)
+        ),
         ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
         feeds_recorded=_feeds_recorded(args, own_run, output),

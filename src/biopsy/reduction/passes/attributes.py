@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.reduction.change import ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, every_node, graph_at, keep_only
-from biopsy.reduction.passes.removal import leaving_out
+from biopsy.reduction.passes.removal import propose_removals
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
 from biopsy.reduction.passes.shapes import tell_types_anew
 
@@ -20,7 +20,7 @@ Item: TypeAlias = tuple[Place, int, str]
 
 def attributes(model: onnx.ModelProto) -> ChangeSearch:
     """Remove every attribute that has a default or may be missing, all at once, then by halves."""
-    yield from leaving_out(model, _removable(model), _without, "attributes")
+    yield from propose_removals(model, _removable(model), _without, "attributes")
 
 
 def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:

@@ -9,7 +9,7 @@ from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, described, drop_what_died, every_node, graph_at
 from biopsy.reduction.passes.inline import called_functions, inlined
-from biopsy.reduction.passes.nested_search import nodes_again
+from biopsy.reduction.passes.nested_search import nested_search
 from biopsy.reduction.passes.shapes import forget_shapes_behind
 from biopsy.reduction.passes.unfold import Unfold, unfolded_if, unfolded_loop, unfolded_scan
 
@@ -24,7 +24,7 @@ def hoist(model: onnx.ModelProto) -> ChangeSearch:
         answer = yield from _hoisted_one(model, known)
         if answer is None:
             return
-        model = yield from nodes_again(answer)
+        model = yield from nested_search(answer)
 
 
 def _hoisted_one(

@@ -10,7 +10,7 @@ from biopsy.model.calls import unbounded
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.nested_search import nodes_again
+from biopsy.reduction.passes.nested_search import nested_search
 from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def inline(model: onnx.ModelProto) -> ChangeSearch:
 
     kept = yield from minimize_subset(functions, propose)
     if len(kept) < len(functions):
-        yield from nodes_again(propose(kept).model, keep_values=True)
+        yield from nested_search(propose(kept).model, keep_values=True)
 
 
 def called_functions(model: onnx.ModelProto) -> list[tuple[str, str]]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import onnx
 
 
-def nodes_again(
+def nested_search(
     model: onnx.ModelProto, *, keep_values: bool = False
 ) -> Search[Change, onnx.ModelProto, onnx.ModelProto]:
     """Cut and bypass nodes of a model until no single one can go; returns the model that is left.

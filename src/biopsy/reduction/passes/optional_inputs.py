@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from biopsy.model import walk
 from biopsy.reduction.change import ChangeSearch
 from biopsy.reduction.passes.editing import Place, copied, drop_what_died, every_node, graph_at
-from biopsy.reduction.passes.removal import leaving_out
+from biopsy.reduction.passes.removal import propose_removals
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
 from biopsy.reduction.passes.shapes import tell_types_anew
 
@@ -21,7 +21,7 @@ Item: TypeAlias = tuple[Place, int, int]
 
 def optional_inputs(model: onnx.ModelProto) -> ChangeSearch:
     """Leave out every optional input at once, then by halves; trailing ones vanish, others become ''."""
-    yield from leaving_out(model, _optional(model), _without, "optional inputs of nodes")
+    yield from propose_removals(model, _optional(model), _without, "optional inputs of nodes")
 
 
 def _without(model: onnx.ModelProto, gone: Sequence[Item]) -> onnx.ModelProto:

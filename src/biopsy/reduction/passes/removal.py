@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 
-def leaving_out(
+def propose_removals(
     model: onnx.ModelProto,
     items: Sequence[Item],
     without: Callable[[onnx.ModelProto, Sequence[Item]], onnx.ModelProto],

@@ -11,7 +11,7 @@ from biopsy.search.lookahead import foresee
 from biopsy.search.rounds import Round
 
 
-def course(
+def foreseen(
     context: PassContext,
     search: Pass,
     start: Candidate,

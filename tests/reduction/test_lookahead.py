@@ -1,4 +1,4 @@
-"""The course of a pass: what it will ask about, if every guess is right."""
+"""What a pass will ask about, if every guess is right."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +10,7 @@ from biopsy.model.index import index_bytes
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate, Proposal
-from biopsy.reduction.course import course
+from biopsy.reduction.lookahead import foreseen
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.linear import linear
@@ -66,7 +66,7 @@ def test_with_right_guesses_it_is_what_the_pass_asks(problem: Problem, search, w
         return wanted <= set(candidate.nodes)
 
     found, _ = asked(problem, search, fails)
-    foreseen = course(
+    ahead = foreseen(
         PassContext(problem),
         search,
         problem.whole,
@@ -74,7 +74,7 @@ def test_with_right_guesses_it_is_what_the_pass_asks(problem: Problem, search, w
         fails,
         lambda proposal, target: eligible(problem, proposal.candidate, target),
     )
-    assert [proposal.candidate for proposal in foreseen] == found
+    assert [proposal.candidate for proposal in ahead] == found
 
 
 @pytest.mark.parametrize("search", [bisect, sets, linear], ids=["bisect", "sets", "linear"])
@@ -84,7 +84,7 @@ def test_it_goes_on_from_the_answers_that_were_given(problem: Problem, search) -
 
     found, answers = asked(problem, search, fails)
     middle = len(answers) // 2
-    foreseen = course(
+    ahead = foreseen(
         PassContext(problem),
         search,
         problem.whole,
@@ -92,6 +92,6 @@ def test_it_goes_on_from_the_answers_that_were_given(problem: Problem, search) -
         fails,
         lambda proposal, target: eligible(problem, proposal.candidate, target),
     )
-    rest = [proposal.candidate for proposal in foreseen]
+    rest = [proposal.candidate for proposal in ahead]
     assert rest == found[len(found) - len(rest) :]
     assert rest
