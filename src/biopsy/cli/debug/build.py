@@ -23,7 +23,7 @@ from biopsy.shell_words import line_of
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
-    from biopsy.tactics.building import CheckFor, Iteration, Plan, Tally
+    from biopsy.tactics.building import BuildIteration, BuildPlan, BuildTally, CheckFor
     from biopsy.tactics.setting_changes import CheckTemplate
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -129,13 +129,13 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Build as often as asked; returns 0, whatever the builds were like, or raises what ends with another status."""
     from biopsy.session.claim import set_aside
-    from biopsy.tactics.building import Tally, build_repeatedly, remove
+    from biopsy.tactics.building import BuildTally, build_repeatedly, remove
 
     spec = _spec(args)
     plan = _plan(args, spec)
     checks.require_names(args, args.model)
     check_for, close = _checks(args, plan)
-    tally, started, interrupted = Tally(), time.monotonic(), False
+    tally, started, interrupted = BuildTally(), time.monotonic(), False
     with (
         checks.ended_politely(),
         set_aside(plan.artifact, "last build") as told,
@@ -190,12 +190,12 @@ def _engine_of_check(words: list[str]) -> str | None:
     return specs[-1].name if specs else None
 
 
-def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
+def _plan(args: argparse.Namespace, spec: EngineSpec) -> BuildPlan:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
-    from biopsy.tactics.building import Plan, artifact_name
+    from biopsy.tactics.building import BuildPlan, artifact_name
     from biopsy.tactics.variations import combinations, parse_variation, require_possible
 
     variations = [parse_variation(text, spec.name) for text in args.vary]
@@ -211,7 +211,7 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
         if path is not None:
             require_writable(path)
     model = ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)
-    return Plan(
+    return BuildPlan(
         model,
         spec,
         args.until or max(_LEAST_BUILDS, combinations(variations)),
@@ -230,7 +230,7 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> Plan:
 _USE_ENGINE = "write {engine} in the check, which then builds by itself: biopsy run {} --engine {engine}"
 
 
-def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[], None]]:
+def _checks(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
     from biopsy.cli.debug.engine_substitution import varied_check
 
@@ -241,7 +241,7 @@ def _checks(args: argparse.Namespace, plan: Plan) -> tuple[CheckFor, Callable[[]
     return varied.with_change, varied.close
 
 
-def _template(check: list[str], plan: Plan) -> CheckTemplate:
+def _template(check: list[str], plan: BuildPlan) -> CheckTemplate:
     """The check's words. A ``biopsy run`` of what was built loads it with the settings that it was built with.
 
     A file of OpenVINO, for one, does not keep the precision that it was compiled for.
@@ -272,7 +272,7 @@ def _template(check: list[str], plan: Plan) -> CheckTemplate:
 class BuildProgress(Progress):
     """A line for each way to fail that was not met before, and for each remark of the engine."""
 
-    def __init__(self, console: Console, args: argparse.Namespace, plan: Plan) -> None:
+    def __init__(self, console: Console, args: argparse.Namespace, plan: BuildPlan) -> None:
         super().__init__(console, args.events)
         self._args = args
         self._plan = plan
@@ -316,7 +316,7 @@ class BuildProgress(Progress):
             head = "fails" if event.outcome == "reproduced" else "other"
             self.line(head, f"build {event.number}: {event.reason}")
 
-    def ended(self, iteration: Iteration, tally: Tally) -> None:
+    def ended(self, iteration: BuildIteration, tally: BuildTally) -> None:
         """A build has been checked and counted."""
         told = iteration.change.text or self._plan.spec.text
         for remark in iteration.built.remarks:
@@ -334,7 +334,7 @@ def _word(name: str) -> str:
     return {"PASSES": "good", "REPRODUCES": "bad"}.get(name, "other")
 
 
-def _outcomes(tally: Tally) -> str:
+def _outcomes(tally: BuildTally) -> str:
     from biopsy.checks.outcome import Outcome
 
     good, bad = tally.outcomes[Outcome.PASSES], tally.outcomes[Outcome.REPRODUCES]
@@ -343,7 +343,7 @@ def _outcomes(tally: Tally) -> str:
     return " · ".join([f"{good} good", f"{bad} bad", *others])
 
 
-def _say_result(console: Console, plan: Plan, tally: Tally, seconds: float) -> None:
+def _say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: float) -> None:
     from biopsy.cli.inspect.diff_tactics import verdict_lines
     from biopsy.tactics.difference import difference
 
@@ -369,7 +369,7 @@ def _say_result(console: Console, plan: Plan, tally: Tally, seconds: float) -> N
         )
 
 
-def _rate_line(key: str, tally: Tally) -> str:
+def _rate_line(key: str, tally: BuildTally) -> str:
     key_of = key.removeprefix("env.")
     kind = "environment" if key != key_of else "option"
     those = [build for build in tally.builds if any(c.kind == kind and c.value == key for c in build.choices)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Outcome
-    from biopsy.checks.repetition import Run, Tally
+    from biopsy.checks.repetition import RepeatedRun, RunTally
     from biopsy.cli.console import Console
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -78,11 +78,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it was run as often as asked, or raises what ends with another status."""
     from biopsy.checks.artifacts import Artifacts
-    from biopsy.checks.repetition import Tally
+    from biopsy.checks.repetition import RunTally
 
     _require_sense(args)
     rules = checks.rules_of(args)
-    tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
+    tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
     with checks.ended_politely(), RepeatProgress(console, args) as display:
         try:
@@ -123,7 +123,9 @@ def _require_sense(args: argparse.Namespace) -> None:
             require_distinct(args.artifacts, path)
 
 
-def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, display: RepeatProgress) -> None:
+def _run(
+    args: argparse.Namespace, rules: Rules, tally: RunTally, artifacts: Artifacts, display: RepeatProgress
+) -> None:
     from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.outcome import Outcome
@@ -150,7 +152,7 @@ def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifa
                 return
 
 
-def _could_not_be_run(run: Run, tally: Tally, line: str) -> errors.CheckError:
+def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.CheckError:
     before = f"; {_outcomes(tally)} before it" if tally.runs else ""
     return errors.CheckError(
         f"the check could not be run: {run.judged.reason}",
@@ -183,7 +185,7 @@ class RepeatProgress(Progress):
         if number == 0:
             self._live.update("repeat", "the first one")
 
-    def ended(self, run: Run, tally: Tally, missing: list[Path], *, is_new: bool) -> None:
+    def ended(self, run: RepeatedRun, tally: RunTally, missing: list[Path], *, is_new: bool) -> None:
         """A run has ended, and was counted."""
         judged = run.judged
         seconds = judged.evidence.seconds
@@ -206,7 +208,7 @@ class RepeatProgress(Progress):
             done = tally.runs / until if isinstance(until, int) else 0.0
             self._live.update("repeat", self._progress(tally), done)
 
-    def _progress(self, tally: Tally) -> str:
+    def _progress(self, tally: RunTally) -> str:
         spent = time.monotonic() - self._started
         until = self._args.until
         if not isinstance(until, int):
@@ -220,7 +222,7 @@ def _word(outcome: Outcome) -> str:
     return "failed" if outcome.name == "REPRODUCES" else outcome.value
 
 
-def _outcomes(tally: Tally) -> str:
+def _outcomes(tally: RunTally) -> str:
     """``13 passed · 7 failed · 1 timed out``."""
     return " · ".join(
         [f"{tally.passed} passed", f"{tally.failed} failed"]
@@ -228,7 +230,7 @@ def _outcomes(tally: Tally) -> str:
     )
 
 
-def _say_result(console: Console, tally: Tally, args: argparse.Namespace, seconds: float) -> None:
+def _say_result(console: Console, tally: RunTally, args: argparse.Namespace, seconds: float) -> None:
     """What was measured, and what to do with it."""
     from biopsy.checks.repetition import rate_text
 
@@ -251,7 +253,7 @@ def _say_result(console: Console, tally: Tally, args: argparse.Namespace, second
             head = ""
 
 
-def _advice(tally: Tally, command: Sequence[str]) -> list[str]:
+def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
     from biopsy.checks.repetition import interval, runs_needed
 
     lower, upper = interval(tally.failed, tally.decided)
@@ -285,7 +287,7 @@ def _reduction(command: Sequence[str], *options: str) -> str:
     return line_of((*words, "--check", *check))
 
 
-def _save_report(args: argparse.Namespace, tally: Tally, seconds: float, *, interrupted: bool) -> None:
+def _save_report(args: argparse.Namespace, tally: RunTally, seconds: float, *, interrupted: bool) -> None:
     from biopsy.checks.repetition import interval
     from biopsy.filesystem.write import write_whole
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from biopsy.cli.run.recording import Recorder
     from biopsy.comparison.compare import Detail, NotFinite, RunComparison
     from biopsy.comparison.noise import NoiseReport
-    from biopsy.comparison.tolerance import Limits, Stats, Tolerances
+    from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.tensors.results import RunnerResult
 
@@ -213,7 +213,7 @@ def _pairs(
 def _compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
     golden: Sequence[RunnerResult],
-    settings: tuple[Tolerances, Stats, Limits],
+    settings: tuple[Tolerances, Stats, MetricLimits],
     args: argparse.Namespace,
     console: Console,
 ) -> list[RunComparison]:
