@@ -83,7 +83,7 @@ def test_both_introducers_of_300_layers_are_named_the_worst_first_and_none_after
 
 def test_the_errors_are_what_numpy_says(examine) -> None:
     value = np.array([[1, 2], [3, 4]], np.float32)
-    found = examine(growing(3), "fake:scale.n0=1.5,offset.n1=1", Inputs([{"t0": value}]))
+    found = examine(growing(3), "fake:scale.n0=1.5,offset.n1=1", Inputs(given=[{"t0": value}]))
     first, second, third = found.layers
     assert first.introduced is not None and second.introduced is not None and second.propagated is not None
     assert (first.introduced.absolute, first.introduced.relative) == (2.0, 0.5)
@@ -107,7 +107,9 @@ def test_an_error_that_a_softmax_or_an_argmax_hides_is_not_missed(examine) -> No
             helper.make_node(last, ["b"], ["y"], name="last", axis=-1),
         ]
         made = model(nodes, [info("x")], [info("y", None, elem)], [weight("big", 100, 1, dtype="float32")])
-        found = examine(made, "fake:scale.exp=1.5", Inputs([{"x": np.array([[0.1, 0.5], [0.2, 0.3]], np.float32)}]))
+        found = examine(
+            made, "fake:scale.exp=1.5", Inputs(given=[{"x": np.array([[0.1, 0.5], [0.2, 0.3]], np.float32)}])
+        )
         assert all(output.passed for output in found.outputs)
         assert labels(found) == ["Exp 'exp'"] and found.is_masked and not found.passed
 
@@ -236,7 +238,9 @@ def test_nan_begins_at_the_layer_whose_inputs_are_finite(examine) -> None:
 
 def test_nan_that_both_engines_have_is_told_and_is_no_error(examine) -> None:
     nodes = [helper.make_node(op, [x], [y], name=op) for op, x, y in (("Log", "x", "a"), ("Neg", "a", "y"))]
-    found = examine(model(nodes, [info("x")], [info("y")]), "onnxrt", Inputs([{"x": -np.ones((2, 2), np.float32)}]))
+    found = examine(
+        model(nodes, [info("x")], [info("y")]), "onnxrt", Inputs(given=[{"x": -np.ones((2, 2), np.float32)}])
+    )
     assert found.passed and [(one.engine, one.label) for one in found.origins] == [
         (NONE, "Log 'Log'"),
         ("onnxrt", "Log 'Log'"),
@@ -286,7 +290,7 @@ def dynamic() -> onnx.ModelProto:
 def test_dynamic_shapes_nameless_nodes_and_several_samples_of_different_sizes(examine) -> None:
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.uniform(size=(size, 2, 3)).astype(np.float32)} for size in (1, 5, 2)]
-    found = examine(dynamic(), "fake:offset.z=0.5", Inputs(feeds))
+    found = examine(dynamic(), "fake:offset.z=0.5", Inputs(given=feeds))
     assert labels(found) == ["Softmax #7"]
     assert [output.tensor for output in found.outputs if not output.passed] == ["z"]
     assert len(found.layers) == 7  # a Constant is no layer
@@ -294,7 +298,7 @@ def test_dynamic_shapes_nameless_nodes_and_several_samples_of_different_sizes(ex
 
 def test_the_sample_counts_in_which_a_tensor_is_farthest_off(examine) -> None:
     feeds = [{"t0": np.full((2, 2), value, np.float32)} for value in (1, 3, 2)]
-    found = examine(growing(2), "fake:offset.n1=0,scale.n1=2", Inputs(feeds))
+    found = examine(growing(2), "fake:offset.n1=0,scale.n1=2", Inputs(given=feeds))
     assert found.layers[1].introduced is not None
     assert (found.layers[1].introduced.sample, found.layers[1].introduced.absolute) == (1, 3.0)
 

@@ -15,7 +15,7 @@ from support.predicates import has, names
 
 
 def said(*outcomes: Outcome) -> list[Judged]:
-    return [Judged(outcome, outcome.value, Evidence(0)) for outcome in outcomes]
+    return [Judged(outcome, outcome.value, Evidence(status=0)) for outcome in outcomes]
 
 
 def test_one_run_that_reproduces_is_enough() -> None:

@@ -14,7 +14,7 @@ from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
 from biopsy.tensors.results import Array, Feed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """What a person said about inputs. Without ``given`` there are ``iterations`` random ones, from ``seed``.
 

@@ -222,7 +222,7 @@ class Recording:
         feeds = self._folder / "samples.safetensors"
         inputs = {index.names[tensor] for tensor in index.fed_inputs()}
         write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self._samples])
-        data = candidate_bytes(Subset(index, nodes), Boundary({}, {}, outputs=marked))
+        data = candidate_bytes(Subset(index, nodes), Boundary(infos={}, frozen={}, outputs=marked))
         with Worker(engine, self._folder) as worker:
             runs: list[Mapping[str, Array]] = [*worker.run(ModelInput(data, index.folder), feeds)]
         size = sum(value.nbytes for outputs in runs for value in outputs.values())

@@ -40,7 +40,7 @@ class Order:
     save_to: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Built:
     """What came of a build: its layers as far as the engine tells them, or how it failed."""
 
@@ -188,7 +188,7 @@ def _built(order: Order, status: int | None, found: dict[str, Any], printed: str
         failure = what_happened(order.engine, "build" if found else None, status, printed)
     else:
         layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in found["layers"])
-        return Built(found["version"], found["seconds"], layers, tuple(found["remarks"]))
+        return Built(version=found["version"], seconds=found["seconds"], layers=layers, remarks=tuple(found["remarks"]))
     if not isinstance(failure, errors.EngineFailure):
         raise failure
     return Built(failure=failure, seconds=seconds)

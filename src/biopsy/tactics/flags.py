@@ -74,7 +74,7 @@ class Switch:
         return f"when {names} {'is' if len(self.optimizers) == 1 else 'are'} disabled"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Flags:
     """What was found. ``switches`` stand in the order of their worth, the shortest and most particular first.
 
@@ -138,8 +138,18 @@ class SettingProbe:
         return judged
 
     def _tell(self, number: int, judged: Judged, evidence: Evidence) -> None:
-        outcome, reason = judged.outcome.value, judged.reason
-        self._listener(events.Checked(number, "flags", outcome, reason, 0, 0, evidence.seconds, evidence.output))
+        self._listener(
+            events.Checked(
+                number=number,
+                stage="flags",
+                outcome=judged.outcome.value,
+                reason=judged.reason,
+                nodes=0,
+                left=0,
+                seconds=evidence.seconds,
+                output=evidence.output,
+            )
+        )
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
