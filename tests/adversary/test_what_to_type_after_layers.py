@@ -85,7 +85,7 @@ def test_interrupted_before_anything_was_wrong_it_does_not_say_that_it_passed() 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
-    while not Path("e.jsonl").exists() or '"stage": "alone"' not in Path("e.jsonl").read_text():
+    while not Path("e.jsonl").exists() or '"stage": "isolated"' not in Path("e.jsonl").read_text():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -8,14 +8,14 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 47,
-    "positional_calls": 29,
-    "positional_records": 38,
-    "class_names_twice": 10,
+    "positional_calls": 23,
+    "positional_records": 29,
+    "class_names_twice": 4,
     "import_cycles": 0,
-    "wide_classes": 14,
-    "long_modules": 6,
+    "wide_classes": 12,
+    "long_modules": 5,
     "generator_loops": 0,
-    "child_protocols": 8,
+    "child_protocols": 3,
 }
 
 

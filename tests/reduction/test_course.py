@@ -23,7 +23,7 @@ from support.models import chain
 def problem() -> Problem:
     index = index_bytes(chain(24).SerializeToString())
     recording = Recording(index, tuple, Path(), events.ignore)
-    return Problem(index, CutTypes(index, recording.tensor_type), recording)
+    return Problem(index, CutTypes(index, recording), recording)
 
 
 def eligible(problem: Problem, candidate: Candidate, target: Candidate) -> list[Candidate]:

@@ -54,6 +54,17 @@ def minimize_subset_singly(
     return needed
 
 
+def minimal_subset(items: Sequence[Item]) -> Search[list[Item], list[Item], list[Item] | None]:
+    """Find a subset, at least one item, of a monotone predicate of which no single item can be left out.
+
+    None if not even all items hold.
+    """
+    if not items or (yield [list(items)]) is None:
+        return None
+    needed = yield from minimize_subset(items, list, at_least_one=True)
+    return (yield from remove_each(needed, needed, list))
+
+
 def minimized(items: Sequence[Item], holds: Callable[[Sequence[Item]], bool]) -> list[Item]:
     """A small subset of ``items``, at least one, that holds as all of them do; in their order."""
     search: Search[list[Item], list[Item], list[Item]] = minimize_subset(items, list, at_least_one=True)

@@ -72,7 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
-    from biopsy.tactics.flags import find_switches
+    from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {} --onnxrt"])

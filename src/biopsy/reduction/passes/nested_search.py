@@ -36,7 +36,7 @@ def nodes_again(
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
-    types = CutTypes(index, recording.tensor_type)
+    types = CutTypes(index, recording)
     problem = Problem(index, types, recording, may_change_values=lambda: not keep_values)
     target, before = problem.whole, None
     while target != before and target.size > 1:
