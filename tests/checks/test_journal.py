@@ -37,7 +37,7 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
 print("open", flush=True)
 for number in range(int(sys.argv[2])):
-    judged = Judged(Outcome.PASSES, "exit status 0 " * 20, Evidence(0, seconds=0.1))
+    judged = Judged(Outcome.PASSES, "exit status 0 " * 20, Evidence(status=0, seconds=0.1))
     journal.add(number.to_bytes(8, "big"), judged, stage="bisect", description="the first half", nodes=number)
     print(number, flush=True)
 sys.stdin.read()
@@ -335,7 +335,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 added = 0
 try:
     while added < 5000:
-        judged = Judged(Outcome.PASSES, "x" * 1000, Evidence(0))
+        judged = Judged(Outcome.PASSES, "x" * 1000, Evidence(status=0))
         journal.add(b"d", judged, stage="bisect", description="", nodes=1)
         added += 1
 except errors.CheckError as error:

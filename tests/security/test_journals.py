@@ -467,7 +467,7 @@ from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 
 journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
-judged = Judged(Outcome.PASSES, "", Evidence(0))
+judged = Judged(Outcome.PASSES, "", Evidence(status=0))
 journal.add(b"d", judged, stage="bisect", doing="", nodes=1)
 if not os.fork():
     try:
