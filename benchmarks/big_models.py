@@ -79,7 +79,7 @@ def _write(path: Path, start: Path) -> float:
 
     index = index_file(path)
     place = workspace(index, start / "timed.onnx", may_move=True)
-    boundary = Boundary({}, {}, places=place.places)
+    boundary = Boundary(infos={}, frozen={}, places=place.places)
     kept = [tuple(nodes) for nodes in subsets(len(index.nodes), 41)]
 
     def write(nodes: tuple[int, ...]) -> None:

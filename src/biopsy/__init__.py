@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from biopsy.api import run as run
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
-    from biopsy.comparison.compare import RunComparison as RunComparison
+    from biopsy.comparison.runs import RunComparison as RunComparison
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
     from biopsy.errors import CheckError as CheckError
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "biopsy.api": ("compare", "reduce", "run"),
     "biopsy.checks.outcome": ("Outcome",),
-    "biopsy.comparison.compare": ("OutputComparison", "RunComparison"),
+    "biopsy.comparison.compare": ("OutputComparison",),
+    "biopsy.comparison.runs": ("RunComparison",),
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",

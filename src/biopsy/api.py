@@ -20,7 +20,7 @@ from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Check
 from biopsy.checks.signature import Match
 from biopsy.checks.warm import command_check
-from biopsy.comparison.compare import RunComparison, compare_runs
+from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.comparison.spoken_of import names_of, require_known_outputs, spoken_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Stats, Tolerances
 from biopsy.engines.base import ModelInput
@@ -84,7 +84,9 @@ def run(
     if outputs is not None:
         given = ModelInput(mark_outputs(given.data, outputs), given.folder)
     ranges = {"": val_range} if isinstance(val_range, tuple) else (val_range or {})
-    wanted = Inputs(_feeds(inputs), iterations, seed, ranges, shapes or {}, complete=False)
+    wanted = Inputs(
+        given=_feeds(inputs), iterations=iterations, seed=seed, val_range=ranges, shapes=shapes or {}, complete=False
+    )
     feeds: Sequence[Feed] | None = None
     results = []
     for engine in [create(spec) for spec in ([engines] if isinstance(engines, str) else engines)]:

@@ -177,7 +177,7 @@ def test_records_tell_the_block_and_are_compared_by_it(tmp_path: Path) -> None:
     from biopsy.tactics.files import tactics_below
     from biopsy.tactics.record import TacticRecord, write_record
 
-    write_record(TacticRecord("onnxrt", seed=7, block=2), tmp_path / "new.json")
-    write_record(TacticRecord("onnxrt"), tmp_path / "old.json")
+    write_record(TacticRecord(engine="onnxrt", seed=7, block=2), tmp_path / "new.json")
+    write_record(TacticRecord(engine="onnxrt"), tmp_path / "old.json")
     found = {path.name: build_of(path.name, one, is_bad=True).block for path, one in tactics_below(tmp_path).items()}
     assert found == {"new.json": (7, 2), "old.json": None}

@@ -21,8 +21,9 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.cli.app import main
-from biopsy.comparison.compare import OutputComparison, compare_output, compare_runs, compare_tensors
+from biopsy.comparison.compare import OutputComparison, compare_output, compare_tensors
 from biopsy.comparison.describe import report_lines
+from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import (
     METRICS,
     STATS,

@@ -17,6 +17,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 
 MANY_POSITIONAL = 7
+MANY_FIELDS = 4
 MANY_ATTRIBUTES = 12
 MANY_LINES = 400
 
@@ -32,6 +33,8 @@ class Figures:
     longest: int
     positional_calls: int
     """Calls with seven positional arguments or more."""
+    positional_records: int
+    """Dataclasses of more than four fields that can be built by position."""
     class_names_twice: int
     import_cycles: int
     """Groups of modules that import each other; an import below ``TYPE_CHECKING`` or in a function counts too."""
@@ -55,6 +58,7 @@ def figures(source: Path = SOURCE) -> Figures:
     lengths = {f"{module}.{name}": length for module, tree in trees.items() for name, length in _lengths(tree)}
     places = {
         "positional_calls": [f"{module}:{line}" for module, tree in trees.items() for line in _positional_calls(tree)],
+        "positional_records": [f"{m}.{name}" for m, tree in trees.items() for name in _positional_records(tree)],
         "class_names_twice": _class_names_twice(trees),
         "import_cycles": [" <-> ".join(cycle) for cycle in _cycles(_imports(trees))],
         "wide_classes": [f"{module}.{name}" for module, tree in trees.items() for name in _wide_classes(tree)],
@@ -121,6 +125,20 @@ def _positional_calls(tree: ast.Module) -> Iterator[int]:
     for node in _nodes(tree):
         if isinstance(node, ast.Call) and len(node.args) >= MANY_POSITIONAL:
             yield node.lineno
+
+
+def _positional_records(tree: ast.Module) -> Iterator[str]:
+    for node in _nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            decorators = [ast.unparse(each) for each in node.decorator_list]
+            is_record = any(each.partition("(")[0] == "dataclass" for each in decorators)
+            fields = [each for each in node.body if _is_field(each)]
+            if is_record and len(fields) > MANY_FIELDS and not any("kw_only" in each for each in decorators):
+                yield node.name
+
+
+def _is_field(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.AnnAssign) and "ClassVar" not in ast.unparse(statement.annotation)
 
 
 def _class_names_twice(trees: dict[str, ast.Module]) -> list[str]:

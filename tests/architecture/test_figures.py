@@ -8,11 +8,11 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 47,
-    "positional_calls": 25,
+    "positional_calls": 7,
     "class_names_twice": 2,
     "import_cycles": 0,
     "wide_classes": 7,
-    "long_modules": 5,
+    "long_modules": 4,
     "generator_loops": 0,
     "child_protocols": 3,
 }

@@ -25,8 +25,8 @@ from biopsy.checks.verdict import VerdictFile
 from support.journals import forge
 
 IDENTITY = {"model": "0" * 128, "check": "python check.py {}", "onnxruntime": "1.23.2"}
-FAILED = Judged(Outcome.REPRODUCES, "exit status 1", Evidence(1, seconds=0.25))
-PASSED = Judged(Outcome.PASSES, "exit status 0", Evidence(0, seconds=0.5))
+FAILED = Judged(Outcome.REPRODUCES, "exit status 1", Evidence(status=1, seconds=0.25))
+PASSED = Judged(Outcome.PASSES, "exit status 0", Evidence(status=0, seconds=0.5))
 
 ADDS = """
 import sys
@@ -37,7 +37,7 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
 print("open", flush=True)
 for number in range(int(sys.argv[2])):
-    judged = Judged(Outcome.PASSES, "exit status 0 " * 20, Evidence(0, seconds=0.1))
+    judged = Judged(Outcome.PASSES, "exit status 0 " * 20, Evidence(status=0, seconds=0.1))
     journal.add(number.to_bytes(8, "big"), judged, stage="bisect", description="the first half", nodes=number)
     print(number, flush=True)
 sys.stdin.read()
@@ -95,8 +95,16 @@ def test_every_run_of_a_model_is_remembered_in_order_and_found_again(path: Path)
 
 def test_output_and_verdict_are_not_kept_so_that_a_run_reads_the_same_before_and_after_a_stop(path: Path) -> None:
     journal = Journal.open(path, IDENTITY)
-    add(journal, b"one", Judged(Outcome.OTHER_FAILURE, "x", Evidence(1, b"much output", VerdictFile("fails"), 0.25)))
-    kept = [Judged(Outcome.OTHER_FAILURE, "x", Evidence(1, seconds=0.25))]
+    add(
+        journal,
+        b"one",
+        Judged(
+            Outcome.OTHER_FAILURE,
+            "x",
+            Evidence(status=1, output=b"much output", verdict=VerdictFile(outcome="fails"), seconds=0.25),
+        ),
+    )
+    kept = [Judged(Outcome.OTHER_FAILURE, "x", Evidence(status=1, seconds=0.25))]
     assert journal.runs(b"one") == kept
     journal.close()
     journal = Journal.open(path, IDENTITY)
@@ -170,11 +178,11 @@ def test_whatever_is_added_is_found_again(
 def test_text_that_is_no_unicode_and_a_time_that_is_no_number_break_nothing(path: Path) -> None:
     identity = {"check": "python \udcff.py"}
     journal = Journal.open(path, identity)
-    add(journal, b"one", Judged(Outcome.INVALID, "bad \ud800", Evidence(125, seconds=float("nan"))))
+    add(journal, b"one", Judged(Outcome.INVALID, "bad \ud800", Evidence(status=125, seconds=float("nan"))))
     journal.note("\udcff", "\udcff")
     journal.close()
     journal = Journal.open(path, identity)
-    assert journal.runs(b"one") == [Judged(Outcome.INVALID, "bad \\ud800", Evidence(125))]
+    assert journal.runs(b"one") == [Judged(Outcome.INVALID, "bad \\ud800", Evidence(status=125))]
     assert journal.noted("\udcff") == "\\udcff"
     journal.close()
     assert "then" in refusal(path, {"check": "python \udcfe.py"}).message
@@ -327,7 +335,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 added = 0
 try:
     while added < 5000:
-        judged = Judged(Outcome.PASSES, "x" * 1000, Evidence(0))
+        judged = Judged(Outcome.PASSES, "x" * 1000, Evidence(status=0))
         journal.add(b"d", judged, stage="bisect", description="", nodes=1)
         added += 1
 except errors.CheckError as error:

@@ -10,7 +10,7 @@ from biopsy.isolation.watch import Stop
 
 class Passing(Check):
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        return Evidence(0)
+        return Evidence(status=0)
 
     def line(self, candidate: Path) -> str:
         return f"pass {candidate}"

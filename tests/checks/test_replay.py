@@ -17,7 +17,7 @@ IDENTITY = {"model": "abc", "check": "python check.py {}"}
 
 def judged(outcome: Outcome, status: int = 1, *, timed_out: bool = False) -> Judged:
     return Judged(
-        outcome, f"because of {outcome.value} \u2192 \x00", Evidence(status, seconds=0.125, timed_out=timed_out)
+        outcome, f"because of {outcome.value} \u2192 \x00", Evidence(status=status, seconds=0.125, timed_out=timed_out)
     )
 
 

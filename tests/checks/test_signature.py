@@ -15,16 +15,24 @@ TRACE = b"""Traceback (most recent call last):
     raise ValueError(%s)
 ValueError: %s
 """
-DEAD = Evidence(1, TRACE % (b"text", b"12 of 30 differ"))
+DEAD = Evidence(status=1, output=TRACE % (b"text", b"12 of 30 differ"))
 REFUSED = Evidence(
-    1,
-    b"no\n",
-    VerdictFile("fails", "openvino", "load", "OpConversionFailure", "no:\n-- rule for operations: a.B, c.D", ("y",)),
+    status=1,
+    output=b"no\n",
+    verdict=VerdictFile(
+        outcome="fails",
+        engine="openvino",
+        stage="load",
+        kind="OpConversionFailure",
+        message="no:\n-- rule for operations: a.B, c.D",
+        outputs=("y",),
+    ),
 )
 
 
 @pytest.mark.parametrize(
-    "evidence", [DEAD, REFUSED, Evidence(-11), Evidence(1, timed_out=True), Evidence(2, b"\xff\n")]
+    "evidence",
+    [DEAD, REFUSED, Evidence(status=-11), Evidence(status=1, timed_out=True), Evidence(status=2, output=b"\xff\n")],
 )
 def test_a_journal_gives_back_what_it_was_told(evidence: Evidence) -> None:
     signature = signature_of(evidence)
@@ -50,10 +58,10 @@ def test_what_is_no_signature_is_told(found: dict[str, object]) -> None:
 def test_each_match_is_narrower_than_the_one_before() -> None:
     one = signature_of(DEAD)
     others = {
-        "any": Evidence(2),
-        "status": Evidence(1, b"FAILED\n"),
-        "auto": Evidence(1, TRACE % (b"text", b"Required inputs are missing")),
-        "message": Evidence(1, TRACE % (b"text", b"740 of 1024 differ")),
+        "any": Evidence(status=2),
+        "status": Evidence(status=1, output=b"FAILED\n"),
+        "auto": Evidence(status=1, output=TRACE % (b"text", b"Required inputs are missing")),
+        "message": Evidence(status=1, output=TRACE % (b"text", b"740 of 1024 differ")),
         "exact": DEAD,
     }
     wide = list(others)
@@ -63,14 +71,22 @@ def test_each_match_is_narrower_than_the_one_before() -> None:
 
 
 def test_what_a_check_reports_is_stronger_than_an_exception() -> None:
-    assert signature_of(Evidence(1, DEAD.output, REFUSED.verdict)).raised == ()
-    assert signature_of(Evidence(-6, DEAD.output)).raised == ()
-    assert signature_of(Evidence(1, DEAD.output, VerdictFile("fails"))).raised != ()
+    assert signature_of(Evidence(status=1, output=DEAD.output, verdict=REFUSED.verdict)).raised == ()
+    assert signature_of(Evidence(status=-6, output=DEAD.output)).raised == ()
+    assert signature_of(Evidence(status=1, output=DEAD.output, verdict=VerdictFile(outcome="fails"))).raised != ()
 
 
 def test_exact_looks_at_the_letters_of_what_is_reported_too() -> None:
-    other = Evidence(1, b"no\n", VerdictFile("fails", "onnxrt", "load", "Fail", "node 'a' of [1,2]"))
-    same = Evidence(1, b"no\n", VerdictFile("fails", "onnxrt", "load", "Fail", "node 'b' of [3]"))
+    other = Evidence(
+        status=1,
+        output=b"no\n",
+        verdict=VerdictFile(outcome="fails", engine="onnxrt", stage="load", kind="Fail", message="node 'a' of [1,2]"),
+    )
+    same = Evidence(
+        status=1,
+        output=b"no\n",
+        verdict=VerdictFile(outcome="fails", engine="onnxrt", stage="load", kind="Fail", message="node 'b' of [3]"),
+    )
     assert same_failure(signature_of(other), signature_of(same), "message")
     assert not same_failure(signature_of(other), signature_of(same), "exact")
 
@@ -84,6 +100,9 @@ Exception from src/inference/src/dev/plugin.cpp:59:
 Check 'inputs > 0' failed at src/core/src/op.cpp:31:
 %s
 """
-    one, other = (signature_of(Evidence(1, text % says)) for says in (b"the rank is dynamic", b"the axis is dynamic"))
+    one, other = (
+        signature_of(Evidence(status=1, output=text % says))
+        for says in (b"the rank is dynamic", b"the axis is dynamic")
+    )
     assert same_failure(one, other, "auto")
     assert not same_failure(one, other, "message")

@@ -56,7 +56,9 @@ class Script(Check):
         self.found = found
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        return Evidence(1, verdict=VerdictFile("fails", stage="compare", kind="mismatch", mismatches=(self.found,)))
+        return Evidence(
+            status=1, verdict=VerdictFile(outcome="fails", stage="compare", kind="mismatch", mismatches=(self.found,))
+        )
 
     def line(self, candidate: Path) -> str:
         return f"script {candidate}"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from biopsy import errors
-from biopsy.comparison.compare import OutputComparison, compare_output, compare_runs
+from biopsy.comparison.compare import OutputComparison, compare_output
 from biopsy.comparison.describe import report_lines
+from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import (
     DEFAULT_LIMITS,
     METRICS,

@@ -59,7 +59,7 @@ def dynamic() -> onnx.ModelProto:
 def test_dynamic_shapes_nameless_nodes_and_several_samples_of_different_sizes(examine) -> None:
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.uniform(size=(size, 2, 3)).astype(np.float32)} for size in (1, 5, 2)]
-    found = examine(dynamic(), "fake:offset.z=0.5", Inputs(feeds))
+    found = examine(dynamic(), "fake:offset.z=0.5", Inputs(given=feeds))
     assert labels(found) == ["Softmax #7"]
     assert [output.tensor for output in found.outputs if not output.passed] == ["z"]
     assert len(found.layers) == 7  # a Constant is no layer

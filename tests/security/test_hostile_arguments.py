@@ -102,7 +102,7 @@ def test_what_is_no_file_is_refused_and_never_waited_for(
 
 
 def test_a_pipe_that_somebody_writes_into_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_record(TacticRecord("onnxrt", model="m.onnx"), tmp_path / "record.json")
+    write_record(TacticRecord(engine="onnxrt", model="m.onnx"), tmp_path / "record.json")
     data = (tmp_path / "record.json").read_bytes()
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(data,))

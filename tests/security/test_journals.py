@@ -29,8 +29,8 @@ from support.models import chain, save
 from support.predicates import has, names
 
 IDENTITY = {"model": "m"}
-FAILED = Judged(Outcome.REPRODUCES, "exit status 1", Evidence(1, seconds=0.25))
-PASSED = Judged(Outcome.PASSES, "exit status 0", Evidence(0, seconds=0.5))
+FAILED = Judged(Outcome.REPRODUCES, "exit status 1", Evidence(status=1, seconds=0.25))
+PASSED = Judged(Outcome.PASSES, "exit status 0", Evidence(status=0, seconds=0.5))
 SECRET = b"the victim's\n"
 OTHERS = 12345  # the number of another user
 BY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users, and devices")
@@ -467,7 +467,7 @@ from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 
 journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
-judged = Judged(Outcome.PASSES, "", Evidence(0))
+judged = Judged(Outcome.PASSES, "", Evidence(status=0))
 journal.add(b"d", judged, stage="bisect", doing="", nodes=1)
 if not os.fork():
     try:

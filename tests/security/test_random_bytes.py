@@ -76,10 +76,30 @@ def examples(place: Path, scratch: Path) -> None:
     reduced(place, scratch)
     recorded(place, scratch)
     layers = tuple(
-        LayerRecord(f"l{number}", "Conv", f"k{number}", "float32", "", (f"n{number}",)) for number in range(3)
+        LayerRecord(
+            name=f"l{number}",
+            kind="Conv",
+            implementation=f"k{number}",
+            precision="float32",
+            layout="",
+            nodes=(f"n{number}",),
+        )
+        for number in range(3)
     )
     write_record(
-        TacticRecord("onnxrt", "1", "CPU", "m.onnx", "ab", {}, {}, (), 0, layers=layers), place / "tactics.json"
+        TacticRecord(
+            engine="onnxrt",
+            version="1",
+            device="CPU",
+            model="m.onnx",
+            model_digest="ab",
+            settings={},
+            environment={},
+            varied=(),
+            iteration=0,
+            layers=layers,
+        ),
+        place / "tactics.json",
     )
     (place / "polygraphy.json").write_text(json.dumps({
         "__polygraphy_encoded_TacticReplayData": "TacticReplayData",
@@ -92,7 +112,7 @@ def remembered(path: Path) -> None:
     """A journal that has a line of every kind."""
     journal = Journal.open(path, {"model": "m", "check": "c"})
     for number, outcome in enumerate((Outcome.REPRODUCES, Outcome.PASSES, Outcome.INVALID, Outcome.PASSES)):
-        judged = Judged(outcome, f"exit status {number}", Evidence(number, seconds=0.25))
+        judged = Judged(outcome, f"exit status {number}", Evidence(status=number, seconds=0.25))
         journal.add(bytes([number % 3]), judged, stage="bisect", description="the first half", nodes=number)
     journal.note("signature", '{"status": 1}')
     journal.forget(b"\0")

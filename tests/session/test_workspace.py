@@ -27,7 +27,7 @@ def external_model(folder: Path) -> Path:
 
 def weights_seen_from(path: Path, place: Workspace) -> list[float]:
     """What onnx itself reads as the weight of a candidate written where the workspace says."""
-    data = candidate_bytes(Subset(index_file(path), (0,)), Boundary({}, {}, places=place.places))
+    data = candidate_bytes(Subset(index_file(path), (0,)), Boundary(infos={}, frozen={}, places=place.places))
     place.candidate.write_bytes(data)
     found = onnx.load(place.candidate)
     place.candidate.unlink()

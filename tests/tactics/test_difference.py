@@ -12,14 +12,21 @@ def build(is_bad: bool, *texts: str) -> Build:
 
 
 def record(*layers: LayerRecord, **settings: str) -> TacticRecord:
-    return TacticRecord("openvino", "2026.4", settings=settings, layers=layers)
+    return TacticRecord(engine="openvino", version="2026.4", settings=settings, layers=layers)
 
 
 def test_the_choices_of_a_build_are_those_of_its_nodes_and_of_what_it_was_told():
     layers = (
-        LayerRecord("generated_17", "Convolution", "jit", "float32", "nchw", nodes=("conv", "relu")),
-        LayerRecord("generated_18", "Reorder", nodes=()),
-        LayerRecord("generated_19", "Reorder", nodes=()),
+        LayerRecord(
+            name="generated_17",
+            kind="Convolution",
+            implementation="jit",
+            precision="float32",
+            layout="nchw",
+            nodes=("conv", "relu"),
+        ),
+        LayerRecord(name="generated_18", kind="Reorder", nodes=()),
+        LayerRecord(name="generated_19", kind="Reorder", nodes=()),
     )
     texts = {choice.text for choice in build_of("f", record(*layers, threads="1"), is_bad=True).choices}
     assert {
@@ -35,7 +42,7 @@ def test_the_choices_of_a_build_are_those_of_its_nodes_and_of_what_it_was_told()
 
 
 def test_a_node_in_several_layers_has_all_their_kernels():
-    layers = (LayerRecord("a", "Mul", nodes=("n",)), LayerRecord("b", "Add", nodes=("n",)))
+    layers = (LayerRecord(name="a", kind="Mul", nodes=("n",)), LayerRecord(name="b", kind="Add", nodes=("n",)))
     choices = build_of("f", record(*layers), is_bad=True).choices
     assert Choice("n", "kernel", "Mul + Add") in choices
 

@@ -13,19 +13,30 @@ from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tactics.replay import Algorithm, TacticReplay, TensorInfo, write_replay
 
 RECORD = TacticRecord(
-    "openvino",
-    "2026.4.1",
-    "CPU",
-    "model.onnx",
-    "abc",
-    {"precision": "bf16"},
-    {"OMP_NUM_THREADS": "2"},
-    ("precision", "env.OMP_NUM_THREADS"),
-    3,
-    "bad",
-    0.25,
-    ("a remark",),
-    (LayerRecord("conv", "Convolution", "jit", "bfloat16", "nchw", ("conv", "relu"), "CPU", 12.5),),
+    engine="openvino",
+    version="2026.4.1",
+    device="CPU",
+    model="model.onnx",
+    model_digest="abc",
+    settings={"precision": "bf16"},
+    environment={"OMP_NUM_THREADS": "2"},
+    varied=("precision", "env.OMP_NUM_THREADS"),
+    iteration=3,
+    outcome="bad",
+    build_seconds=0.25,
+    remarks=("a remark",),
+    layers=(
+        LayerRecord(
+            name="conv",
+            kind="Convolution",
+            implementation="jit",
+            precision="bfloat16",
+            layout="nchw",
+            nodes=("conv", "relu"),
+            device="CPU",
+            time_us=12.5,
+        ),
+    ),
 )
 INFO = TensorInfo("DataType.FLOAT", (8, 1), -1, 1)
 REPLAY = TacticReplay({"layer": Algorithm(-2147483643, 0, (INFO,), (INFO, replace(INFO, vectorized_dim=None)))})
@@ -38,7 +49,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path):
 
 
 def test_a_name_that_an_engine_made_up_is_not_kept(tmp_path: Path):
-    made_up = LayerRecord("Reorder_4711", "Reorder")
+    made_up = LayerRecord(name="Reorder_4711", kind="Reorder")
     write_record(replace(RECORD, layers=(made_up,)), tmp_path / "t.json")
     assert "4711" not in (tmp_path / "t.json").read_text()
     assert read_tactics(tmp_path / "t.json").layers == (replace(made_up, name=""),)  # type: ignore[union-attr]

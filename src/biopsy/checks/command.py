@@ -168,10 +168,10 @@ def _verdict(said: verdict.VerdictFile, ended: Ended, command: CommandLine) -> v
     if not isinstance(command, OwnCommand) or ended.cause == "stop":
         return verdict.believed(said, ended.status)
     if not said.has_looked and (ended.status != 0 or isinstance(command, OwnRun)):
-        return verdict.VerdictFile("infrastructure", kind="NeverLooked", message=_never_looked(ended, command))
+        return verdict.VerdictFile(outcome="infrastructure", kind="NeverLooked", message=_never_looked(ended, command))
     if not said.outcome and ended.cause == "itself" and ended.status in _NOTHING_CONCLUDED:
         reason = f"the check concluded nothing ({status_text(ended.status)}){last_words(ended.output)}"
-        return verdict.VerdictFile("infrastructure", kind="NothingConcluded", message=reason)
+        return verdict.VerdictFile(outcome="infrastructure", kind="NothingConcluded", message=reason)
     return verdict.believed(said, ended.status)
 
 

@@ -40,10 +40,10 @@ class FunctionCheck(Check):
             with inside_a_check():
                 answer = self.function(self._argument(candidate))
         except Exception as error:  # whatever the caller's function raises is what it says of the candidate
-            return Evidence(1, b"", _verdict(error), time.monotonic() - started)
+            return Evidence(status=1, output=b"", verdict=_verdict(error), seconds=time.monotonic() - started)
         seconds = time.monotonic() - started
         if answer is True or answer is False or type(answer).__name__ == "bool":  # numpy's bool is one too
-            return Evidence(1 if answer else 0, seconds=seconds)
+            return Evidence(status=1 if answer else 0, seconds=seconds)
         raise errors.CheckError(
             f"the check {self.line(candidate)} returned {answer!r}: True means that the model fails"
         )
@@ -58,10 +58,12 @@ class FunctionCheck(Check):
 
 def _verdict(error: Exception) -> VerdictFile:
     if isinstance(error, errors.EngineFailure):
-        return VerdictFile("fails", error.engine, error.stage, error.kind, error.message)
+        return VerdictFile(
+            outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, message=error.message
+        )
     if isinstance(error, errors.CannotCompare | errors.DoesNotFit):
-        return VerdictFile("invalid", message=error.message)
+        return VerdictFile(outcome="invalid", message=error.message)
     if isinstance(error, errors.BiopsyError):
-        return VerdictFile("infrastructure", message=error.message)
+        return VerdictFile(outcome="infrastructure", message=error.message)
     # What follows in the messages of numpy and torch are the values, another text for each shape.
-    return VerdictFile("fails", kind=type(error).__name__, message=first_line(str(error)))
+    return VerdictFile(outcome="fails", kind=type(error).__name__, message=first_line(str(error)))

@@ -46,11 +46,11 @@ class InteractiveCheck(Check):
             answer = self._answer(question)
             seconds = time.monotonic() - started
             if answer in {"p", "pass"}:
-                return Evidence(0, seconds=seconds)
+                return Evidence(status=0, seconds=seconds)
             if answer in {"f", "fail"}:
-                return Evidence(1, seconds=seconds)
+                return Evidence(status=1, seconds=seconds)
             if answer in {"s", "skip"}:
-                return Evidence(0, verdict=VerdictFile("invalid", message="skipped"), seconds=seconds)
+                return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message="skipped"), seconds=seconds)
             if answer in {"u", "undo"}:
                 raise UndoError
             if answer in {"q", "quit"}:

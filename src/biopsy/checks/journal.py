@@ -252,7 +252,7 @@ def _kept(text: str) -> str:
 def _without_output(judged: Judged) -> Judged:
     evidence = judged.evidence
     seconds = float(evidence.seconds) if math.isfinite(evidence.seconds) else 0.0
-    facts = Evidence(evidence.status, seconds=seconds, timed_out=evidence.timed_out)
+    facts = Evidence(status=evidence.status, seconds=seconds, timed_out=evidence.timed_out)
     return Judged(judged.outcome, _kept(judged.reason), facts)
 
 
@@ -288,7 +288,7 @@ def _entry(
         raise ValueError("a number that is too large")
     if outcome not in _OUTCOMES:
         raise ValueError(f"the unknown outcome {outcome[:_LONGEST_SHOWN]!r}")
-    evidence = Evidence(status, verdict=_NO_VERDICT, seconds=seconds, timed_out=timed_out)
+    evidence = Evidence(status=status, verdict=_NO_VERDICT, seconds=seconds, timed_out=timed_out)
     return Entry(
         digest=digest,
         judged=Judged(_OUTCOMES[outcome], storable(reason), evidence),

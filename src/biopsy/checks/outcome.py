@@ -24,7 +24,7 @@ class Outcome(Enum):
     INFRASTRUCTURE = "could not be run"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What one run of a check left: the facts from which an outcome is judged.
 

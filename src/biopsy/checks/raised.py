@@ -38,7 +38,7 @@ class Death:
     certain: bool
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Block:
     """One exception of a traceback while it is read. ``frames`` are (file, number of the line, function, text)."""
 
@@ -142,7 +142,7 @@ def _blocks(lines: Sequence[str]) -> Iterator[_Block]:
             block, follows = None, True
         elif _HEADER.fullmatch(line) or (part_begins and line.strip()) or _opens_syntax_error(block, line):
             yield from _complete(block)
-            block = _Block(depth > 0, follows)
+            block = _Block(is_part=depth > 0, follows=follows)
             follows = part_begins = False
             if not _HEADER.fullmatch(line):
                 block = _read(block, line)

@@ -39,7 +39,7 @@ OUTCOMES = frozenset({"fails", "passes", "invalid", "infrastructure"})
 _MOST_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class VerdictFile:
     """What a check said of itself. Empty strings and tuples mean: not said."""
 
@@ -122,11 +122,13 @@ def believed(verdict: VerdictFile, status: int) -> VerdictFile:
 def report_error(error: errors.BiopsyError, hint: str = "") -> None:
     """Write what an exception that ends our own process means for a check."""
     if isinstance(error, errors.EngineFailure):
-        verdict = VerdictFile("fails", error.engine, error.stage, error.kind, error.message, looked=True)
+        verdict = VerdictFile(
+            outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, message=error.message, looked=True
+        )
     elif isinstance(error, errors.CannotCompare | errors.DoesNotFit):
-        verdict = VerdictFile("invalid", kind=type(error).__name__, message=error.message)
+        verdict = VerdictFile(outcome="invalid", kind=type(error).__name__, message=error.message)
     else:
-        verdict = VerdictFile("infrastructure", kind=type(error).__name__, message=error.message)
+        verdict = VerdictFile(outcome="infrastructure", kind=type(error).__name__, message=error.message)
     report(replace(verdict, status=error.status, hint=hint))
 
 
@@ -143,13 +145,22 @@ def report_mismatch(
     ``mismatches`` are their sizes, whose gravest kind then counts; else ``kind``, which may also be "not-finite".
     """
     kind = kind_of(mismatches) or kind
-    told = VerdictFile("fails", engine, "compare", kind, outputs=tuple(outputs), status=1, hint=hint, looked=True)
+    told = VerdictFile(
+        outcome="fails",
+        engine=engine,
+        stage="compare",
+        kind=kind,
+        outputs=tuple(outputs),
+        status=1,
+        hint=hint,
+        looked=True,
+    )
     report(replace(told, mismatches=tuple(mismatches), rounding=rounding))
 
 
 def report_pass() -> None:
     """Write that the model passes."""
-    report(VerdictFile("passes", status=0, looked=True))
+    report(VerdictFile(outcome="passes", status=0, looked=True))
 
 
 def read(path: Path) -> VerdictFile:

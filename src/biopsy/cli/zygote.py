@@ -55,8 +55,8 @@ def _load_code(names: set[str]) -> None:
     import biopsy.cli.run.mismatch
     import biopsy.cli.run.report
     import biopsy.cli.run.settings
-    import biopsy.comparison.compare
     import biopsy.comparison.describe
+    import biopsy.comparison.runs
     import biopsy.engines.feeding
     import biopsy.engines.runner
     import biopsy.tensors.generate  # noqa: F401

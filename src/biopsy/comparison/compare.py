@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -12,26 +12,22 @@ import numpy as np
 from biopsy import errors
 from biopsy.comparison import metrics
 from biopsy.comparison.limits import Figures, JudgedLimit, figures, judge
-from biopsy.comparison.metrics import Element, ErrorStatistics, Index, Scalar, Statistics
+from biopsy.comparison.metrics import Element, ErrorStatistics, Statistics
 from biopsy.comparison.tolerance import (
     DEFAULT_QUANTILE,
     STRICTEST,
     Criteria,
-    MetricLimits,
     Stat,
-    Stats,
     Tolerance,
-    Tolerances,
-    asked_of,
 )
 from biopsy.tensors.dtypes import is_text
-from biopsy.tensors.results import Array, Feed, RunnerResult, release
+from biopsy.tensors.results import Array
 
 Detail: TypeAlias = Literal["brief", "usual", "full"]
 """How much to find out: "brief" leaves out statistics of what passes, "full" has figures without a limit too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ErrorSummary:
     """The numbers of two tensors of one shape.
 
@@ -62,7 +58,7 @@ class ErrorSummary:
         return self.mismatching / self.elements if self.elements else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class OutputComparison:
     """The verdict on one output. ``reason`` says in a few words why it fails; None where it passes.
 
@@ -103,7 +99,7 @@ def compare_tensors(
     strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN or
     infinity on one side only fails whatever the statistic. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
     """
-    given = Criteria() if tolerance is None else Criteria(tolerance, tolerance)
+    given = Criteria() if tolerance is None else Criteria(tolerance=tolerance, integers=tolerance)
     return compare_output(name, actual, expected, replace(given, stat=stat, quantile=quantile))
 
 
@@ -131,13 +127,25 @@ def compare_output(
         if not measured.broken:
             _require_ranks(name, actual, judged)
         reason = _reason(measured, asked, tolerance, judged)
-    told = reason is not None or detail != "brief"
-    statistics = (metrics.statistics(actual), metrics.statistics(expected)) if told else (None, None)
+    is_described = reason is not None or detail != "brief"
     return OutputComparison(
-        name, reason is None, reason, asked.stat, asked.quantile, tolerance,
-        actual.shape, expected.shape, _dtype(actual), _dtype(expected),
-        *statistics, measured, judged, asked.tolerances_decide, shown,
-    )  # fmt: skip
+        name=name,
+        passed=reason is None,
+        reason=reason,
+        stat=asked.stat,
+        quantile=asked.quantile,
+        tolerance=tolerance,
+        actual_shape=actual.shape,
+        expected_shape=expected.shape,
+        actual_dtype=_dtype(actual),
+        expected_dtype=_dtype(expected),
+        actual_statistics=metrics.statistics(actual) if is_described else None,
+        expected_statistics=metrics.statistics(expected) if is_described else None,
+        measured=measured,
+        judged=judged,
+        tolerances_decide=asked.tolerances_decide,
+        figures=shown,
+    )
 
 
 def _dtype(array: Array) -> str:
@@ -163,18 +171,18 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
     mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
     finite = np.isfinite(found.magnitude)
     return ErrorSummary(
-        found.absolute.size,
-        mismatching,
-        found.broken,
-        absolute,
-        relative,
-        metrics.worst(actual, expected, found.absolute),
-        metrics.worst(actual, expected, found.relative),
-        passing_atol,
-        passing_rtol,
-        _offending(actual, expected, found, tolerance) if mismatching else None,
-        int(np.count_nonzero(found.absolute)),
-        float(found.magnitude.max(initial=0, where=finite)),
+        elements=found.absolute.size,
+        mismatching=mismatching,
+        broken=found.broken,
+        absolute=absolute,
+        relative=relative,
+        worst_absolute=metrics.worst(actual, expected, found.absolute),
+        worst_relative=metrics.worst(actual, expected, found.relative),
+        passing_atol=passing_atol,
+        passing_rtol=passing_rtol,
+        offending=_offending(actual, expected, found, tolerance) if mismatching else None,
+        differing=int(np.count_nonzero(found.absolute)),
+        greatest=float(found.magnitude.max(initial=0, where=finite)),
     )
 
 
@@ -189,8 +197,18 @@ def _offending(actual: Array, expected: Array, found: metrics.Errors, tolerance:
 def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> ErrorSummary:
     """What is measured of equal tensors. Most are: nothing of their size is computed for them."""
     none = ErrorStatistics(0.0, 0.0, 0.0, 0.0)
-    passing = (tolerance.atol, tolerance.rtol) if stat == "elemwise" else (0.0, 0.0)
-    return ErrorSummary(elements, 0, 0, none, none, None, None, *passing)
+    passing_atol, passing_rtol = (tolerance.atol, tolerance.rtol) if stat == "elemwise" else (0.0, 0.0)
+    return ErrorSummary(
+        elements=elements,
+        mismatching=0,
+        broken=0,
+        absolute=none,
+        relative=none,
+        worst_absolute=None,
+        worst_relative=None,
+        passing_atol=passing_atol,
+        passing_rtol=passing_rtol,
+    )
 
 
 def _of(statistics: ErrorStatistics, stat: Stat) -> float:
@@ -254,186 +272,16 @@ def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
     worst = metrics.worst(actual, expected, differ)
     some = int(differ.sum())
     offending = None if worst is None else replace(worst, error=math.inf)
-    return ErrorSummary(differ.size, some, 0, counts, counts, worst, worst, None, None, offending, some)
-
-
-# Runs
-
-
-@dataclass(frozen=True)
-class IterationComparison:
-    """One iteration: the outputs that both sides have, in the actual side's order, and those that only one has."""
-
-    number: int
-    outputs: tuple[OutputComparison, ...]
-    only_actual: tuple[str, ...]
-    only_expected: tuple[str, ...]
-
-    @property
-    def passed(self) -> bool:
-        """Whether every output that was compared passes."""
-        return all(output.passed for output in self.outputs)
-
-
-@dataclass(frozen=True)
-class RunComparison:
-    """The verdict on a runner's outputs against another's, or against golden values.
-
-    ``actual_iterations`` and ``expected_iterations`` are how many there were; only those of both sides are compared.
-    ``complete`` is False where ``fail_fast`` ended the comparison at the first failing output. ``missing`` are outputs
-    that the actual side should have and has not.
-    """
-
-    actual: str
-    expected: str
-    iterations: tuple[IterationComparison, ...]
-    actual_iterations: int
-    expected_iterations: int
-    complete: bool = field(default=True)
-    missing: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether every output that was compared passes, and none is missing."""
-        return not self.missing and all(iteration.passed for iteration in self.iterations)
-
-    @property
-    def elements(self) -> int:
-        """How many elements were compared."""
-        return sum(math.prod(output.actual_shape) for one in self.iterations for output in one.outputs)
-
-    @property
-    def failures(self) -> tuple[tuple[int, OutputComparison], ...]:
-        """The failing outputs with the number of their iteration, in order."""
-        return tuple((it.number, output) for it in self.iterations for output in it.outputs if not output.passed)
-
-
-def compare_runs(
-    actual: RunnerResult,
-    expected: RunnerResult,
-    tolerances: Tolerances | None = None,
-    stats: Stats | None = None,
-    fail_fast: bool = False,
-    limits: MetricLimits | None = None,
-    detail: Detail = "usual",
-) -> RunComparison:
-    """Compare the outputs of two runners, iteration by iteration, by name.
-
-    Outputs that only one side has are listed, and decide nothing. ``fail_fast`` stops after the first output that
-    fails. What is read from a memory map is in memory for one output at a time. Raises CannotCompare if no output, or
-    no iteration, is common to both, and if nothing fails but no output has any element: equal shapes prove nothing.
-    """
-    tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or MetricLimits()
-    pairs = list(zip(actual.iterations, expected.iterations, strict=False))
-    if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
-        raise _nothing_in_common(actual, expected)
-    compared = []
-    complete = True
-    for number, (left, right) in enumerate(pairs):
-        common = [name for name in left.outputs if name in right.outputs]
-        outputs = []
-        for name in common:
-            sides = left.outputs[name], right.outputs[name]
-            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), detail)
-            release(*sides)
-            outputs.append(one)
-            if fail_fast and not one.passed:
-                complete = False
-                break
-        only_left = tuple(name for name in left.outputs if name not in right.outputs)
-        only_right = tuple(name for name in right.outputs if name not in left.outputs)
-        compared.append(IterationComparison(number, tuple(outputs), only_left, only_right))
-        if not complete:
-            break
-    counts = len(actual.iterations), len(expected.iterations)
-    found = RunComparison(actual.runner, expected.runner, tuple(compared), *counts, complete)
-    if found.passed and not found.elements:
-        raise _only_empty(found)
-    return found
-
-
-def _only_empty(found: RunComparison) -> errors.CannotCompare:
-    outputs = [output for iteration in found.iterations for output in iteration.outputs]
-    some = ", ".join(f"{one.name!r} {one.actual_dtype}{list(one.actual_shape)}" for one in outputs[:4])
-    more = f" and {len(outputs) - 4} more" if len(outputs) > 4 else ""
-    return errors.CannotCompare(
-        f"there is nothing to compare: {found.actual} and {found.expected} have only empty outputs, {some}{more}",
-        next_steps=["give other inputs, with which the outputs have elements"],
+    return ErrorSummary(
+        elements=differ.size,
+        mismatching=some,
+        broken=0,
+        absolute=counts,
+        relative=counts,
+        worst_absolute=worst,
+        worst_relative=worst,
+        passing_atol=None,
+        passing_rtol=None,
+        offending=offending,
+        differing=some,
     )
-
-
-def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.CannotCompare:
-    for one in (actual, expected):
-        if not one.iterations:
-            return errors.CannotCompare(f"there is nothing to compare: {one.runner} has no iteration")
-    return errors.CannotCompare(
-        f"there is nothing to compare: {actual.runner} has {_names(actual)}, {expected.runner} has {_names(expected)}",
-        next_steps=["save the expected values with --onnx-outputs mark all, so that every tensor is among them"],
-    )
-
-
-def _names(result: RunnerResult) -> str:
-    names = list(result.iterations[0].outputs)
-    shown = ", ".join(f"{name!r}" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return shown or "no outputs"
-
-
-def require_same_inputs(
-    feeds: Sequence[Feed],
-    expected: RunnerResult,
-    tolerances: Tolerances | None = None,
-    stats: Stats | None = None,
-) -> None:
-    """Raise CannotCompare if ``expected`` holds other values for an input than were fed.
-
-    Golden values of every tensor hold those that are inputs of a part of the model too. What that part computes from
-    other values says nothing about it.
-    """
-    tolerances, stats = tolerances or Tolerances(), stats or Stats()
-    no_limits = MetricLimits(chosen=frozenset({"simple"}))
-    for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
-        for name in feed.keys() & iteration.outputs.keys():
-            asked = asked_of(name, tolerances, stats, no_limits)
-            one = compare_output(name, feed[name], iteration.outputs[name], asked)
-            if not one.passed:
-                raise errors.CannotCompare(
-                    f"input {name!r} of iteration {number} is fed with other values than {expected.runner} has for it"
-                    f" ({one.reason}): the outputs cannot be compared",
-                    next_steps=["biopsy data to-input INPUTS OUTPUTS -o LAYERWISE    then --load-inputs LAYERWISE"],
-                )
-
-
-# NaN and infinities
-
-
-@dataclass(frozen=True)
-class NotFinite:
-    """An output that holds NaN or infinities: how many of each, where the first one is, and its value."""
-
-    iteration: int
-    name: str
-    elements: int
-    nan: int
-    inf: int
-    first: Index
-    value: Scalar
-
-
-def not_finite(result: RunnerResult) -> list[NotFinite]:
-    """The outputs of a runner that hold NaN or infinities, in order."""
-    return list(_not_finite(result))
-
-
-def _not_finite(result: RunnerResult) -> Iterator[NotFinite]:
-    for number, iteration in enumerate(result.iterations):
-        for name, array in iteration.outputs.items():
-            values = array if is_text(array) else metrics.numeric(array)
-            if values.dtype.kind not in "fc":
-                continue
-            odd = ~np.isfinite(values)
-            if odd.any():
-                nan = int(np.isnan(values).sum())
-                first = metrics.at(values, int(odd.reshape(-1).argmax()))
-                inf = int(odd.sum()) - nan
-                yield NotFinite(number, name, values.size, nan, inf, first, metrics.element(array, first))
-            release(array)

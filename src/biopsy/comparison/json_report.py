@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
+from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.limits import JudgedLimit
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
+from biopsy.comparison.non_finite import NotFinite
+from biopsy.comparison.runs import RunComparison
 
 VERSION = 1
 """Of the schema: it grows when a key changes its meaning or goes, not when one is added."""

@@ -11,7 +11,7 @@ from biopsy.comparison.tolerance import AT_LEAST, STRICTEST, Limit
 from biopsy.tensors.results import Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JudgedLimit:
     """One figure and its limit.
 
@@ -26,7 +26,7 @@ class JudgedLimit:
     ranks: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Figures:
     """All figures of two numeric tensors of one shape (see similarity.py); ``ulp`` is the greatest distance."""
 
@@ -40,11 +40,11 @@ class Figures:
 def figures(actual: Array, expected: Array) -> Figures:
     """Every figure, for a report."""
     return Figures(
-        similarity.l2(actual, expected),
-        similarity.cosine(actual, expected),
-        similarity.psnr(actual, expected),
-        similarity.snr(actual, expected),
-        float(similarity.ulps(actual, expected).max(initial=0)),
+        l2=similarity.l2(actual, expected),
+        cosine=similarity.cosine(actual, expected),
+        psnr=similarity.psnr(actual, expected),
+        snr=similarity.snr(actual, expected),
+        ulp=float(similarity.ulps(actual, expected).max(initial=0)),
     )
 
 
@@ -64,11 +64,11 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
         value = float(getattr(similarity, limit.metric)(actual, expected))
     else:
         value = STRICTEST[limit.metric]
-        return JudgedLimit(limit, value, True)
+        return JudgedLimit(limit=limit, value=value, passed=True)
     kept = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
     if limit.metric == "cosine":  # 1 also where one side is a multiple of the other
         kept = kept and limit.value < STRICTEST["cosine"]
-    return JudgedLimit(limit, value, kept, worst)
+    return JudgedLimit(limit=limit, value=value, passed=kept, worst=worst)
 
 
 def _judge_ranks(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
@@ -85,4 +85,4 @@ def _judge_ranks(name: str, actual: Array, expected: Array, limit: Limit) -> Jud
     if found.first is not None:
         ours, theirs = (metrics.element(side.reshape(found.shape), found.first) for side in (left, right))
         worst = Element(found.first, ours, theirs, 1.0)
-    return JudgedLimit(limit, found.count, found.count == 0, worst, found.ranks)
+    return JudgedLimit(limit=limit, value=found.count, passed=found.count == 0, worst=worst, ranks=found.ranks)

@@ -21,7 +21,7 @@ Scalar: TypeAlias = float | int | bool | complex | str | bytes
 """One element, as Python has it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Statistics:
     """The values of one tensor. All but the counts are of its finite elements; of complex ones the magnitudes.
 
@@ -112,15 +112,35 @@ def statistics(array: Array) -> Statistics | None:
             flat = flat[positions]
     if flat.size == 0:
         empty = math.nan
-        return Statistics(values.size, nan, inf, empty, None, empty, None, empty, empty, empty)
+        return Statistics(
+            elements=values.size,
+            nan=nan,
+            inf=inf,
+            minimum=empty,
+            minimum_at=None,
+            maximum=empty,
+            maximum_at=None,
+            mean=empty,
+            std=empty,
+            median=empty,
+        )
     low, high = int(flat.argmin()), int(flat.argmax())
     places = (low, high) if positions is None else (int(positions[low]), int(positions[high]))
     precise = flat.astype(_wide(flat.dtype), copy=False)
+    mean, std = _mean_and_std(precise)
+    (median,) = quantiles(precise, 0.5)
     return Statistics(
-        values.size, nan, inf,
-        flat[low].item(), at(values, places[0]), flat[high].item(), at(values, places[1]),
-        *_mean_and_std(precise), *quantiles(precise, 0.5),
-    )  # fmt: skip
+        elements=values.size,
+        nan=nan,
+        inf=inf,
+        minimum=flat[low].item(),
+        minimum_at=at(values, places[0]),
+        maximum=flat[high].item(),
+        maximum_at=at(values, places[1]),
+        mean=mean,
+        std=std,
+        median=median,
+    )
 
 
 def _wide(dtype: np.dtype[Any]) -> type[np.floating[Any]]:

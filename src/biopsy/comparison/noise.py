@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -46,7 +46,7 @@ class Deviation:
     broken: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NoiseComparison:
     """The verdict on one output of one iteration.
 
@@ -76,7 +76,7 @@ class NoiseComparison:
         return self.verdict == "rounding"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NoiseReport:
     """The verdict on a suspect. ``only_suspect`` are outputs that the exact run, or the plain one, does not have."""
 
@@ -132,26 +132,39 @@ def compare_noise(
         raise errors.CannotCompare(
             f"there is nothing to compare: {suspect.runner}, {plain.runner} and {exact.runner} have no output in common"
         )
-    return NoiseReport(suspect.runner, plain.runner, exact.runner, tuple(judged), tuple(alone))
+    return NoiseReport(
+        suspect=suspect.runner, plain=plain.runner, exact=exact.runner, outputs=tuple(judged), only_suspect=tuple(alone)
+    )
 
 
 def judge_noise(
     name: str, iteration: int, suspect: Array, plain: Array, exact: Array, limit: float = DEFAULT_RATIO
 ) -> NoiseComparison:
     """Judge one output. Numbers of any type; strings and whole numbers err by 1 and by their difference."""
-    about = suspect.shape, "string" if is_text(suspect) else suspect.dtype.name
+    comparison = NoiseComparison(
+        name=name,
+        iteration=iteration,
+        verdict="unknown",
+        reason=None,
+        ratio=0.0,
+        limit=limit,
+        suspect=None,
+        plain=None,
+        shape=suspect.shape,
+        dtype="string" if is_text(suspect) else suspect.dtype.name,
+    )
     if plain.shape != exact.shape:
         why = f"plain float32 has the shape {list(plain.shape)}, float64 {list(exact.shape)}"
-        return NoiseComparison(name, iteration, "unknown", why, 0.0, limit, None, None, *about)
+        return replace(comparison, reason=why)
     if suspect.shape != exact.shape:
         differ = f"shapes differ: {list(suspect.shape)}, expected {list(exact.shape)}"
-        return NoiseComparison(name, iteration, "bug", differ, math.inf, limit, None, None, *about)
+        return replace(comparison, verdict="bug", reason=differ, ratio=math.inf)
     if any(is_text(side) for side in (suspect, plain, exact)):
         suspect, plain, exact = _as_numbers(suspect, plain, exact)
     trusted = _trusted(plain, exact)
     if not trusted.any():
         why = "it has no elements" if not trusted.size else "plain float32 is NaN or infinite in all its elements"
-        return NoiseComparison(name, iteration, "unknown", why, 0.0, limit, None, None, *about)
+        return replace(comparison, reason=why)
     found = metrics.errors_between(suspect, exact).absolute, metrics.errors_between(plain, exact).absolute
     ours, theirs = (
         _deviation(side, exact, trusted, errors_) for side, errors_ in zip((suspect, plain), found, strict=True)
@@ -163,7 +176,7 @@ def judge_noise(
     ratio, where = (ratio, None) if part is None else (part.ratio, part.where)
     reason = _reason(ours, ratio, limit, where)
     verdict: Verdict = "rounding" if reason is None else "bug"
-    return NoiseComparison(name, iteration, verdict, reason, ratio, limit, ours, theirs, *about, where)
+    return replace(comparison, verdict=verdict, reason=reason, ratio=ratio, suspect=ours, plain=theirs, part=where)
 
 
 def explained_by(ratio: float, dtype: str = "float32") -> str | None:

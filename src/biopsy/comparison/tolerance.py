@@ -118,7 +118,7 @@ class MetricLimits:
     """Limits of metrics by output name, "" as in Tolerances; ``tops``: how many ranks of an output are compared.
 
     ``chosen``: the metrics that hold for every output, and whether the tolerances do ("simple"), whatever was given for
-    which output; None where nobody has chosen: then the most special word counts (see ``asked_of``).
+    which output; None where nobody has chosen: then the most specific setting wins (see ``asked_of``).
     """
 
     values: Mapping[Metric, Mapping[str, float]] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class MetricLimits:
         return [metric for metric in METRICS if metric in ranked or name in self.values.get(metric, {})]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Criteria:
     """All that is asked of one output. ``tolerances_decide``: whether the tolerances do, beside the ``limits``.
 
@@ -161,10 +161,10 @@ class Criteria:
 def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: MetricLimits) -> Criteria:
     """What is asked of an output.
 
-    The most special word counts. If any tolerance, statistic or limit is given for this output by name, what was given
-    for it must hold and nothing else; else what was given for all outputs; else the default tolerances.
+    The most specific setting wins. If any tolerance, statistic or limit is given for this output by name, what was
+    given for it must hold and nothing else; else what was given for all outputs; else the default tolerances.
     """
-    settings = (tolerances.for_output(name), tolerances.for_integers(name), *stats.for_output(name))
+    stat, quantile = stats.for_output(name)
     if limits.chosen is not None:
         metrics: list[Metric] = [metric for metric in METRICS if metric in limits.chosen]
         decide = "simple" in limits.chosen
@@ -173,7 +173,14 @@ def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: MetricLimi
         if not metrics and not decide:
             metrics = limits.named("")
             decide = not metrics or _speaks_of("", tolerances, stats)
-    return Criteria(*settings, tuple(limits.limit(metric, name) for metric in metrics), decide)
+    return Criteria(
+        tolerance=tolerances.for_output(name),
+        integers=tolerances.for_integers(name),
+        stat=stat,
+        quantile=quantile,
+        limits=tuple(limits.limit(metric, name) for metric in metrics),
+        tolerances_decide=decide,
+    )
 
 
 def _speaks_of(name: str, tolerances: Tolerances, stats: Stats) -> bool:

@@ -64,7 +64,7 @@ def _of_model(error: errors.ModelError, path: Path | None) -> errors.ModelError:
     return errors.ModelError(text, details=error.details, kept=error.kept, next_steps=steps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """What an engine can do beyond building and running a model."""
 

@@ -44,7 +44,7 @@ class Together:
     reason: str
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Survey:
     """What was found. ``unknown``: nodes that could not be asked about alone, and why; they count as taken."""
 
@@ -102,7 +102,7 @@ class Parts:
         if missing:
             raise errors.UsageError(f"nothing tells the type of {self.index.names[missing[0]]!r}")
         infos = {tensor: self._infos[tensor] for tensor in wanted if tensor in self._infos}
-        return candidate_bytes(subset, Boundary(infos, {}))
+        return candidate_bytes(subset, Boundary(infos=infos, frozen={}))
 
 
 def survey(
@@ -112,7 +112,7 @@ def survey(
 
     Raises what the engine raises, but for EngineFailure, which is the answer of a build.
     """
-    search = _Search(Survey(index), asked, parts, listen)
+    search = _Search(Survey(index=index), asked, parts, listen)
     search.ask_itself()
     search.ask_by_building()
     return search.found

@@ -14,7 +14,7 @@ from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.structured_values import completed, drawn, item_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Inputs:
     """What a person said about inputs. Without ``given`` there are ``iterations`` random ones, from ``seed``.
 

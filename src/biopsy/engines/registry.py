@@ -48,7 +48,7 @@ class EngineSpec:
         return f"{self.name}:{settings}" if settings else self.name
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Installed:
     """What ``doctor`` shows of one engine: ``version`` if it works here, else ``problem`` says why not.
 
@@ -137,8 +137,8 @@ def _describe(name: str) -> Installed:
     try:
         found = find_class(name)
     except errors.EngineMissing as error:
-        return Installed(name, problem=error.message)
-    about = Installed(name, found.summary, found.package, engine=found)
+        return Installed(name=name, problem=error.message)
+    about = Installed(name=name, summary=found.summary, package=found.package, engine=found)
     try:
         return replace(about, version=found.version(), devices=tuple(found.devices()))
     except errors.EngineMissing as error:

@@ -52,7 +52,7 @@ class _NodeWriter:
         name = f"{scope}/{op_type}"
         taken = sum(node.name == name or node.name.startswith(f"{name}_") for node in self.nodes)
         name = f"{name}_{taken}" if taken else name
-        self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name, None, None, None, **attributes))
+        self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name, **attributes))
         return f"{name}_out"
 
     def linear(self, scope: str, x: str) -> str:

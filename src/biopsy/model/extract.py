@@ -55,7 +55,7 @@ def extract(
     for wanted in outputs or ():
         infos.setdefault(_number(index, wanted.name), types.of(wanted, "outputs"))
     subset = Subset(index, tuple(sorted(nodes)))
-    model = parse(candidate_bytes(subset, Boundary(infos, {}, given, ends)), index.path)
+    model = parse(candidate_bytes(subset, Boundary(infos=infos, frozen={}, inputs=given, outputs=ends)), index.path)
     if inputs is not None:
         _cut_off(model, {index.names[tensor] for tensor in given})
     return model

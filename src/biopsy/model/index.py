@@ -56,7 +56,7 @@ def label(op_type: str, name: str, number: int) -> str:
     return f"{op_type} {name!r}" if name else f"{op_type} #{number}"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ModelIndex:
     """Everything about a model that making candidates needs. Made by ``index_file`` or ``index_bytes``.
 
@@ -222,7 +222,7 @@ def require_sound(data: bytes, path: Path | None = None) -> None:
 
 
 def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
-    index = ModelIndex(path, folder, buffer)
+    index = ModelIndex(path=path, folder=folder, buffer=buffer)
     name = path if path is not None else "in memory"
     try:
         _read_model(index)
@@ -342,7 +342,17 @@ def _keep_node(index: ModelIndex, span: bytes, start: int) -> None:
     used.pop(-1, None)
     writes = tuple([ids[name] for name in read.outputs if name])
     index.nodes.append(
-        Node(len(index.nodes), read.name, read.op_type, read.domain, inputs, tuple(used), writes, read.calls, captures)
+        Node(
+            number=len(index.nodes),
+            name=read.name,
+            op_type=read.op_type,
+            domain=read.domain,
+            inputs=inputs,
+            reads=tuple(used),
+            writes=writes,
+            calls=read.calls,
+            captures=captures,
+        )
     )
     index.node_spans.append(span)
 

@@ -59,7 +59,13 @@ def read_node(payload: bytes, depth: int = 0) -> NodeText:
     own = (domain, op_type, text(texts[8]) if 8 in texts else "")
     calls.pop(own, None)
     return NodeText(
-        text(texts.get(3, b"")), op_type, domain, tuple(inputs), tuple(outputs), tuple(captures), (own, *calls)
+        name=text(texts.get(3, b"")),
+        op_type=op_type,
+        domain=domain,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        captures=tuple(captures),
+        calls=(own, *calls),
     )
 
 

@@ -100,7 +100,7 @@ class Subset:
         return len(self.nodes) == len(self.index.nodes) and not self.rewired
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Boundary:
     """How a candidate meets what it no longer computes.
 
@@ -118,7 +118,7 @@ class Boundary:
     dropped: frozenset[int] = frozenset()
 
 
-NO_CHANGE = Boundary({}, {})
+NO_CHANGE = Boundary(infos={}, frozen={})
 
 
 def candidate_parts(subset: Subset, boundary: Boundary = NO_CHANGE) -> list[bytes]:
@@ -264,7 +264,7 @@ def without_weights(index: ModelIndex) -> bytes:
     infos = {tensor: value_info(weight.name, weight.kind) for tensor, weight in large.items()}
     inputs = [*index.inputs, *(tensor for tensor in large if tensor not in index.inputs)]
     whole = Subset(index, tuple(range(len(index.nodes))))
-    return candidate_bytes(whole, Boundary(infos, {}, inputs=inputs, dropped=frozenset(large)))
+    return candidate_bytes(whole, Boundary(infos=infos, frozen={}, inputs=inputs, dropped=frozenset(large)))
 
 
 def _is_large(weight: Weight) -> bool:

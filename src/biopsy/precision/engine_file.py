@@ -87,6 +87,6 @@ class EngineFileCheck(Check):
             if building.verdict.outcome == "infrastructure":
                 return building
             said = building.verdict.message or f"exit status {building.status}"
-            verdict = VerdictFile("invalid", message=f"no engine could be built: {said}")
+            verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {said}")
             return replace(building, status=125, verdict=verdict, timed_out=False, out_of_memory=False)
         return replace(self._check.run(self.built, stop), seconds=time.monotonic() - started)

@@ -71,7 +71,7 @@ class Borders:
                 infos[tensor] = info
         constants = {} if subset.is_whole else {cut: self._constant(cut) for cut in subset.cuts}
         frozen = {cut: span for cut, span in constants.items() if span is not None}
-        return Boundary(infos, frozen, outputs=list(outputs))
+        return Boundary(infos=infos, frozen=frozen, outputs=list(outputs))
 
     def _constant(self, tensor: int) -> bytes | None:
         """What a cut is frozen to; None if it is fed."""

@@ -39,7 +39,7 @@ class NodeRun:
         feeds = self.folder / "samples.safetensors"
         inputs = {index.names[tensor] for tensor in index.fed_inputs()}
         write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self.samples])
-        data = candidate_bytes(Subset(index, nodes), Boundary({}, {}, outputs=tensors))
+        data = candidate_bytes(Subset(index, nodes), Boundary(infos={}, frozen={}, outputs=tensors))
         with Worker(engine, self.folder) as worker:
             outputs = worker.run(ModelInput(data, index.folder), feeds)
         size = sum(value.nbytes for sample in outputs for value in sample.values())

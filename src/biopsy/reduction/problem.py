@@ -203,7 +203,7 @@ class Problem:
             inner = sorted(subset.written.difference(subset.sinks))
             infos |= {t: info for t in inner if self._types.is_told(t) and (info := self._types.end(t)) is not None}
             outputs = [*subset.sinks, *(tensor for tensor in inner if tensor in infos)]
-        return Boundary(infos, frozen, inputs=inputs, outputs=outputs)
+        return Boundary(infos=infos, frozen=frozen, inputs=inputs, outputs=outputs)
 
     def infos_of_written(self, candidate: Candidate) -> list[bytes]:
         """A serialized ValueInfoProto for each tensor that the nodes of a candidate compute and that may be its end."""
@@ -222,7 +222,7 @@ class Problem:
         }
         handed_through = [tensor for tensor in self.index.outputs if tensor not in self.index.producer]
         in_order = [tensor for tensor in written if tensor in outputs or tensor in infos]
-        return Boundary(infos, {}, outputs=[*handed_through, *in_order])
+        return Boundary(infos=infos, frozen={}, outputs=[*handed_through, *in_order])
 
     def samples_of(self, candidate: Candidate) -> list[Candidate]:
         """The candidate once for each sample that gives it other constants, its own sample first.

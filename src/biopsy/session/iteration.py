@@ -46,7 +46,7 @@ class IterationFiles:
         except errors.CannotCompare as error:
             if first:
                 raise
-            return Evidence(0, verdict=VerdictFile("invalid", message=error.message))
+            return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message=error.message))
         return None
 
 

@@ -44,7 +44,7 @@ class Order:
     save_to: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Built:
     """What came of a build: its layers as far as the engine tells them, or how it failed."""
 
@@ -135,7 +135,9 @@ def _built(order: Order, ended: Ended, report: Mapping[str, Any], seconds: float
         failure = engine_death(order.engine, "build" if report else None, ended)
     else:
         layers = tuple(LayerRecord(**{**layer, "nodes": tuple(layer["nodes"])}) for layer in report["layers"])
-        return Built(report["version"], report["seconds"], layers, tuple(report["remarks"]))
+        return Built(
+            version=report["version"], seconds=report["seconds"], layers=layers, remarks=tuple(report["remarks"])
+        )
     if not isinstance(failure, errors.EngineFailure):
         raise failure
     return Built(failure=failure, seconds=seconds)

@@ -30,7 +30,7 @@ _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
 Until = int | Literal["good", "bad"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BuildPlan:
     """What to build, how often, and what to leave where; see the options of ``biopsy debug build``.
 
@@ -97,70 +97,95 @@ def build_repeatedly(
     last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(str(plan.until))
     order = changes(plan.variations, plan.seed, plan.until if isinstance(plan.until, int) else None)
     with Builder(plan.model, plan.build_timeout) as builder:
+        building = _Building(
+            plan=plan, builder=builder, check_for=check_for, listener=listener, digest=digest, tally=tally
+        )
         for number, drawn in enumerate(order):
-            iteration = _one(plan, number, drawn, builder, check_for, listener, digest, tally)
+            iteration = building.iterate(number, drawn)
             yield iteration
             if iteration.judged.outcome is last:
                 return
 
 
-def _one(
-    plan: BuildPlan,
-    number: int,
-    drawn: Drawn,
-    builder: Builder,
-    check_for: CheckFor,
-    listener: events.Listener,
-    digest: str,
-    tally: BuildTally,
-) -> BuildIteration:
-    change = drawn.change
-    spec = CheckTemplate((), plan.spec).changed(change)
-    if plan.info is not None:
-        write_iteration(plan.info, number)
-    check = check_for(change)
-    candidate = plan.artifact or plan.model.path or Path()
-    line = check.line(candidate)
-    listener(events.Checking(number=number, stage="build", description=change.text or spec.text, line=line))
-    built = builder.build(Order(spec.text, change.environment, plan.artifact))
-    if plan.artifact is not None:
-        take_what_stands_at(plan.artifact)
-    record = _record(plan, number, drawn, spec, built, digest)
-    if plan.record is not None:
-        write_record(record, plan.record)
-    judged = _judged(plan, change, built, check, candidate)
-    _tell(number, judged, listener)
-    if judged.outcome is Outcome.INFRASTRUCTURE:
-        raise errors.CheckError(
-            f"the check could not be run: {judged.reason}",
-            kept=f"nothing was concluded from iteration {number}",
-            next_steps=[f"run it by hand: {check.line(candidate)}"],
+@dataclass(frozen=True, kw_only=True)
+class _Building:
+    """What every build of a plan needs: who builds, who checks, who listens, and what is counted."""
+
+    plan: BuildPlan
+    builder: Builder
+    check_for: CheckFor
+    listener: events.Listener
+    digest: str
+    tally: BuildTally
+
+    def iterate(self, number: int, drawn: Drawn) -> BuildIteration:
+        """Build once with what was drawn, and check what was built."""
+        plan, change = self.plan, drawn.change
+        spec = CheckTemplate((), plan.spec).changed(change)
+        if plan.info is not None:
+            write_iteration(plan.info, number)
+        check = self.check_for(change)
+        candidate = plan.artifact or plan.model.path or Path()
+        self.listener(
+            events.Checking(
+                number=number,
+                stage="build",
+                description=change.text or spec.text,
+                line=check.line(candidate),
+            )
         )
-    record = replace(record, outcome=_OUTCOMES.get(judged.outcome, "other"))
-    if plan.record is not None:
-        write_record(record, plan.record)
-    _count(record, judged, tally)
-    for missing in plan.artifacts.sort(judged.outcome, number, ""):
-        listener(events.Remark(f"the artifact {missing} was not there after iteration {number}"))
-    return BuildIteration(number, drawn, built, judged)
+        built = self.builder.build(Order(spec.text, change.environment, plan.artifact))
+        if plan.artifact is not None:
+            take_what_stands_at(plan.artifact)
+        record = self._record(number, drawn, spec, built)
+        judged = _judged(plan, change, built, check, candidate)
+        _tell(number, judged, self.listener)
+        if judged.outcome is Outcome.INFRASTRUCTURE:
+            raise errors.CheckError(
+                f"the check could not be run: {judged.reason}",
+                kept=f"nothing was concluded from iteration {number}",
+                next_steps=[f"run it by hand: {check.line(candidate)}"],
+            )
+        self._keep(record, judged)
+        return BuildIteration(number, drawn, built, judged)
+
+    def _record(self, number: int, drawn: Drawn, spec: EngineSpec, built: Built) -> TacticRecord:
+        """The record of a build, written before it is checked: the check may want to look at it."""
+        record = _record_of(self.plan, number, drawn, spec, built, digest=self.digest)
+        if self.plan.record is not None:
+            write_record(record, self.plan.record)
+        return record
+
+    def _keep(self, record: TacticRecord, judged: Judged) -> None:
+        """Write the record again with what the check said, count it, and sort the artifacts."""
+        plan, number = self.plan, record.iteration
+        assert number is not None
+        record = replace(record, outcome=_OUTCOMES.get(judged.outcome, "other"))
+        if plan.record is not None:
+            write_record(record, plan.record)
+        _count(record, judged, self.tally)
+        for missing in plan.artifacts.sort(judged.outcome, number, ""):
+            self.listener(events.Remark(f"the artifact {missing} was not there after iteration {number}"))
 
 
-def _record(plan: BuildPlan, number: int, drawn: Drawn, spec: EngineSpec, built: Built, digest: str) -> TacticRecord:
+def _record_of(
+    plan: BuildPlan, number: int, drawn: Drawn, spec: EngineSpec, built: Built, *, digest: str
+) -> TacticRecord:
     devices = {layer.device for layer in built.layers}
     version = built.version
     if not version:
         with contextlib.suppress(errors.BiopsyError):
             version = find_class(spec.name).version()
     return TacticRecord(
-        spec.name,
-        version,
-        devices.pop() if len(devices) == 1 else "",
-        str(plan.model.path or ""),
-        digest,
-        {key: "true" if value is None else value for key, value in spec.settings.items()},
-        drawn.change.environment,
-        tuple(variation.key for variation in plan.variations),
-        number,
+        engine=spec.name,
+        version=version,
+        device=devices.pop() if len(devices) == 1 else "",
+        model=str(plan.model.path or ""),
+        model_digest=digest,
+        settings={key: "true" if value is None else value for key, value in spec.settings.items()},
+        environment=drawn.change.environment,
+        varied=tuple(variation.key for variation in plan.variations),
+        iteration=number,
         build_seconds=round(built.seconds, 4),
         remarks=built.remarks,
         layers=built.layers,
@@ -173,10 +198,10 @@ def _judged(plan: BuildPlan, change: SettingChange, built: Built, check: Check, 
     failure = built.failure
     if failure is not None:
         outcome = Outcome.REPRODUCES if plan.checks_building else Outcome.INVALID
-        evidence = Evidence(1, failure.message.encode(), seconds=built.seconds)
+        evidence = Evidence(status=1, output=failure.message.encode(), seconds=built.seconds)
         return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {first_line(failure.message)}", evidence)
     if plan.checks_building:
-        return Judged(Outcome.PASSES, "it builds", Evidence(0, seconds=built.seconds))
+        return Judged(Outcome.PASSES, "it builds", Evidence(status=0, seconds=built.seconds))
     with CheckTemplate((), plan.spec).environment(change):
         evidence = _said(check, candidate)
     judged = judge(evidence, plan.rules, None)

@@ -91,7 +91,7 @@ class ChoiceGroup:
         return self.choices[0]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """What differs between good and bad builds: ``groups``, those that explain the outcomes best first.
 
@@ -176,7 +176,7 @@ def difference(builds: Sequence[Build]) -> Difference:
         if not all(pattern):
             patterns.setdefault(pattern, []).append(choice)
     if not (bad and good):
-        return Difference(good, bad)
+        return Difference(good=good, bad=bad)
     compared = _compared(patterns, builds)
     evidence = {pattern: CauseTests(builds, tests) for pattern, (_, tests) in compared.items()}
     chances = [one.chance for one in evidence.values()]
@@ -187,7 +187,7 @@ def difference(builds: Sequence[Build]) -> Difference:
         groups.append((ChoiceGroup(tuple(sorted(choices, key=_rank)), table, chance, adjusted), pattern))
     groups.sort(key=lambda found: (found[0].chance, not found[0].table.is_perfect, _rank(found[0].told)))
     more = evidence[groups[0][1]].more(LEVEL / len(groups)) if groups else None
-    return Difference(good, bad, tuple(group for group, _ in groups), more)
+    return Difference(good=good, bad=bad, groups=tuple(group for group, _ in groups), more=more)
 
 
 def _compared(

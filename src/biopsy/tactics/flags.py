@@ -59,7 +59,7 @@ class Switch:
         return f"when {names} {'is' if len(self.optimizers) == 1 else 'are'} disabled"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Flags:
     """What was found. ``switches`` stand in the order of their worth, the shortest and most particular first.
 

@@ -21,7 +21,7 @@ VERSION = 1
 _LAYER_TEXTS = ("kind", "implementation", "precision", "layout", "device")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TacticRecord:
     """One build. ``settings`` and ``environment`` are what the engine was told; ``varied`` names those of them that
     differ from build to build, as ``key`` or ``env.NAME``. ``seed`` and ``block`` tell how its place was drawn: builds
@@ -90,7 +90,7 @@ def _layer(tree: Mapping[str, Any]) -> LayerRecord:
     time_us = tree.get("time_us")
     nodes = tuple(map(_text, tree["nodes"]))
     name = nodes[0] if nodes else ""
-    return LayerRecord(name, nodes=nodes, time_us=None if time_us is None else float(time_us), **texts)
+    return LayerRecord(name=name, nodes=nodes, time_us=None if time_us is None else float(time_us), **texts)
 
 
 def _texts(tree: Mapping[str, Any]) -> dict[str, str]:

@@ -29,11 +29,20 @@ def save_replay(folder: Path, name: str, **tactics: int) -> None:
 
 def save_record(folder: Path, number: int, precision: str) -> None:
     layers = (
-        LayerRecord("conv", "Convolution", f"jit_{precision}", precision, "nchw", ("conv", "relu")),
-        LayerRecord("Reorder_1", "Reorder"),
+        LayerRecord(
+            name="conv",
+            kind="Convolution",
+            implementation=f"jit_{precision}",
+            precision=precision,
+            layout="nchw",
+            nodes=("conv", "relu"),
+        ),
+        LayerRecord(name="Reorder_1", kind="Reorder"),
     )
     settings = {"precision": precision, "threads": str(1 + number % 2)}
-    write_record(TacticRecord("openvino", "2026.4", settings=settings, layers=layers), folder / f"{number}.json")
+    write_record(
+        TacticRecord(engine="openvino", version="2026.4", settings=settings, layers=layers), folder / f"{number}.json"
+    )
 
 
 def diff(*words: str, capsys: pytest.CaptureFixture[str], group: str = "debug") -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from biopsy.cli.run.mismatch import measured
-from biopsy.comparison.compare import compare_runs
+from biopsy.comparison.runs import compare_runs
 from biopsy.tensors.results import Iteration, RunnerResult
 
 

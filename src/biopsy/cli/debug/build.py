@@ -212,17 +212,17 @@ def _plan(args: argparse.Namespace, spec: EngineSpec) -> BuildPlan:
             require_writable(path)
     model = ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)
     return BuildPlan(
-        model,
-        spec,
-        args.until or max(_LEAST_BUILDS, combinations(variations)),
-        artifact,
-        variations,
-        args.seed if args.seed is not None else secrets.randbelow(2**31),
-        args.save_tactics,
-        Artifacts(tuple(files), args.art_dir),
-        args.iter_info,
-        checks.rules_of(args),
-        args.build_timeout,
+        model=model,
+        spec=spec,
+        until=args.until or max(_LEAST_BUILDS, combinations(variations)),
+        artifact=artifact,
+        variations=variations,
+        seed=args.seed if args.seed is not None else secrets.randbelow(2**31),
+        record=args.save_tactics,
+        artifacts=Artifacts(tuple(files), args.art_dir),
+        info=args.iter_info,
+        rules=checks.rules_of(args),
+        build_timeout=args.build_timeout,
         checks_building=args.check == ["build"],
     )
 

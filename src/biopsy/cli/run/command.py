@@ -22,8 +22,10 @@ from biopsy.quantities import count
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.run.recording import Recorder
-    from biopsy.comparison.compare import Detail, NotFinite, RunComparison
+    from biopsy.comparison.compare import Detail
     from biopsy.comparison.noise import NoiseReport
+    from biopsy.comparison.non_finite import NotFinite
+    from biopsy.comparison.runs import RunComparison
     from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.tensors.results import RunnerResult
@@ -221,7 +223,7 @@ def _compare(
     if not pairs:
         return compared
     from biopsy.cli.run.report import show_comparison
-    from biopsy.comparison.compare import compare_runs
+    from biopsy.comparison.runs import compare_runs
 
     tolerances, stats, limits = settings
     detail: Detail = "brief" if args.report is None else "full"
@@ -255,7 +257,7 @@ def _noise(
 
 def _not_finite(done: Sequence[RunnerResult], console: Console) -> list[tuple[str, NotFinite]]:
     from biopsy.cli.run.report import show_not_finite
-    from biopsy.comparison.compare import not_finite
+    from biopsy.comparison.non_finite import not_finite
 
     found = [(result.runner, odd) for result in done for odd in not_finite(result)]
     show_not_finite(found, console)

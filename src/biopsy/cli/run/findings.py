@@ -12,9 +12,10 @@ from biopsy.model.known_names import listed
 from biopsy.quantities import count
 
 if TYPE_CHECKING:
-    from biopsy.comparison.compare import NotFinite, RunComparison
     from biopsy.comparison.mismatch import Mismatch, Rounding
     from biopsy.comparison.noise import NoiseReport
+    from biopsy.comparison.non_finite import NotFinite
+    from biopsy.comparison.runs import RunComparison
     from biopsy.engines.base import Engine
     from biopsy.tensors.results import RunnerResult
 

@@ -73,7 +73,7 @@ class Feeder:
 def require_same(feeds: Sequence[Feed], golden: Sequence[RunnerResult], tolerances: Tolerances, stats: Stats) -> None:
     """Raise CannotCompare if golden values were made from other inputs than these."""
     if golden:
-        from biopsy.comparison.compare import require_same_inputs
+        from biopsy.comparison.runs import require_same_inputs
 
         for expected in golden:
             require_same_inputs(feeds, expected, tolerances, stats)

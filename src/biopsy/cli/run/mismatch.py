@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.run.noise import yardsticks
-from biopsy.comparison.compare import RunComparison
 from biopsy.comparison.mismatch import Mismatch, Rounding, most_telling
 from biopsy.comparison.mismatch_size import mismatches_of
 from biopsy.comparison.rounding import explained, only
+from biopsy.comparison.runs import RunComparison
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.engines.yardsticks import EXACT

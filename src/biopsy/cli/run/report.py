@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy.cli.console import Console
-from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
+from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
+from biopsy.comparison.non_finite import NotFinite
+from biopsy.comparison.runs import RunComparison
 
 if TYPE_CHECKING:
     from biopsy.cli.run.findings import Findings, Ran

@@ -164,14 +164,16 @@ def fused_conv(x: Array, w: Array, b: Array | None = None, z: Array | None = Non
 
     spatial = x.ndim - 2
     result = _conv_implementation(  # type: ignore[no-untyped-call]
-        x, w, b,
-        attributes.get("auto_pad", "NOTSET"),
-        attributes.get("dilations", [1] * spatial),
-        attributes.get("group", 1),
-        attributes.get("kernel_shape", list(w.shape[2:])),
-        attributes.get("pads", [0] * 2 * spatial),
-        attributes.get("strides", [1] * spatial),
-    )  # fmt: skip
+        x,
+        w,
+        b,
+        auto_pad=attributes.get("auto_pad", "NOTSET"),
+        dilations=attributes.get("dilations", [1] * spatial),
+        group=attributes.get("group", 1),
+        kernel_shape=attributes.get("kernel_shape", list(w.shape[2:])),
+        pads=attributes.get("pads", [0] * 2 * spatial),
+        strides=attributes.get("strides", [1] * spatial),
+    )
     result = result if z is None else result + z
     return (_ACTIVATIONS[attributes.get("activation", "")](result, *attributes.get("activation_params", ())),)
 

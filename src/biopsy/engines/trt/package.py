@@ -92,7 +92,7 @@ def _package(module_name: str) -> Package:
     return Package(module, name, Logger(), logged)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
     """A node that the parser does not take. ``outer`` is the node of the main graph that it stands in."""
 
@@ -121,7 +121,8 @@ def _refusal(error: Any) -> Refusal:
     number = int(error.node())
     stack = [str(place) for place in error.local_function_stack()] if error.local_function_stack_size() else []
     named = label(error.node_operator(), error.node_name(), number)
-    return Refusal(kind, plain_reason(error.desc()) or kind.lower().replace("_", " "), number, named, *stack[:1])
+    reason = plain_reason(error.desc()) or kind.lower().replace("_", " ")
+    return Refusal(kind=kind, reason=reason, number=number, label=named, outer=stack[0] if stack else "")
 
 
 def plain_reason(text: str) -> str:
