@@ -43,8 +43,9 @@ def warm_up(words: Sequence[str]) -> bool:
     own = own_words(words)
     if not own or own[0] != "run":
         return False
-    from biopsy.cli.app import COMMANDS, parser_of
     from biopsy.cli.arguments.engine_options import engine_specs
+    from biopsy.cli.commands import COMMANDS
+    from biopsy.cli.parser import parser_of
     from biopsy.engines.registry import find_class
 
     parser = parser_of(Path(words[0]).name, next(command for command in COMMANDS if command.words == ("run",)))

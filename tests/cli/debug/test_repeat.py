@@ -352,7 +352,7 @@ def test_a_signal_ends_with_what_was_measured_and_leaves_no_process(here: Path, 
     out, err = process.communicate(timeout=30)
     assert process.returncode == 5
     assert "iterations   " in out
-    assert err.startswith("interrupted: what still ran was ended, and is not counted")
+    assert err.startswith("interrupted: runs in progress were ended, and are not counted")
     report = json.loads((here / "r.json").read_text())
     assert report["interrupted"]
     assert report["passed"] == report["iterations"] >= 3
