@@ -40,8 +40,8 @@ def best(found: Difference) -> str:
 # Nothing that varies is to blame
 
 
-@pytest.mark.parametrize("period", [2, 3, 4, 5, 8, 10])
-@pytest.mark.parametrize("builds", [10, 16, 40])
+@pytest.mark.parametrize("period", [2, 5, *(pytest.param(period, marks=pytest.mark.slow) for period in (3, 4, 8, 10))])
+@pytest.mark.parametrize("builds", [10, 16, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("variations", [[THREADS], [THREADS, PRECISION]], ids=["one", "two"])
 def test_an_innocent_setting_is_accused_of_a_period_in_at_most_the_stated_share(
     period: int, builds: int, variations: list[Variation]

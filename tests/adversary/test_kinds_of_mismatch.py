@@ -13,6 +13,8 @@ from onnx import numpy_helper
 import biopsy
 from biopsy.cli.app import main
 
+MODES = ["minimal", pytest.param("bisect", marks=pytest.mark.slow), pytest.param("linear", marks=pytest.mark.slow)]
+
 
 def saved(path: Path, text: str, **weights: np.ndarray) -> Path:  # type: ignore[type-arg]
     model = onnx.parser.parse_model(text)
@@ -40,7 +42,7 @@ masked (float[1,64] x) => (float[1,64] y)
 """
 
 
-@pytest.mark.parametrize("mode", ["bisect", "linear", "minimal"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_error_beyond_a_tolerance_is_not_reproduced_by_a_nan_that_the_model_masks(tmp_path: Path, mode: str) -> None:
     model = saved(tmp_path / "m.onnx", MASKED)
     planted = "fake:nan.broken=0.5,scale.wrong=1.5"
@@ -90,7 +92,7 @@ NOISE = "noise.first=3e-6,seed=1"
 """An error of some roundings that exceeds no tolerance by itself, and moves a few elements over a border."""
 
 
-@pytest.mark.parametrize("mode", ["bisect", "linear", "minimal"])
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "text",
     [QUANTIZED, FLIPPED.replace("STEP", "Floor"), FLIPPED.replace("STEP", "Round")],
@@ -118,7 +120,7 @@ compared (float[64,256] x) => (float[64,256] y)
 """
 
 
-@pytest.mark.parametrize("mode", ["bisect", "minimal"])
+@pytest.mark.parametrize("mode", MODES[:2])
 def test_a_few_truth_values_that_rounding_turned_over_are_not_the_failure(tmp_path: Path, mode: str) -> None:
     rng = np.random.default_rng(2)
     x, weight = (rng.normal(size=size).astype(np.float32) for size in ((64, 256), (256, 256)))

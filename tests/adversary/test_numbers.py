@@ -310,10 +310,10 @@ def test_the_element_that_is_told_is_one_that_fails_and_not_the_greatest_differe
     assert error.worst is not None
     assert error.worst.index == (1,)
     assert error.absolute == 9
-    assert error.times == pytest.approx(1000)
+    assert error.tolerance_ratio == pytest.approx(1000)
     whole = Judge().error("y", [np.array([7, 5, 0])], [np.array([7, 0, 1])])
     assert whole.worst is not None
-    assert (whole.worst.index, whole.times) == ((1,), math.inf)
+    assert (whole.worst.index, whole.tolerance_ratio) == ((1,), math.inf)
 
 
 def test_a_file_of_numbers_is_not_of_strings(tmp_path: Path):

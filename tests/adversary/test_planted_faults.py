@@ -19,7 +19,7 @@ from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
 from biopsy.layerwise.examination import Examination, Question
-from biopsy.layerwise.findings import Findings
+from biopsy.layerwise.findings import LayerFindings
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import index_file
 from support.models import info, model, save, weight
@@ -52,7 +52,7 @@ def drawn(seed: int, count: int = 24) -> onnx.ModelProto:
     return model(nodes, [info("x", (4, 4))], [info(end, (4, 4)) for end in ends], [weight("w", *values, shape=(4, 4))])
 
 
-def examined(made: onnx.ModelProto, suspect: str, folder: Path, reference: str = NONE, **more: Any) -> Findings:
+def examined(made: onnx.ModelProto, suspect: str, folder: Path, reference: str = NONE, **more: Any) -> LayerFindings:
     path = save(made, folder / "model.onnx")
     index = index_file(path)
 
@@ -60,12 +60,21 @@ def examined(made: onnx.ModelProto, suspect: str, folder: Path, reference: str =
         return feeds_for(wanted, Inputs()).feeds
 
     judge = more.pop("judge", Judge(Tolerances({"": 1e-5}, {"": 1e-4})))
-    question = Question(index, ModelInput(b"", index.folder, path), reference, suspect, feeds, 10**9, judge, **more)
+    question = Question(
+        index=index,
+        model=ModelInput(b"", index.folder, path),
+        reference=reference,
+        suspect=suspect,
+        feeds=feeds,
+        limit=10**9,
+        judge=judge,
+        **more,
+    )
     return Examination(question, folder).run()
 
 
-def accused(found: Findings) -> set[str]:
-    names = {layer.number: layer.name for layer in found.layers}
+def accused(found: LayerFindings) -> set[str]:
+    names = {layer.node.number: layer.node.name for layer in found.layers}
     return {names[number] for one in found.suspects for number in one.nodes}
 
 
@@ -96,7 +105,7 @@ def hold(seed: int, reference: str, folder: Path) -> None:
     fault = planted(seed, made)
     found = examined(made, fault.suspect, folder, reference)
     zero = {  # a layer that is scaled and gives zeros only is right
-        layer.name for layer in found.layers if layer.introduced is not None and layer.introduced.absolute == 0
+        layer.node.name for layer in found.layers if layer.introduced is not None and layer.introduced.absolute == 0
     }
     culprits = fault.culprits - zero if "scale" in fault.suspect else fault.culprits
     assert accused(found) == culprits, fault.suspect
@@ -198,7 +207,7 @@ def test_a_group_that_is_wrong_by_more_than_rounding_is_accused_and_the_multiple
     found = examined(cancelling(), "fake:scale.conv=1.5,unless_marked=c", tmp_path)
     (group,) = found.groups
     assert "Conv 'conv'" in group.labels
-    assert group.times_rounding is not None and group.times_rounding > 10
+    assert group.rounding_ratio is not None and group.rounding_ratio > 10
 
 
 # The same failure, not only one of its kind
@@ -220,11 +229,11 @@ def test_a_group_fails_with_the_words_of_the_whole_and_not_with_those_of_another
 
 def test_another_operator_that_has_no_kernel_is_another_failure() -> None:
     from biopsy.layerwise.findings import Failure
-    from biopsy.layerwise.groups import Wrong
+    from biopsy.layerwise.subgraph_faults import SubgraphFault
 
-    def missing(operator: str) -> Wrong:
+    def missing(operator: str) -> SubgraphFault:
         words = f"[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for {operator} node"
-        return Wrong(failure=Failure("build", "NotImplemented", f"{words} with name 'n{len(operator)}'"))
+        return SubgraphFault(failure=Failure("build", "NotImplemented", f"{words} with name 'n{len(operator)}'"))
 
     assert missing("LayerNormalization(17)").is_like(missing("LayerNormalization(1)"))
     assert not missing("LayerNormalization(17)").is_like(missing("SimplifiedLayerNormalization(1)"))
@@ -265,7 +274,7 @@ def test_a_layer_that_tight_tolerances_leave_no_room_to_round_is_marked_as_round
     made = model(nodes, [info("x", (8, 256))], [info("y", (8, 16))], [weight("w", *values, shape=(256, 16))])
     tight = Judge(Tolerances({"": 1e-9}, {"": 1e-9}))
     found = examined(made, "onnxrt", tmp_path, FLOAT64, judge=tight)
-    assert [layer.name for layer in found.layers if layer.is_suspect] == ["matmul"]
-    assert found.layers[0].times_rounding is not None and found.layers[0].times_rounding < 10
+    assert [layer.node.name for layer in found.layers if layer.is_suspect] == ["matmul"]
+    assert found.layers[0].rounding_ratio is not None and found.layers[0].rounding_ratio < 10
     wrong = examined(made, "fake:scale.matmul=1.01", tmp_path, FLOAT64, judge=tight)
-    assert wrong.layers[0].times_rounding is not None and wrong.layers[0].times_rounding > 1000
+    assert wrong.layers[0].rounding_ratio is not None and wrong.layers[0].rounding_ratio > 1000

@@ -2,15 +2,12 @@
 
 import json
 import os
-import random
 import sys
-from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.tactics.minimal_sets import minimal_sets, shortest
 from support.models import chain, save
 
 PREPACKING = "config.session.disable_prepacking=1"
@@ -57,35 +54,3 @@ def test_other_values_of_the_settings_of_a_pair_are_named_too(tmp_path, monkeypa
 def test_a_longer_switch_is_not_named_beside_shorter_ones(tmp_path, monkeypatch) -> None:
     code = f"'threads=1' in on or {{'execution=parallel', {PREPACKING!r}}} <= on"
     assert switches(tmp_path, monkeypatch, code) == [{"threads=1"}]
-
-
-# The search itself, against trying all subsets
-
-
-def planted(seed: int, items: int = 9) -> list[frozenset[int]]:
-    """Sets none of which holds another."""
-    lot = random.Random(seed)
-    drawn = {frozenset(lot.sample(range(items), lot.randint(1, 3))) for _ in range(lot.randint(1, 5))}
-    return [one for one in drawn if not any(other < one for other in drawn)]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_all_minimal_sets_are_found_and_nothing_else(seed: int) -> None:
-    truth = planted(seed)
-
-    def one_of(some):
-        holds = [one for one in truth if one <= set(some)]
-        return sorted(holds[0]) if holds else None
-
-    found, complete = minimal_sets(range(9), one_of, 12)
-    assert complete and {frozenset(one) for one in found} == set(truth) and len(found) == len(truth)
-    least = min(map(len, truth))
-    assert {frozenset(one) for one in shortest(found)} == {one for one in truth if len(one) == least}
-
-
-def test_a_search_that_is_ended_says_so() -> None:
-    def one_of(some):
-        return list(some[:2]) if len(some) > 1 else None
-
-    found, complete = minimal_sets(range(8), one_of, 12)
-    assert len(found) == 12 and not complete and len(list(combinations(range(8), 2))) == 28

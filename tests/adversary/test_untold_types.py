@@ -13,6 +13,7 @@ from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.problem import Problem
+from biopsy.tensors.recorded_values import NoValues
 from support.models import BOOL, info, model, weight
 from support.predicates import connected, has, names
 
@@ -139,7 +140,7 @@ def test_what_must_be_taken_in_is_found_looking_at_each_tensor_once(monkeypatch:
     """A part of a chain of custom operators needs all of it, before it and behind it."""
     index = index_bytes(untyped(1_000).SerializeToString())
     recording = Recording(index, list, Path(), lambda _: None)
-    types = CutTypes(index, lambda _: None, infer=False)
+    types = CutTypes(index, NoValues(), infer=False)
     problem = Problem(index, types, recording, cut="input")
     asked: list[int] = []
     told = CutTypes.is_told

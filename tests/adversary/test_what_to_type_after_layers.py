@@ -43,10 +43,10 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     "given",
     [
         pytest.param(("--val-range", "[-2,-1]"), marks=pytest.mark.slow),
-        ("--val-range", "x:[-2,-1]", "--seed", "7", "--input-shapes", "x:[3,4]"),
+        pytest.param(("--val-range", "x:[-2,-1]", "--seed", "7", "--input-shapes", "x:[3,4]"), marks=pytest.mark.slow),
         pytest.param(("--load-inputs", "in.npz"), marks=pytest.mark.slow),
         ("--load-inputs", "in.npz", "--atol", "1e-4", "--report", "-l.json"),
-        ("--data-loader-script", "loader.py:make"),
+        pytest.param(("--data-loader-script", "loader.py:make"), marks=pytest.mark.slow),
         ("--val-range", "[-2,-1]", "--save-inputs", "saved inputs.npz"),
     ],
     ids=" ".join,
@@ -85,7 +85,7 @@ def test_interrupted_before_anything_was_wrong_it_does_not_say_that_it_passed() 
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
-    while not Path("e.jsonl").exists() or '"stage": "alone"' not in Path("e.jsonl").read_text():
+    while not Path("e.jsonl").exists() or '"stage": "isolated"' not in Path("e.jsonl").read_text():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

@@ -11,6 +11,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -39,7 +40,7 @@ class Figures:
     long_modules: int
     """Modules of more than 400 lines."""
     generator_loops: int
-    """Functions that drive a generator by hand."""
+    """Functions outside of ``search`` that drive a generator by hand."""
     child_protocols: int
     """Modules that start a process of their own."""
     places: dict[str, list[str]]
@@ -58,7 +59,12 @@ def figures(source: Path = SOURCE) -> Figures:
         "import_cycles": [" <-> ".join(cycle) for cycle in _cycles(_imports(trees))],
         "wide_classes": [f"{module}.{name}" for module, tree in trees.items() for name in _wide_classes(tree)],
         "long_modules": [module for module in trees if _lines(source / f"{module.replace('.', '/')}.py") > MANY_LINES],
-        "generator_loops": [f"{module}.{name}" for module, tree in trees.items() for name in _generator_loops(tree)],
+        "generator_loops": [
+            f"{module}.{name}"
+            for module, tree in trees.items()
+            if not module.startswith("biopsy.search.")
+            for name in _generator_loops(tree)
+        ],
         "child_protocols": [module for module, tree in trees.items() if _starts_a_process(tree)],
     }
     ordered = sorted(lengths.values())
@@ -72,6 +78,12 @@ def figures(source: Path = SOURCE) -> Figures:
     )
 
 
+@cache
+def _nodes(tree: ast.Module) -> list[ast.AST]:
+    """All nodes of a module; walking is most of the work."""
+    return list(ast.walk(tree))
+
+
 def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n")
 
@@ -80,7 +92,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _lengths(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, _Function):
             described = isinstance(node.body[0], ast.Expr) and isinstance(node.body[0].value, ast.Constant)
             first = node.body[1 if described and len(node.body) > 1 else 0]
@@ -88,7 +100,7 @@ def _lengths(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _generator_loops(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, _Function):
             calls = (each.func for each in ast.walk(node) if isinstance(each, ast.Call))
             if any(isinstance(call, ast.Attribute) and call.attr == "send" for call in calls):
@@ -96,12 +108,12 @@ def _generator_loops(tree: ast.Module) -> Iterator[str]:
 
 
 def _starts_a_process(tree: ast.Module) -> bool:
-    named = (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+    named = (ast.unparse(node.func) for node in _nodes(tree) if isinstance(node, ast.Call))
     return any(name in {"subprocess.Popen", "subprocess.run", "os.fork"} for name in named)
 
 
 def _positional_calls(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Call) and len(node.args) >= MANY_POSITIONAL:
             yield node.lineno
 
@@ -109,14 +121,14 @@ def _positional_calls(tree: ast.Module) -> Iterator[int]:
 def _class_names_twice(trees: dict[str, ast.Module]) -> list[str]:
     homes = defaultdict(list)
     for module, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in _nodes(tree):
             if isinstance(node, ast.ClassDef):
                 homes[node.name].append(module)
     return [f"{name}: {', '.join(modules)}" for name, modules in sorted(homes.items()) if len(modules) > 1]
 
 
 def _wide_classes(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.ClassDef):
             fields = {
                 each.target.id
@@ -143,7 +155,7 @@ def _imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
 
 
 def _imported(tree: ast.Module, trees: dict[str, ast.Module]) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in trees)
         elif isinstance(node, ast.ImportFrom) and node.module:

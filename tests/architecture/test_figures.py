@@ -8,12 +8,12 @@ LIMITS = {
     "median": 5,
     "percentile_90": 15,
     "longest": 45,
-    "positional_calls": 46,
-    "class_names_twice": 26,
+    "positional_calls": 39,
+    "class_names_twice": 20,
     "import_cycles": 0,
-    "wide_classes": 14,
-    "long_modules": 7,
-    "generator_loops": 9,
+    "wide_classes": 12,
+    "long_modules": 6,
+    "generator_loops": 0,
     "child_protocols": 8,
 }
 

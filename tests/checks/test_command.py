@@ -10,7 +10,9 @@ import pytest
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.checks.command import CommandCheck, own_words, program
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.own_program import start_words
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from support.models import chain, save
 
@@ -141,10 +143,12 @@ def test_what_is_wrong_with_a_script_is_told_by_its_first_line(
 
 
 def test_our_own_command_is_this_installation_however_it_is_typed() -> None:
-    assert program("biopsy")[0] == sys.executable
-    assert own_words(["biopsy", "run", "{}"]) == ("run", "{}")
-    assert own_words(["polygraphy", "run", "{}"]) == ("run", "{}")
-    assert own_words(["./check.sh", "run"]) is None
+    assert start_words("biopsy")[0] == sys.executable
+    for name in ("biopsy", "polygraphy"):
+        command = parse([name, "run", "{}"])
+        assert isinstance(command, OwnRun)
+        assert command.arguments == ("run", "{}")
+    assert not isinstance(parse(["./check.sh", "run"]), OwnRun)
 
 
 def test_our_own_command_imports_nothing_from_the_current_folder(

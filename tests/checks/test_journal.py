@@ -38,7 +38,7 @@ journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
 print("open", flush=True)
 for number in range(int(sys.argv[2])):
     judged = Judged(Outcome.PASSES, "exit status 0 " * 20, Evidence(0, seconds=0.1))
-    journal.add(number.to_bytes(8, "big"), judged, stage="bisect", doing="the first half", nodes=number)
+    journal.add(number.to_bytes(8, "big"), judged, stage="bisect", description="the first half", nodes=number)
     print(number, flush=True)
 sys.stdin.read()
 """
@@ -328,7 +328,7 @@ added = 0
 try:
     while added < 5000:
         judged = Judged(Outcome.PASSES, "x" * 1000, Evidence(0))
-        journal.add(b"d", judged, stage="bisect", doing="", nodes=1)
+        journal.add(b"d", judged, stage="bisect", description="", nodes=1)
         added += 1
 except errors.CheckError as error:
     held = len(journal.runs(b"d"))

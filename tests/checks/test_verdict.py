@@ -9,7 +9,7 @@ import pytest
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.checks.outcome import Evidence
+from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.task import Task, run_check
 from biopsy.checks.verdict import VerdictFile
@@ -49,11 +49,8 @@ def test_sizes_that_are_not_understood_are_not_guessed_at(tmp_path: Path, wrong:
         verdict.read(tmp_path / "verdict.json")
 
 
-class Script:
+class Script(Check):
     """A check that tells sizes and cannot be asked for more: no command of ours."""
-
-    automatic = names_candidate = True
-    stoppable = False
 
     def __init__(self, found: Mismatch) -> None:
         self.found = found
@@ -61,8 +58,11 @@ class Script:
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         return Evidence(1, verdict=VerdictFile("fails", stage="compare", kind="mismatch", mismatches=(self.found,)))
 
+    def line(self, candidate: Path) -> str:
+        return f"script {candidate}"
+
 
 def test_a_check_of_others_is_asked_once(tmp_path: Path) -> None:
     small, great = (Mismatch(output="y", elements=8, wrong=3, times_tolerance=size) for size in (2.0, 400.0))
-    evidence = run_check(Task(Script(small), tmp_path / "m.onnx", None, (great,)))  # type: ignore[arg-type]
+    evidence = run_check(Task(Script(small), tmp_path / "m.onnx", None, (great,)))
     assert evidence.verdict.rounding is None

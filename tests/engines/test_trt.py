@@ -15,9 +15,9 @@ from benchmarks.models import transformer
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput, Session
-from biopsy.engines.cuda import gpu_names
 from biopsy.engines.registry import create
-from biopsy.engines.trt_package import load, plain_reason
+from biopsy.engines.trt.cuda import gpu_names
+from biopsy.engines.trt.package import load, plain_reason
 from support.models import FLOAT, chain, info, model, save, weight
 
 pytestmark = pytest.mark.skipif(

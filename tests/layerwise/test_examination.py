@@ -19,8 +19,8 @@ from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.engines.base import Capabilities, ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
 from biopsy.layerwise.examination import Examination, Question
-from biopsy.layerwise.findings import Failure, Findings
-from biopsy.layerwise.groups import Wrong
+from biopsy.layerwise.findings import Failure, LayerFindings
+from biopsy.layerwise.subgraph_faults import SubgraphFault
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.demonstration import CULPRITS, demonstration_model
 from biopsy.model.index import index_file
@@ -31,14 +31,14 @@ from support.models import INT64, chain, info, model, save, weight
 NONE = "onnxrt:optimization=none"
 RANDOM = Inputs()
 
-Examine = Callable[..., Findings]
+Examine = Callable[..., LayerFindings]
 
 
 @pytest.fixture
 def examine(tmp_path: Path) -> Examine:
     """Examines a model, given as a proto or a path. ``inputs`` are random unless feeds are given."""
 
-    def run(made: onnx.ModelProto | Path, suspect: str, inputs: Inputs = RANDOM, **more: Any) -> Findings:
+    def run(made: onnx.ModelProto | Path, suspect: str, inputs: Inputs = RANDOM, **more: Any) -> LayerFindings:
         path = made if isinstance(made, Path) else save(made, tmp_path / "model.onnx")
         scratch = tmp_path / "scratch"
         scratch.mkdir(exist_ok=True)
@@ -48,18 +48,25 @@ def examine(tmp_path: Path) -> Examine:
             return feeds_for(wanted, inputs).feeds
 
         listener = more.pop("listener", events.ignore)
-        question = Question(index, ModelInput(b"", index.folder, path), NONE, suspect, feeds, 10**9)
+        question = Question(
+            index=index,
+            model=ModelInput(b"", index.folder, path),
+            reference=NONE,
+            suspect=suspect,
+            feeds=feeds,
+            limit=10**9,
+        )
         return Examination(replace(question, **more), scratch, listener).run()
 
     return run
 
 
-def labels(found: Findings) -> list[str]:
+def labels(found: LayerFindings) -> list[str]:
     return [" ".join(one.labels) for one in found.suspects]
 
 
-def verdicts(found: Findings) -> dict[str, str]:
-    return {layer.name or layer.label: layer.verdict for layer in found.layers}
+def verdicts(found: LayerFindings) -> dict[str, str]:
+    return {layer.node.name or layer.node.label: layer.verdict for layer in found.layers}
 
 
 def growing(length: int) -> onnx.ModelProto:
@@ -87,7 +94,7 @@ def test_the_errors_are_what_numpy_says(examine) -> None:
     first, second, third = found.layers
     assert first.introduced is not None and second.introduced is not None and second.propagated is not None
     assert (first.introduced.absolute, first.introduced.relative) == (2.0, 0.5)
-    assert first.introduced.times == pytest.approx((0.5 * value / (1e-5 + 1e-5 * value)).max(), rel=1e-5)
+    assert first.introduced.tolerance_ratio == pytest.approx((0.5 * value / (1e-5 + 1e-5 * value)).max(), rel=1e-5)
     assert first.introduced.worst is not None and first.introduced.worst.index == (1, 1)
     assert second.introduced.absolute == 1.0
     assert second.propagated.absolute == np.abs((1 - 1.5 * value) + value).max()
@@ -174,7 +181,7 @@ def test_a_reference_that_cannot_run_the_model_ends_it_without_a_verdict(examine
 
 def test_a_failure_that_marking_a_tensor_hides_is_told_and_located_by_cuts(examine) -> None:
     found = examine(growing(40), "fake:scale.n7=1.5,unless_marked=t8")
-    assert [(one.change, one.output, one.tensors) for one in found.observed] == [("gone", "t40", ("t8",))]
+    assert [(one.change, one.output, one.tensors) for one in found.marking_effects] == [("gone", "t40", ("t8",))]
     (group,) = found.groups
     assert len(group.nodes) == 2 and "Neg 'n7'" in group.labels and group.hides
     assert labels(found) == [" ".join(group.labels)]
@@ -194,7 +201,7 @@ def test_the_real_bug_of_onnxruntime_is_located_to_its_six_layers(examine) -> No
     (group,) = found.groups
     assert [label.split()[0] for label in group.labels] == list(CULPRITS)
     assert all("adapter" in label for label in group.labels) and group.hides
-    assert [one.change for one in found.observed] == ["gone"]
+    assert [one.change for one in found.marking_effects] == ["gone"]
 
 
 def test_the_real_failure_of_openvino_is_located_to_its_two_layers(examine) -> None:
@@ -228,16 +235,16 @@ def test_an_engine_that_gives_no_inner_tensors_is_examined_layer_by_layer(examin
 
 def test_nan_begins_at_the_layer_whose_inputs_are_finite(examine) -> None:
     found = examine(growing(30), "fake:nan.n7=0.5,seed=1")
-    assert [(one.engine, one.label, one.tensor) for one in found.origins] == [
+    assert [(one.engine, one.label, one.tensor) for one in found.non_finite_origins] == [
         ("fake:nan.n7=0.5,seed=1", "Neg 'n7'", "t8")
     ]
-    assert found.origins[0].nan > 0 and labels(found) == ["Neg 'n7'"]
+    assert found.non_finite_origins[0].nan > 0 and labels(found) == ["Neg 'n7'"]
 
 
 def test_nan_that_both_engines_have_is_told_and_is_no_error(examine) -> None:
     nodes = [helper.make_node(op, [x], [y], name=op) for op, x, y in (("Log", "x", "a"), ("Neg", "a", "y"))]
     found = examine(model(nodes, [info("x")], [info("y")]), "onnxrt", Inputs([{"x": -np.ones((2, 2), np.float32)}]))
-    assert found.passed and [(one.engine, one.label) for one in found.origins] == [
+    assert found.passed and [(one.engine, one.label) for one in found.non_finite_origins] == [
         (NONE, "Log 'Log'"),
         ("onnxrt", "Log 'Log'"),
     ]
@@ -246,7 +253,7 @@ def test_nan_that_both_engines_have_is_told_and_is_no_error(examine) -> None:
 def test_a_weight_that_is_not_finite_is_an_origin_by_itself(examine) -> None:
     nodes = [helper.make_node("Add", ["x", "mask"], ["y"], name="add")]
     made = model(nodes, [info("x")], [info("y")], [weight("mask", 0, -np.inf, dtype="float32")])
-    assert examine(made, "onnxrt").origins == ()
+    assert examine(made, "onnxrt").non_finite_origins == ()
 
 
 # All that models have
@@ -318,7 +325,7 @@ def test_random_layers_are_not_judged_and_what_wavers_with_them_is_no_effect_of_
     ]
     found = examine(model(nodes, [info("x")], [info("y")]), "reference")
     assert found.suspects == [] and found.layers[0].note == "it is random: not judged"
-    assert found.observed == () and any("from run to run" in remark for remark in found.remarks)
+    assert found.marking_effects == () and any("from run to run" in remark for remark in found.remarks)
 
 
 def test_external_weights_are_found(examine, tmp_path: Path) -> None:
@@ -361,12 +368,12 @@ def test_batches_give_the_same_findings_as_one_run(examine) -> None:
 
 def test_only_chosen_layers_are_measured(examine) -> None:
     found = examine(growing(40), "fake:scale.n7=2,scale.n30=2", nodes=re.compile("^n3[0-9]$"))
-    assert [layer.name for layer in found.layers] == [f"n{number}" for number in range(30, 40)]
+    assert [layer.node.name for layer in found.layers] == [f"n{number}" for number in range(30, 40)]
     assert labels(found) == ["Relu 'n30'"]
 
 
-def failing(message: str, kind: str = "Error") -> Wrong:
-    return Wrong(failure=Failure("load", kind, message))
+def failing(message: str, kind: str = "Error") -> SubgraphFault:
+    return SubgraphFault(failure=Failure("load", kind, message))
 
 
 @pytest.mark.parametrize(
@@ -388,4 +395,4 @@ def test_pieces_fail_alike_as_a_reduction_has_it_if_their_messages_have_an_item_
 def test_what_a_dying_process_printed_does_not_matter() -> None:
     assert failing("core dumped", "SIGSEGV").is_like(failing("Aborted", "SIGSEGV"))
     assert not failing("", "SIGSEGV").is_like(failing("", "SIGABRT"))
-    assert not failing("", "SIGSEGV").is_like(Wrong())
+    assert not failing("", "SIGSEGV").is_like(SubgraphFault())

@@ -7,24 +7,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.precision.plan import Layer
-from biopsy.precision.search import Proposal, Search, bisect, by_cost, foreseen, linear, minimal
+from biopsy.precision.search import LayerSearch, Proposal, bisect, by_cost, linear, minimal
+from biopsy.search.drive import drive, first_that
+from biopsy.search.lookahead import foresee_any
 
 Passes = Callable[[set[int]], bool]
 
 
-def ended(search: Search, passes: Passes) -> tuple[list[bool], tuple[int, ...] | None]:
+def ended(search: LayerSearch, passes: Passes) -> tuple[list[bool], tuple[int, ...] | None]:
     """The answers that a search was given, and the last proposal that passed."""
     answers: list[bool] = []
     best = None
-    try:
-        proposal = next(search)
-        while True:
-            answers.append(passes(set(proposal.high)))
-            if answers[-1]:
-                best = proposal.high
-            proposal = search.send(answers[-1])
-    except StopIteration:
-        return answers, best
+
+    def holds(proposal: Proposal) -> bool:
+        nonlocal best
+        answers.append(passes(set(proposal.high)))
+        if answers[-1]:
+            best = proposal.high
+        return answers[-1]
+
+    drive(search, first_that(holds))
+    return answers, best
 
 
 def needs(*wanted: int) -> Passes:
@@ -82,16 +85,18 @@ def test_of_two_layers_that_will_do_the_cheaper_one_is_kept(cost: str, kept: int
 @given(st.integers(2, 60), st.sets(st.integers(0, 59), min_size=1, max_size=4), st.integers(0, 30))
 def test_what_will_be_asked_for_is_foreseen_whatever_the_answers_are(count: int, wanted: set[int], steps: int) -> None:
     passes = needs(*(number % count for number in wanted))
-    answers, _ = ended(minimal(range(count)), passes)
-    told = answers[:steps]
-    seen = list(foreseen(lambda: minimal(range(count)), told))
-    search = minimal(range(count))
     proposals: list[Proposal] = []
-    try:
-        proposals.append(next(search))
-        proposals.extend(search.send(answer) for answer in answers)
-    except (StopIteration, RuntimeError):  # the latter from a generator within one
-        pass
+    answers: list[Proposal | None] = []
+
+    def holds(proposal: Proposal) -> bool:
+        proposals.append(proposal)
+        passed = passes(set(proposal.high))
+        answers.append(proposal if passed else None)
+        return passed
+
+    drive(minimal(range(count)), first_that(holds))
+    told = answers[:steps]
+    seen = list(foresee_any(lambda: minimal(range(count)), told))
     if len(told) < len(answers):
         assert seen[0] == proposals[len(told)]
     if len(told) + 1 < len(answers):

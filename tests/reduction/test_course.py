@@ -1,5 +1,6 @@
 """The course of a pass: what it will ask about, if every guess is right."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,13 @@ from biopsy import events
 from biopsy.model.index import index_bytes
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
-from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.course import course
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.sets import sets
 from biopsy.reduction.problem import Problem
+from biopsy.search.drive import drive
 from support.models import chain
 
 
@@ -21,7 +23,7 @@ from support.models import chain
 def problem() -> Problem:
     index = index_bytes(chain(24).SerializeToString())
     recording = Recording(index, tuple, Path(), events.ignore)
-    return Problem(index, CutTypes(index, recording.tensor_type), recording)
+    return Problem(index, CutTypes(index, recording), recording)
 
 
 def eligible(problem: Problem, candidate: Candidate, target: Candidate) -> list[Candidate]:
@@ -33,13 +35,11 @@ def eligible(problem: Problem, candidate: Candidate, target: Candidate) -> list[
 
 def asked(problem: Problem, search, fails) -> tuple[list[Candidate], list[Candidate | None]]:
     """What a pass asks about one after the other, and what it is answered."""
-    rounds, target, answer = search(problem, problem.whole), problem.whole, None
+    target = problem.whole
     found, answers = [], []
-    while True:
-        try:
-            proposals = rounds.send(answer)
-        except StopIteration:
-            return found, answers
+
+    def reply(proposals: Iterable[Proposal]) -> Candidate | None:
+        nonlocal target
         answer = None
         for proposal in proposals:
             for candidate in eligible(problem, proposal.candidate, target):
@@ -52,6 +52,10 @@ def asked(problem: Problem, search, fails) -> tuple[list[Candidate], list[Candid
                 break
         answers.append(answer)
         target = answer or target
+        return answer
+
+    drive(search(problem, problem.whole), reply)
+    return found, answers
 
 
 @pytest.mark.parametrize("search", [bisect, sets, linear], ids=["bisect", "sets", "linear"])

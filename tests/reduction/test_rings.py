@@ -16,6 +16,7 @@ from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.problem import Problem
+from biopsy.tensors.recorded_values import NoValues
 from biopsy.tensors.results import Feed
 from support.models import INT64, info, model
 
@@ -73,7 +74,7 @@ def problem_of(
     index: ModelIndex, kind: type[Problem] = CountingProblem, samples: Sequence[Feed] = (), **options: bool
 ) -> Problem:
     recording = Recording(index, lambda: samples, Path(), events.ignore)
-    return kind(index, CountingTypes(index, lambda tensor: None), recording, **options)
+    return kind(index, CountingTypes(index, NoValues()), recording, **options)
 
 
 def body(reads: str) -> onnx.GraphProto:

@@ -21,7 +21,7 @@ from biopsy.cli.parser import parser_of
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
 from biopsy.filesystem.write import cannot_write
-from biopsy.layerwise.findings import Failure, Findings, Group
+from biopsy.layerwise.findings import Failure, LayerFindings, LayerGroup
 from biopsy.model.extract import Wanted, extract
 from biopsy.model.index import index_file
 from biopsy.model.load import parse
@@ -171,8 +171,16 @@ def understood(line: str) -> argparse.Namespace:
 def advised_after_layers(inputs: list[str], outputs: list[str], *given: str) -> list[str]:
     layers = next(one for one in COMMANDS if one.words == ("debug", "layers"))
     args = parser_of("biopsy", layers).parse_args(["m.onnx", "--suspect", "openvino", *given])
-    wrong = Group((0, 1), ("a", "b"), tuple(inputs), tuple(outputs), None, Failure("run", "Crash", "it crashed"), None)
-    return [line_of(words) for words in next_lines(Findings([], groups=[wrong]), args)]
+    wrong = LayerGroup(
+        nodes=(0, 1),
+        labels=("a", "b"),
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        error=None,
+        failure=Failure("run", "Crash", "it crashed"),
+        hides=None,
+    )
+    return [line_of(words) for words in next_lines(LayerFindings(layers=[], groups=[wrong]), args)]
 
 
 @settings(max_examples=60, deadline=None)

@@ -35,7 +35,7 @@ def test_a_program_that_is_there_without_permission(tmp_path: Path, monkeypatch:
 
 MISSING = """
 import os, subprocess, sys
-from biopsy.checks.command import _cannot_start
+from biopsy.checks.start_failure import cannot_start
 os.environ["PATH"] = sys.argv[1] + ":/usr/bin:/bin"
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
@@ -44,7 +44,7 @@ for word in ("no-such-program", "ls"):
         subprocess.run([word, "-d", "/"], stdout=subprocess.DEVNULL)
         print("it runs")
     except OSError as error:
-        print(type(error).__name__, _cannot_start([word], error, [word]).message)
+        print(type(error).__name__, cannot_start([word], error, [word]).message)
 """
 
 

@@ -26,7 +26,7 @@ from biopsy.cli.event_log import EventLog
 from biopsy.filesystem import write
 from biopsy.filesystem.write import require_writable, write_whole
 from biopsy.isolation import cleanup
-from biopsy.tensors.appendable_store import GrowingFile
+from biopsy.tensors.appendable_store import AppendableStore
 from biopsy.tensors.files import write_feeds
 from faults.conftest import LOOK
 from support.command_line import BIN, Ran, typed, wait_until
@@ -331,7 +331,7 @@ def test_nor_into_a_link_below_the_folder_that_was_named(here: Path, victim: Pat
 def test_an_unfinished_recording_must_be_a_file_of_ours(name: str, planted: Planted, here: Path, victim: Path) -> None:
     planted(here / name, victim)
     with pytest.raises(errors.UsageError, match=f"{name} is in the way: "):
-        GrowingFile(here / "f.safetensors", {"model": "a"}, [])
+        AppendableStore(here / "f.safetensors", {"model": "a"}, [])
 
 
 # Who cleans up

@@ -18,7 +18,7 @@ import pytest
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.filesystem.user_key import user_key
-from biopsy.tensors.appendable_store import GrowingFile, Place
+from biopsy.tensors.appendable_store import AppendableStore, Place
 from biopsy.tensors.files import read_results
 from support.models import chain, save
 
@@ -41,11 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def killed(words: list[str], *, by: Path | None = None, value: float | None = None) -> None:
     """A recording that was killed when the first engine had been recorded; ``value`` in place of what engines give."""
     code = (
-        "import os, signal, numpy as np; from biopsy.tensors.appendable_store import GrowingFile\n"
-        "keep, add = GrowingFile.commit, GrowingFile.append\n"
+        "import os, signal, numpy as np; from biopsy.tensors.appendable_store import AppendableStore\n"
+        "keep, add = AppendableStore.commit, AppendableStore.append\n"
         f"def append(self, place, array):\n    add(self, place, np.full_like(array, {value}) if {value} else array)\n"
         "def commit(self):\n    keep(self)\n    os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"GrowingFile.commit, GrowingFile.append = commit, append\nfrom biopsy.cli.app import main; main({words!r})"
+        "AppendableStore.commit, AppendableStore.append = commit, append\n"
+        f"from biopsy.cli.app import main; main({words!r})"
     )
     environment = {**os.environ, **({} if by is None else {"XDG_STATE_HOME": str(by)})}
     done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.DEVNULL)
@@ -83,14 +84,14 @@ def test_a_recording_of_ones_own_goes_on(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def begun() -> None:
-    with GrowingFile(Path("o.safetensors"), IDENTITY, PLACES) as file:
+    with AppendableStore(Path("o.safetensors"), IDENTITY, PLACES) as file:
         for number in (0, 1):
             file.append(PLACES[number], np.full(5, number + 1.0))
             file.commit()
 
 
-def opened() -> GrowingFile:
-    return GrowingFile(Path("o.safetensors"), IDENTITY, PLACES)
+def opened() -> AppendableStore:
+    return AppendableStore(Path("o.safetensors"), IDENTITY, PLACES)
 
 
 def swapped(lines: list[bytes]) -> list[bytes]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from biopsy import errors
-from biopsy.tensors.appendable_store import GrowingFile, Place, results_of
+from biopsy.tensors.appendable_store import AppendableStore, Place, results_of
 from biopsy.tensors.files import read_results, write_results
 from biopsy.tensors.results import Array, RunnerResult, same_values
 
@@ -41,7 +41,7 @@ def grown(path: Path, feeds: list[list[dict[str, Array]]]) -> None:
     places = [
         (runner, number, name) for runner, its in enumerate(feeds) for number, it in enumerate(its) for name in it
     ]
-    with GrowingFile(path, IDENTITY, places) as file:
+    with AppendableStore(path, IDENTITY, places) as file:
         for place in places:
             file.append(place, feeds[place[0]][place[1]][place[2]])
             file.commit()
@@ -86,7 +86,7 @@ def test_a_header_for_which_no_room_was_left_is_written_all_the_same(tmp_path: P
     deep = np.arange(2.0).reshape((1,) * 30 + (2,))
     tensors = {f"t{number}": deep for number in range(400)}
     path = tmp_path / "f.safetensors"
-    with GrowingFile(path, IDENTITY, []) as file:
+    with AppendableStore(path, IDENTITY, []) as file:
         for name, array in tensors.items():
             file.append((0, 0, name), array)
         file.commit()
@@ -96,7 +96,7 @@ def test_a_header_for_which_no_room_was_left_is_written_all_the_same(tmp_path: P
 
 
 def test_a_tensor_that_the_engine_did_not_give_is_no_gap(tmp_path: Path) -> None:
-    with GrowingFile(tmp_path / "f.safetensors", IDENTITY, [(0, 0, "a"), (0, 0, "b")]) as file:
+    with AppendableStore(tmp_path / "f.safetensors", IDENTITY, [(0, 0, "a"), (0, 0, "b")]) as file:
         file.append((0, 0, "a"), None)
         file.append((0, 0, "b"), np.ones(2))
         file.commit()
@@ -112,7 +112,7 @@ PLACES: list[Place] = [(0, 0, name) for name in "abc"]
 
 
 def begun(path: Path) -> None:
-    with GrowingFile(path, IDENTITY, PLACES) as file:
+    with AppendableStore(path, IDENTITY, PLACES) as file:
         file.append(PLACES[0], np.full(5, 1.0))
         file.commit()
         file.append(PLACES[1], np.full(5, 2.0))  # never committed
@@ -121,7 +121,7 @@ def begun(path: Path) -> None:
 def test_what_is_committed_stays_and_the_rest_is_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "f.safetensors"
     begun(path)
-    with GrowingFile(path, IDENTITY, PLACES) as file:
+    with AppendableStore(path, IDENTITY, PLACES) as file:
         assert file.committed == {PLACES[0]}
         for number in (1, 2):
             file.append(PLACES[number], np.full(5, number + 1.0))
@@ -138,7 +138,7 @@ def test_a_journal_that_was_cut_short_loses_its_last_line_only(tmp_path: Path, t
     with (tmp_path / ".f.safetensors.recording.json").open("ab") as stream:
         stream.write(torn)
     for _ in range(2):
-        with GrowingFile(path, IDENTITY, PLACES) as file:
+        with AppendableStore(path, IDENTITY, PLACES) as file:
             assert file.committed == {PLACES[0]}
             assert same_values(file.array(PLACES[0]), np.full(5, 1.0))  # type: ignore[arg-type]
 
@@ -146,15 +146,15 @@ def test_a_journal_that_was_cut_short_loses_its_last_line_only(tmp_path: Path, t
 def test_a_process_that_is_killed_loses_no_batch(tmp_path: Path) -> None:
     code = (
         "import numpy as np, os, signal; from pathlib import Path;"
-        "from biopsy.tensors.appendable_store import GrowingFile;"
-        f"file = GrowingFile(Path('f.safetensors'), {IDENTITY!r}, {PLACES!r});"
+        "from biopsy.tensors.appendable_store import AppendableStore;"
+        f"file = AppendableStore(Path('f.safetensors'), {IDENTITY!r}, {PLACES!r});"
         "file.append((0, 0, 'a'), np.full(5, 1.0)); file.commit(); file.append((0, 0, 'b'), np.ones(10**6));"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "f.safetensors").exists()
-    with GrowingFile(tmp_path / "f.safetensors", IDENTITY, PLACES) as file:
+    with AppendableStore(tmp_path / "f.safetensors", IDENTITY, PLACES) as file:
         assert file.committed == {PLACES[0]}
         assert file.size == 40
 
@@ -162,23 +162,26 @@ def test_a_process_that_is_killed_loses_no_batch(tmp_path: Path) -> None:
 def test_a_recording_of_something_else_is_refused_by_name(tmp_path: Path) -> None:
     begun(tmp_path / "f.safetensors")
     with pytest.raises(errors.UsageError, match="not of the same inputs") as caught:
-        GrowingFile(tmp_path / "f.safetensors", {**IDENTITY, "inputs": "c"}, PLACES)
+        AppendableStore(tmp_path / "f.safetensors", {**IDENTITY, "inputs": "c"}, PLACES)
     assert caught.value.next_steps[0].startswith(f"rm -- {tmp_path}/.f.safetensors.recording ")
 
 
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
-    with GrowingFile(tmp_path / "f.safetensors", IDENTITY, PLACES), pytest.raises(errors.UsageError, match="another"):
-        GrowingFile(tmp_path / "f.safetensors", IDENTITY, PLACES)
+    with (
+        AppendableStore(tmp_path / "f.safetensors", IDENTITY, PLACES),
+        pytest.raises(errors.UsageError, match="another"),
+    ):
+        AppendableStore(tmp_path / "f.safetensors", IDENTITY, PLACES)
 
 
 def test_what_came_to_nothing_leaves_nothing(tmp_path: Path) -> None:
-    with GrowingFile(tmp_path / "f.safetensors", IDENTITY, PLACES) as file:
+    with AppendableStore(tmp_path / "f.safetensors", IDENTITY, PLACES) as file:
         file.append(PLACES[0], np.ones(3))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_values_can_be_read_after_the_end_and_after_everything_was_removed(tmp_path: Path) -> None:
-    with GrowingFile(tmp_path / "f.safetensors", IDENTITY, PLACES) as file:
+    with AppendableStore(tmp_path / "f.safetensors", IDENTITY, PLACES) as file:
         file.append(PLACES[0], np.ones(3))
         file.commit()
         file.discard()
@@ -207,7 +210,7 @@ def test_the_journal_is_lines_of_json(tmp_path: Path) -> None:
 
 
 def test_what_has_no_identity_leaves_nothing(tmp_path: Path) -> None:
-    with GrowingFile(tmp_path / "f.safetensors", None, PLACES) as file:
+    with AppendableStore(tmp_path / "f.safetensors", None, PLACES) as file:
         file.append(PLACES[0], np.ones(3))
         file.commit()
     assert list(tmp_path.iterdir()) == []
@@ -216,10 +219,10 @@ def test_what_has_no_identity_leaves_nothing(tmp_path: Path) -> None:
 
 def test_the_end_of_one_recording_does_not_touch_the_next(tmp_path: Path) -> None:
     path = tmp_path / "f.safetensors"
-    with GrowingFile(path, None, PLACES) as file:
+    with AppendableStore(path, None, PLACES) as file:
         file.append(PLACES[0], np.ones(3))
         file.commit()
         (tmp_path / ".f.safetensors.recording").rename(tmp_path / "elsewhere")
         begun(path)
-    with GrowingFile(path, IDENTITY, PLACES) as file:
+    with AppendableStore(path, IDENTITY, PLACES) as file:
         assert file.committed == {PLACES[0]}

@@ -16,7 +16,7 @@ from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.model.outputs import mark_outputs
-from biopsy.tensors.appendable_store import GrowingFile, results_of
+from biopsy.tensors.appendable_store import AppendableStore, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, plan, record
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.sizes import tensor_sizes, with_shapes_as_outputs
@@ -74,7 +74,7 @@ def run_recording(
     asked_for = Request(0, list(values), sizes, ["y"], 2, limit)
     batches: list[Batch] = []
     differing: list[Disagreement] = []
-    with GrowingFile(path, {"model": "m"}, []) as file:
+    with AppendableStore(path, {"model": "m"}, []) as file:
         earlier = record(file, asked_for, run, batches.append, differing.append)
         result = results_of(file, list(values), 0, "r", 2)
         for number, iteration in enumerate(result.iterations):

@@ -15,7 +15,7 @@ from biopsy.model.known_names import inside_a_check
 from biopsy.text import first_line
 
 
-class FunctionCheck:
+class FunctionCheck(Check):
     """Calls ``function`` with each candidate: a path, or an onnx.ModelProto if ``as_proto``.
 
     True means that the model fails, False that it passes. An exception is a failure too, its type and the first line of
@@ -24,27 +24,9 @@ class FunctionCheck:
     search.
     """
 
-    automatic = True
-    names_candidate = True
-    stoppable = False
-
     def __init__(self, function: Callable[[Any], object], *, as_proto: bool) -> None:
         self.function = function
         self.as_proto = as_proto
-
-    def expect(self, seconds: float) -> None:
-        """There is no limit to set."""
-
-    def glance(self) -> Check:
-        """The check itself: it says nothing of single outputs."""
-        return self
-
-    def cold(self) -> Check:
-        """The check itself: it keeps nothing warm."""
-        return self
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
     def line(self, candidate: Path) -> str:
         """The call, for messages."""

@@ -18,7 +18,7 @@ class UndoError(Exception):
     """The person takes back the answer before this one."""
 
 
-class InteractiveCheck:
+class InteractiveCheck(Check):
     """Asks about each candidate. ``ask`` shows a question and returns the line typed.
 
     It raises EOFError where no more lines come, RuntimeError or OSError where there is nothing to read from, as input()
@@ -26,26 +26,10 @@ class InteractiveCheck:
     """
 
     automatic = False
-    names_candidate = True
-    stoppable = False
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self._ask = ask
         self._answered = False
-
-    def expect(self, seconds: float) -> None:
-        """There is no limit to set."""
-
-    def glance(self) -> Check:
-        """The check itself: it says nothing of single outputs."""
-        return self
-
-    def cold(self) -> Check:
-        """The check itself: it keeps nothing warm."""
-        return self
-
-    def close(self) -> None:
-        """There is nothing to end."""
 
     def line(self, candidate: Path) -> str:
         """What the person is asked to look at."""

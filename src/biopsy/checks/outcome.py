@@ -1,11 +1,12 @@
-"""What a check can say, and what a run of it leaves behind."""
+"""What a check is, what it can say, and what a run of it leaves behind."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
 
 from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
@@ -53,38 +54,65 @@ class Judged:
     evidence: Evidence
 
 
-class Check(Protocol):
+class Check(ABC):
     """Whatever decides about one candidate: a command, a Python function, a person.
 
-    ``automatic``: it costs nobody's attention, so the program may check more than the search needs.
-    ``names_candidate``: it is told where the candidate stands; if not, it knows the usual place by itself.
-    ``stoppable``: a run of it takes note of ``stop``, so that it may run in another thread than who waits for it.
+    A subclass has ``run`` and ``line``; all else has a default that fits most.
     """
 
     @property
-    def automatic(self) -> bool: ...  # noqa: D102 -- see the class
-    @property
-    def names_candidate(self) -> bool: ...  # noqa: D102 -- see the class
-    @property
-    def stoppable(self) -> bool: ...  # noqa: D102 -- see the class
+    def automatic(self) -> bool:
+        """Whether it costs nobody's attention, so that the program may check more than the search needs."""
+        return True
 
+    @property
+    def stoppable(self) -> bool:
+        """Whether a run takes note of ``stop``, so that it may run in another thread than who waits for it."""
+        return False
+
+    @property
+    def names_candidate(self) -> bool:
+        """Whether it is told where the candidate stands; if not, it knows the usual place by itself."""
+        return True
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """What its answers depend on, by the name of the option: its own words, and its limits."""
+        return {"check": self.line(Path("{}"))}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Files and folders that its answers depend on, besides the candidate."""
+        return ()
+
+    @abstractmethod
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
-        """Look at the model at ``candidate``, unless ``stop`` says that nobody wants to know any more.
+        """Look at the model at ``candidate``, unless ``stop`` says that nobody waits for the answer any more.
 
         Raises CheckError if the check itself could not be run.
         """
 
-    def expect(self, seconds: float) -> None:
+    @abstractmethod
+    def line(self, candidate: Path) -> str:
+        """What a person types to repeat this check."""
+
+    def start(self) -> None:  # noqa: B027 -- most have nothing to warm up
+        """Begin to warm up, without waiting for it."""
+
+    def expect(self, seconds: float) -> None:  # noqa: B027 -- most have no limit
         """Say how long the original took, so that a candidate that hangs can be told from one that is slow."""
 
     def glance(self) -> Check:
-        """The same check, which may be content with the first thing that it finds wrong."""
+        """The same check, which may stop at the first thing that it finds wrong."""
+        return self
+
+    def arbiter(self) -> Check | None:
+        """The same check, which judges a mismatch against float64 too; None if it cannot."""
+        return None
 
     def cold(self) -> Check:
-        """The same check without anything that was kept warm for it: for the last word."""
+        """The same check without anything that was kept warm for it: for the final check."""
+        return self
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 -- most keep nothing warm
         """End what was kept warm."""
-
-    def line(self, candidate: Path) -> str:
-        """What a person types to repeat this check."""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.process import Stop
 from biopsy.checks.signature import status_text
@@ -57,7 +56,7 @@ def run_check(work: Task, stop: Stop | None = None) -> Evidence:
 
 def _arbitrated(work: Task, evidence: Evidence, stop: Stop | None) -> Evidence:
     """The evidence, with what float64 says of its mismatch, if the check can be asked. The first run has the word."""
-    arbiter = work.check.arbiter() if isinstance(work.check, CommandCheck) else None
+    arbiter = work.check.arbiter()
     if arbiter is None or evidence.verdict.rounding is not None:
         return evidence
     second = arbiter.run(work.candidate, stop)

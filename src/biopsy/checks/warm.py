@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.checks import process
-from biopsy.checks.command import CommandCheck, is_this_installation, own_words, verdict_of
+from biopsy.checks.command import CommandCheck, verdict_of
+from biopsy.checks.command_line import CommandLine, OwnRun, parse
 from biopsy.checks.process import Ended, Limits, Pipe, Stop
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.interpreter import own_python
@@ -61,9 +62,9 @@ class WarmCheck(CommandCheck):
             if self._zygote is None and not self._given_up:
                 self._zygote = Zygote(self.words, self._jobs)
 
-    def _with(self, words: tuple[str, ...]) -> CommandCheck:
+    def _with(self, command: CommandLine) -> CommandCheck:
         """A check of other words that is served by the same zygote."""
-        found = WarmCheck(words, self.default_name, self.timeout, self.memory, self._jobs)
+        found = WarmCheck(command.words, self.default_name, self.timeout, self.memory, self._jobs)
         found._zygote, found._given_up, found._starting = self._zygote, self._given_up, self._starting
         return found
 
@@ -110,10 +111,10 @@ def command_check(
     jobs: int = 1,
 ) -> CommandCheck:
     """The check that a command makes: warm if it is our own ``run``."""
-    own = own_words(words)
-    if own is None or own[:1] != ("run",) or not is_this_installation(words[0]):
-        return CommandCheck(words, default_name, timeout, memory)
-    return WarmCheck(words, default_name, timeout, memory, jobs)
+    command = parse(words)
+    if isinstance(command, OwnRun) and command.is_this_installation:
+        return WarmCheck(words, default_name, timeout, memory, jobs)
+    return CommandCheck(words, default_name, timeout, memory)
 
 
 class ZygoteGoneError(Exception):

@@ -136,11 +136,12 @@ def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list
 
 def _require_own_place(parser: Parser, option: str, rest: Sequence[str], program: str) -> None:
     """Raise UsageError if a check that is our own command is given an option that is one of ``parser`` alone."""
-    from biopsy.checks.command import is_this_installation, own_words
+    from biopsy.checks.command_line import OwnCommand, parse
 
-    inner = own_words(rest)
-    command = find(inner) if inner and is_this_installation(rest[0]) else None
-    if inner is None or command is None:
+    check = parse(rest)
+    inner = check.arguments if isinstance(check, OwnCommand) else ()
+    command = find(inner) if isinstance(check, OwnCommand) and check.is_this_installation else None
+    if command is None:
         return
     theirs = parser_of(program, command)
     module = importlib.import_module(command.module)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from biopsy import errors
-from biopsy.checks.command import own_words
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.process import end_group, sacrifice
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 
@@ -40,17 +40,17 @@ def main() -> None:
 
 def warm_up(words: Sequence[str]) -> bool:
     """Load what the check will need; False if it is no ``run``, or one that may not be forked."""
-    own = own_words(words)
-    if not own or own[0] != "run":
+    command = parse(words)
+    if not isinstance(command, OwnRun):
         return False
     from biopsy.cli.arguments.engine_options import engine_specs
     from biopsy.cli.commands import COMMANDS
     from biopsy.cli.parser import parser_of
     from biopsy.engines.registry import find_class
 
-    parser = parser_of(Path(words[0]).name, next(command for command in COMMANDS if command.words == ("run",)))
+    parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
     try:
-        args = parser.parse_known_args(list(own[1:]))[0]
+        args = parser.parse_known_args(list(command.options))[0]
         names = {spec.name for spec in engine_specs(args)}
         warm = all(find_class(name).forks_warm for name in names)
     except errors.BiopsyError:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 GROUP = "biopsy.engines"
 
 BUILT_IN: dict[str, str] = {
-    "onnxrt": "biopsy.engines.onnxrt:OnnxRuntime",
-    "reference": "biopsy.engines.reference:Reference",
-    "openvino": "biopsy.engines.openvino:OpenVino",
-    "trt": "biopsy.engines.trt:TensorRt",
+    "onnxrt": "biopsy.engines.onnxrt.engine:OnnxRuntime",
+    "reference": "biopsy.engines.reference.engine:Reference",
+    "openvino": "biopsy.engines.openvino.engine:OpenVino",
+    "trt": "biopsy.engines.trt.engine:TensorRt",
     "fake": "biopsy.engines.fake:Fake",
 }
 """Engine name -> the class, as the entry points in pyproject.toml declare it too."""

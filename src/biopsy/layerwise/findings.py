@@ -1,9 +1,9 @@
-"""What an examination finds: errors per tensor and per layer, groups that fail together, origins of NaN, suspects."""
+"""What an examination finds: errors per tensor and per layer, groups that fail together, non-finite origins."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -12,16 +12,16 @@ from biopsy.comparison.metrics import Element
 from biopsy.text import first_line
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
-"""What a layer does: it is wrong alone; cannot be run by the suspect; hands on what came in; is right; nobody knows."""
+"""What a layer does: it is wrong in isolation; the suspect cannot run it; it passes on an error; it is right."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TensorError:
-    """How far a tensor is from its recorded value, in the input sample where it is farthest (from 0 on).
+    """How far a tensor is from its recorded value, in the input sample where it is farthest (counted from 0).
 
     ``absolute`` and ``relative`` are the greatest errors of any element, inf where only one side is finite or nothing
-    can be subtracted. ``times`` is the greatest error by what is allowed there, |error| / (atol + rtol * |expected|).
-    ``passed`` is the verdict by all that was asked, ``reason`` says why not.
+    can be subtracted. ``tolerance_ratio`` is the greatest error by what the tolerances allow there,
+    |error| / (atol + rtol * |expected|). ``passed`` is the verdict by all that was asked, ``reason`` says why not.
     """
 
     tensor: str
@@ -30,13 +30,13 @@ class TensorError:
     reason: str | None
     absolute: float
     relative: float
-    times: float
+    tolerance_ratio: float
     worst: Element | None
 
     @property
     def rank(self) -> tuple[bool, float, float]:
         """Greater for what is worse."""
-        return (not self.passed, self.times, self.absolute)
+        return (not self.passed, self.tolerance_ratio, self.absolute)
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,16 @@ class Failure:
         return f"cannot {self.stage}: {self.kind}: {first_line(self.message)}"
 
 
+def failure_of(error: errors.BiopsyError) -> Failure:
+    """A failure as a finding; what is no failure of an engine counts as one of loading."""
+    if isinstance(error, errors.EngineFailure):
+        return Failure(error.stage, error.kind, error.message)
+    return Failure("load", type(error).__name__, error.message)
+
+
 @dataclass(frozen=True)
 class Rate:
-    """In how many of some runs of the same something was wrong: in some, but not in all."""
+    """In how many of several equal runs something was wrong: in some, but not in all."""
 
     wrong: int
     runs: int
@@ -66,15 +73,12 @@ class Rate:
         return f"in {self.wrong} of {self.runs} runs"
 
 
-@dataclass(frozen=True)
-class Layer:
+@dataclass(frozen=True, kw_only=True)
+class LayerNode:
     """One node of the model's graph; a node with bodies or a call of a function is one layer.
 
-    ``inputs`` are the tensors that it reads, captures of bodies too, but for weights.
-    ``introduced`` is the error of its worst output when the suspect runs the node alone, fed with recorded values;
-    ``propagated`` that in the whole model. None: not measured, and ``note`` says why. ``failure``: the suspect cannot
-    run it alone. ``flaky``: it is wrong, or fails, now and then; both errors are then those of the worst run.
-    ``times_rounding``: the introduced error by that of plain float32 on the same values; None where that was not asked.
+    ``number`` is its place in the graph, from 0. ``inputs`` are the tensors that it reads, those that bodies capture
+    too, except weights.
     """
 
     number: int
@@ -83,19 +87,32 @@ class Layer:
     label: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerFinding:
+    """What was found about one layer.
+
+    ``introduced`` is the error of its worst output when the suspect runs the layer in isolation, fed with recorded
+    values; ``propagated`` that in the whole model. None: not measured, and ``note`` says why. ``failure``: the suspect
+    cannot run it in isolation, which counts against the layer unless the whole model runs (``is_accused``).
+    ``flaky``: it is wrong, or fails, now and then; both errors are then those of the worst run. ``rounding_ratio``: the
+    introduced error by that of plain float32 on the same values; None where that was not asked.
+    """
+
+    node: LayerNode
     introduced: TensorError | None = None
     propagated: TensorError | None = None
     failure: Failure | None = None
-    accused: bool = True
-    """Whether a failure counts against the layer: not where the whole model runs, and the node only alone does not."""
+    is_accused: bool = True
     note: str = ""
     flaky: Rate | None = None
-    times_rounding: float | None = None
+    rounding_ratio: float | None = None
 
     @property
     def verdict(self) -> Verdict:
         """What the layer does."""
-        if self.failure is not None and self.accused:
+        if self.failure is not None and self.is_accused:
             return "fails"
         if self.introduced is not None and not self.introduced.passed:
             return "introduces"
@@ -109,12 +126,12 @@ class Layer:
         return self.verdict in ("introduces", "fails")
 
 
-@dataclass(frozen=True)
-class Group:
+@dataclass(frozen=True, kw_only=True)
+class LayerGroup:
     """Layers that are right one by one and wrong together: what an engine has fused, or rounding that adds up.
 
     ``hides``: whether the failure goes away when the tensors inside the group are marked as outputs, as it does if the
-    engine fuses across them. None where there is nothing to mark. ``times_rounding``: its error by that of plain
+    engine fuses across them. None where there is nothing to mark. ``rounding_ratio``: its error by that of plain
     float32 on the same values; None where that cannot be told. ``flaky``: it is wrong now and then.
     """
 
@@ -125,12 +142,12 @@ class Group:
     error: TensorError | None
     failure: Failure | None
     hides: bool | None
-    times_rounding: float | None = None
+    rounding_ratio: float | None = None
     flaky: Rate | None = None
 
 
 @dataclass(frozen=True)
-class Observed:
+class MarkingEffect:
     """That marking tensors as outputs changed what the suspect gives for ``output``.
 
     "gone": it is wrong, and right when ``tensors`` are marked; "appears" the other way round; "differs": wrong both
@@ -142,9 +159,12 @@ class Observed:
     tensors: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Origin:
-    """A layer whose inputs are finite and whose output is not: where NaN or infinities begin in a run of ``engine``."""
+@dataclass(frozen=True, kw_only=True)
+class NonFiniteOrigin:
+    """A layer whose inputs are finite and whose output is not: where NaN or infinities begin in a run of ``engine``.
+
+    ``number`` and ``label`` are the layer's; ``nan`` and ``inf`` count elements of ``tensor``.
+    """
 
     engine: str
     number: int
@@ -154,7 +174,7 @@ class Origin:
     inf: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Suspect:
     """What to look at: a layer, or a group of them; what goes in and comes out; and how wrong it is."""
 
@@ -170,50 +190,53 @@ class Suspect:
         """Greater for what is worse: failures first, then by the error in units of what is allowed."""
         return (
             self.failure is not None,
-            self.error.times if self.error else 0.0,
+            self.error.tolerance_ratio if self.error else 0.0,
             self.error.absolute if self.error else 0,
         )
 
 
-@dataclass(frozen=True)
-class Findings:
+@dataclass(frozen=True, kw_only=True)
+class LayerFindings:
     """All that an examination found. ``outputs`` are the errors of the model's own outputs, nothing marked.
 
     ``layers`` are in the order of the graph. ``failure``: the suspect cannot run the whole model. ``complete`` is False
     where the examination was interrupted.
     """
 
-    layers: Sequence[Layer]
+    layers: Sequence[LayerFinding]
     outputs: Sequence[TensorError] = ()
     failure: Failure | None = None
-    groups: Sequence[Group] = ()
-    observed: Sequence[Observed] = ()
-    origins: Sequence[Origin] = ()
+    groups: Sequence[LayerGroup] = ()
+    marking_effects: Sequence[MarkingEffect] = ()
+    non_finite_origins: Sequence[NonFiniteOrigin] = ()
     remarks: Sequence[str] = ()
-    complete: bool = field(default=True)
+    complete: bool = True
 
     @cached_property
-    def first_wrong(self) -> tuple[Layer, TensorError] | None:
+    def first_wrong(self) -> tuple[LayerNode, TensorError] | None:
         """The first tensor out of tolerance in the order of the graph, in the whole model if that was measured."""
         for layer in self.layers:
             error = layer.propagated or layer.introduced
             if error is not None and not error.passed:
-                return layer, error
+                return layer.node, error
         return None
 
     @cached_property
     def suspects(self) -> list[Suspect]:
         """Layers and groups that make errors, the worst first."""
-        found = [
-            Suspect((layer.number,), (layer.label,), layer.inputs, layer.outputs, layer.introduced, layer.failure)
-            for layer in self.layers
-            if layer.is_suspect
-        ]
-        found += [
-            Suspect(group.nodes, group.labels, group.inputs, group.outputs, group.error, group.failure)
+        suspects = [_suspected(layer) for layer in self.layers if layer.is_suspect]
+        suspects += [
+            Suspect(
+                nodes=group.nodes,
+                labels=group.labels,
+                inputs=group.inputs,
+                outputs=group.outputs,
+                error=group.error,
+                failure=group.failure,
+            )
             for group in self.groups
         ]
-        return sorted(found, key=lambda one: one.rank, reverse=True)
+        return sorted(suspects, key=lambda suspect: suspect.rank, reverse=True)
 
     @property
     def is_masked(self) -> bool:
@@ -234,3 +257,14 @@ class Findings:
             and self.first_wrong is None
             and all(output.passed for output in self.outputs)
         )
+
+
+def _suspected(layer: LayerFinding) -> Suspect:
+    return Suspect(
+        nodes=(layer.node.number,),
+        labels=(layer.node.label,),
+        inputs=layer.node.inputs,
+        outputs=layer.node.outputs,
+        error=layer.introduced,
+        failure=layer.failure,
+    )

@@ -1,45 +1,47 @@
-"""Errors that layers introduce: each alone, fed with recorded values; many at once where nothing connects them."""
+"""Isolated layers: the errors that each introduces when it is run by itself, fed with recorded values."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from biopsy import errors, events
-from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
-from biopsy.layerwise.findings import Failure, Rate, TensorError
+from biopsy.layerwise.batches import batches, run_in_batches
+from biopsy.layerwise.findings import Failure, Rate, TensorError, failure_of
+from biopsy.layerwise.non_finite import NonFinite, non_finite
+from biopsy.layerwise.reference_values import CANNOT_RUN, ReferenceValues, Runs
 from biopsy.layerwise.rounding import RoundingJudge
-from biopsy.layerwise.subgraphs import Part, Pieces, batches
-from biopsy.layerwise.tensor_errors import Odd, odd, worst
-from biopsy.layerwise.truth import CANNOT_RUN, Runs, Truth
+from biopsy.layerwise.subgraphs import Subgraph, Subgraphs
+from biopsy.layerwise.tensor_errors import worst
 
 RUNS_TO_BE_SURE = 3
 """Runs after which something is believed to be wrong always, if it was wrong each time."""
 
+RUNS_IF_FLAKY = 10
+"""Runs of everything in a flaky suspect: what is wrong in 4 of 10 runs is missed in less than 1 of 100 cases."""
+
 _MOST_WEIGHED = 20
 """Layers whose errors are held against rounding, the worst first: more than a person looks at."""
 
-RUNS_IF_FLAKY = 10
-"""Runs of everything in a suspect that wavers: what is wrong in 4 of 10 runs is missed in less than 1 of 100 cases."""
 
+@dataclass(frozen=True, kw_only=True)
+class IsolatedResult:
+    """What came of one layer: the error of its worst output, or how the engine failed at it.
 
-@dataclass(frozen=True)
-class Introduced:
-    """What came of one layer: the error of its worst output, or how the engine failed at it; NaN in its outputs.
-
-    Of several runs the worst counts; ``flaky`` says in how many it was wrong, if not in all or none. ``differs``: it is
-    wrong by what the reference recorded in the whole model; only runs judged alike tell whether an engine wavers.
-    ``times_rounding``: its error by that of plain float32 on the same values, where that was asked (``weigh``).
+    ``non_finite`` counts NaN and infinities in its outputs, by their names. Of several runs the worst counts; ``flaky``
+    says in how many it was wrong, if not in all or none. ``differs``: it is wrong by what the reference recorded in the
+    whole model; only runs judged alike tell whether an engine is flaky. ``rounding_ratio``: its error by that of plain
+    float32 on the same values, where that was asked (``weigh``).
     """
 
     error: TensorError | None = None
     failure: Failure | None = None
-    odd: tuple[tuple[str, Odd], ...] = ()
+    non_finite: tuple[tuple[str, NonFinite], ...] = ()
     flaky: Rate | None = None
     differs: bool = True
-    times_rounding: float | None = None
+    rounding_ratio: float | None = None
 
     @property
     def is_wrong(self) -> bool:
@@ -52,143 +54,117 @@ class Introduced:
         return self.failure is not None, self.error.rank if self.error is not None else (False, 0.0, 0.0)
 
 
-def failure_of(error: errors.BiopsyError) -> Failure:
-    """A failure as a finding; what is no failure of an engine counts as one of loading."""
-    if isinstance(error, errors.EngineFailure):
-        return Failure(error.stage, error.kind, error.message)
-    return Failure("load", type(error).__name__, error.message)
+class IsolatedLayers:
+    """Runs isolated layers in the suspect. ``results`` grow batch by batch: node -> what came of it.
 
-
-def run_apart(
-    pieces: Pieces,
-    worker: Worker,
-    parts: Iterable[Part],
-    limit: int,
-    keep: Callable[[Part, Runs | errors.BiopsyError, Runs | None], None],
-    truth: Callable[[ModelInput], Runs | None],
-) -> None:
-    """Run parts of the model, many of them in one model where nothing connects them; see ``batches`` for ``limit``.
-
-    ``keep`` is given each part with its outputs per sample, or with what the engine raised, and with what ``truth``
-    gives for the model that it was run in. Where the engine fails at a batch, halves of it are run, down to the parts
-    that it fails at.
-    """
-    waiting = list(reversed(batches(parts, limit)))
-    while waiting:
-        batch = waiting.pop()
-        nodes = tuple(sorted({node for part in batch for node in part.nodes}))
-        model = pieces.model(nodes, [tensor for part in batch for tensor in part.outputs])
-        try:
-            runs = worker.run(model, pieces.recorded.path)
-        except CANNOT_RUN as error:
-            if len(batch) == 1:
-                keep(batch[0], error, None)
-            else:
-                half = len(batch) // 2
-                waiting += [batch[half:], batch[:half]]
-            continue
-        expected = truth(model)
-        for part in batch:
-            keep(part, runs, expected)
-
-
-class Alones:
-    """Runs layers alone in the suspect. ``found`` grows batch by batch: node -> what came of it.
-
-    Nothing is said of a layer that was wrong only once. ``is_flaky``: the suspect does not always say the same.
+    A layer that was wrong only once is run again before it is believed to be. ``limit``: bytes of tensors in memory at
+    a time. ``impossible``: nodes that cannot be run in isolation whatever the engine, and why. ``is_flaky``: the
+    suspect does not always say the same.
     """
 
-    def __init__(self, pieces: Pieces, worker: Worker, truth: Truth, listener: events.Listener) -> None:
-        self.found: dict[int, Introduced] = {}
+    def __init__(
+        self,
+        subgraphs: Subgraphs,
+        suspect: Worker,
+        reference: ReferenceValues,
+        limit: int,
+        listener: events.Listener,
+    ) -> None:
+        self.results: dict[int, IsolatedResult] = {}
         self.impossible: dict[int, str] = {}
-        """Nodes that cannot be run alone whatever the engine, and why."""
         self.is_flaky = False
-        self._pieces = pieces
-        self._worker = worker
-        self._truth = truth
+        self._subgraphs = subgraphs
+        self._suspect = suspect
+        self._reference = reference
+        self._limit = limit
         self._listener = listener
 
-    def run(self, nodes: Sequence[int], limit: int, *, flaky: bool = False) -> None:
-        """Run layers; at most ``limit`` bytes of tensors are in memory at a time.
-
-        What is wrong is run again before it is believed. ``flaky``, or if they do not agree: everything is.
-        """
+    def run(self, nodes: Sequence[int], *, flaky: bool = False) -> None:
+        """Run layers. What is wrong is run again; ``flaky``, or if the runs do not agree: everything is."""
         layers = list(self._layers(nodes))
-        said = {layer.about[0]: [one] for layer, one in self._round(layers, limit)}
+        runs = {layer.layers[0]: [result] for layer, result in self._round(layers)}
         if not flaky:
-            self._run_again([layer for layer in layers if said[layer.about[0]][0].is_wrong], said, limit)
-            self.is_flaky = any(len({one.differs for one in runs}) > 1 for runs in said.values())
+            self._repeat_wrong(layers, runs)
+            self.is_flaky = any(len({result.differs for result in results}) > 1 for results in runs.values())
         if flaky or self.is_flaky:
-            self._run_again(layers, said, limit, RUNS_IF_FLAKY)
-        self.found = {node: _summed(runs) for node, runs in said.items()}
+            for done in range(1, RUNS_IF_FLAKY):
+                self._repeat([layer for layer in layers if len(runs[layer.layers[0]]) == done], runs)
+        self.results = {node: _summed(results) for node, results in runs.items()}
 
     def weigh(self, rounding: RoundingJudge) -> None:
         """Hold the errors of the worst layers against what plain float32 errs by on the same values."""
-        wrong = [(one.rank, node) for node, one in self.found.items() if one.is_wrong and one.failure is None]
-        for part in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):
-            model = self._pieces.model(part.nodes, part.outputs)
-            names = [self._pieces.index.names[tensor] for tensor in part.outputs]
+        wrong = [(result.rank, node) for node, result in self.results.items() if result.is_wrong and not result.failure]
+        for layer in self._layers([node for _, node in sorted(wrong, reverse=True)[:_MOST_WEIGHED]]):
+            model = self._subgraphs.model(layer.nodes, layer.outputs)
             with contextlib.suppress(*CANNOT_RUN):
-                noise = rounding.judge(model, names, self._worker.run(model, self._pieces.recorded.path))
+                runs = self._suspect.run(model, self._subgraphs.recorded.fed.path)
+                noise = rounding.judge(model, self._subgraphs.names(layer.outputs), runs)
                 if noise is not None:
-                    node = part.about[0]
-                    self.found[node] = replace(self.found[node], times_rounding=noise.ratio)
+                    node = layer.layers[0]
+                    self.results[node] = replace(self.results[node], rounding_ratio=noise.ratio)
 
-    def _run_again(
-        self, layers: Sequence[Part], said: dict[int, list[Introduced]], limit: int, runs: int = RUNS_TO_BE_SURE
-    ) -> None:
-        """Run layers until each was run so often; those that the engine fails at steadily only twice."""
-        for done in range(1, runs):
-            due = [layer for layer in layers if len(said[layer.about[0]]) == done]
-            if runs == RUNS_TO_BE_SURE and done > 1:
-                due = [layer for layer in due if any(one.failure is None for one in said[layer.about[0]])]
-            for layer, one in self._round(due, limit, again=True):
-                said[layer.about[0]].append(one)
+    def _repeat_wrong(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
+        """Run what is wrong again to be sure; layers that the engine fails at each time only twice."""
+        wrong = [layer for layer in layers if runs[layer.layers[0]][0].is_wrong]
+        for done in range(1, RUNS_TO_BE_SURE):
+            if done > 1:
+                wrong = [layer for layer in wrong if any(not result.failure for result in runs[layer.layers[0]])]
+            self._repeat(wrong, runs)
 
-    def _round(self, layers: Sequence[Part], limit: int, *, again: bool = False) -> list[tuple[Part, Introduced]]:
-        """Run layers once. ``again``: judge them by the reference on the very same values, whatever it computes in."""
-        told: list[tuple[Part, Introduced]] = []
+    def _repeat(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
+        for layer, result in self._round(layers, repeated=True):
+            runs[layer.layers[0]].append(result)
 
-        def keep(layer: Part, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
+    def _round(self, layers: Sequence[Subgraph], *, repeated: bool = False) -> list[tuple[Subgraph, IsolatedResult]]:
+        """Run layers once. ``repeated``: judge them by the reference on the same values, whatever it computes in."""
+        results: list[tuple[Subgraph, IsolatedResult]] = []
+
+        def keep(layer: Subgraph, runs: Runs | errors.BiopsyError, expected: Runs | None) -> None:
             if isinstance(runs, errors.BiopsyError):
-                found = Introduced(failure=failure_of(runs))
+                result = IsolatedResult(failure=failure_of(runs))
             else:
-                found = self._judged(layer, runs, expected)
-            told.append((layer, found))
-            if not again:
-                self.found[layer.about[0]] = found
-            self._listener(events.Measured("again" if again else "alone", len(told), len(layers)))
+                result = self._judged(layer, runs, expected)
+            results.append((layer, result))
+            if not repeated:
+                self.results[layer.layers[0]] = result
+            self._listener(events.Measured("repeated" if repeated else "isolated", len(results), len(layers)))
 
-        run_apart(self._pieces, self._worker, layers, limit, keep, lambda model: self._truth.of(model, always=again))
-        return told
+        run_in_batches(
+            self._subgraphs,
+            self._suspect,
+            batches(layers, self._limit),
+            keep,
+            lambda model: self._reference.of(model, always=repeated),
+        )
+        return results
 
-    def _layers(self, nodes: Sequence[int]) -> Iterable[Part]:
+    def _layers(self, nodes: Sequence[int]) -> Iterable[Subgraph]:
         for node in nodes:
-            closed, outputs = self._pieces.closed([node]), self._pieces.recorded_writes(node)
+            closed, outputs = self._subgraphs.closed([node]), self._subgraphs.recorded_writes(node)
             if closed is None:
                 self.impossible[node] = "it needs an input that has no value"
             elif not outputs:
                 self.impossible[node] = "its outputs were not recorded"
             else:
-                yield Part(self._pieces, (node,), closed, outputs)
+                yield Subgraph(self._subgraphs, (node,), closed, outputs)
 
-    def _judged(self, layer: Part, runs: Runs, expected: Runs | None) -> Introduced:
-        names = [self._pieces.index.names[tensor] for tensor in layer.outputs]
-        found = self._truth.errors(names, runs, expected)
-        if not found:
-            return Introduced(failure=Failure("run", "NoOutput", "it gives no tensor"))
-        given = {name: [run[name] for run in runs] for name in names if all(name in run for run in runs)}
-        lost = tuple((name, one) for name, values in given.items() if (one := odd(values)) is not None)
-        error = worst(found)
-        recorded = error if expected is None else worst(self._truth.errors(names, runs, None))
-        differs = not (error if self._pieces.recorded.is_rounded else recorded).passed
-        return Introduced(error, odd=lost, differs=differs)
+    def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:
+        names = self._subgraphs.names(layer.outputs)
+        measured = self._reference.errors(names, runs, expected)
+        if not measured:
+            return IsolatedResult(failure=Failure("run", "NoOutput", "it gives no tensor"))
+        present = {name: [run[name] for run in runs] for name in names if all(name in run for run in runs)}
+        lost = tuple((name, count) for name, values in present.items() if (count := non_finite(values)) is not None)
+        error = worst(measured)
+        recorded = error if expected is None else worst(self._reference.errors(names, runs, None))
+        differs = not (error if self._subgraphs.recorded.is_rounded else recorded).passed
+        return IsolatedResult(error=error, non_finite=lost, differs=differs)
 
 
-def _summed(runs: Sequence[Introduced]) -> Introduced:
+def _summed(runs: Sequence[IsolatedResult]) -> IsolatedResult:
     """What several runs of one layer say; of a steady engine, those count that the reference was asked about."""
-    is_steady = len({one.differs for one in runs}) == 1
+    is_steady = len({result.differs for result in runs}) == 1
     judged = (runs[1:] if is_steady else ()) or runs
-    wrong = sum(one.is_wrong for one in judged)
+    wrong = sum(result.is_wrong for result in judged)
     flaky = Rate(wrong, len(judged)) if 0 < wrong < len(judged) else None
-    return replace(max(judged, key=lambda one: one.rank), flaky=flaky)
+    return replace(max(judged, key=lambda result: result.rank), flaky=flaky)

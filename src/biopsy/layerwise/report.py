@@ -1,4 +1,4 @@
-"""What was found, as JSON and as CSV, and the ranking read back. The schema: docs/reference/file-formats.md."""
+"""Findings as JSON and as CSV, and the ranking read back. The schema: docs/reference/file-formats.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.comparison.json_report import plain
 from biopsy.filesystem.plain_file import read_whole
-from biopsy.layerwise.findings import Findings, Layer, TensorError
+from biopsy.layerwise.findings import LayerFinding, LayerFindings, TensorError
 from biopsy.shell_words import line_of
 from biopsy.text import printable
 
@@ -34,65 +34,67 @@ def digest_of(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
+        while block := stream.read(1 << 20):
+            digest.update(block)
     return digest.hexdigest()
 
 
-def as_json(found: Findings, model: Path, engines: Engines, samples: int) -> bytes:
+def as_json(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> bytes:
     """The report as JSON."""
-    first = found.first_wrong
+    first = findings.first_wrong
     sides = {"reference": engines.reference, "suspect": engines.suspect}
     tree = {
         "biopsy_layers": VERSION,
-        "verdict": "right" if found.passed else "unknown" if found.nothing_wrong else "wrong",
-        "complete": found.complete,
+        "verdict": "right" if findings.passed else "unknown" if findings.nothing_wrong else "wrong",
+        "complete": findings.complete,
         "model": {"path": str(model), "sha256": digest_of(model)},
         **{side: {"label": label, "version": version} for side, (label, version) in sides.items()},
         "samples": samples,
-        "failure": plain(found.failure),
-        "outputs": plain(list(found.outputs)),
-        "masked": found.is_masked,
+        "failure": plain(findings.failure),
+        "outputs": plain(list(findings.outputs)),
+        "masked": findings.is_masked,
         "first_wrong": None if first is None else {"layer": first[0].number, "tensor": first[1].tensor},
-        "ranking": plain(found.suspects),
-        "groups": plain(list(found.groups)),
-        "observed": plain(list(found.observed)),
-        "origins": plain(list(found.origins)),
-        "remarks": list(found.remarks),
-        "layers": [_layer_tree(layer) for layer in found.layers],
+        "ranking": plain(findings.suspects),
+        "groups": plain(list(findings.groups)),
+        "observed": plain(list(findings.marking_effects)),
+        "non_finite_origins": plain(list(findings.non_finite_origins)),
+        "remarks": list(findings.remarks),
+        "layers": [_layer_tree(layer) for layer in findings.layers],
     }
     return json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
-def _layer_tree(layer: Layer) -> dict[str, Any]:
+def _layer_tree(layer: LayerFinding) -> dict[str, Any]:
     tree: dict[str, Any] = plain(layer)
-    del tree["accused"]
-    return {**tree, "verdict": layer.verdict}
+    del tree["is_accused"]
+    return {**tree.pop("node"), **tree, "verdict": layer.verdict}
 
 
 _COLUMNS = (
     "number", "name", "operator", "outputs", "verdict", "rank",
-    "introduced_absolute", "introduced_relative", "introduced_times",
-    "propagated_absolute", "propagated_relative", "propagated_times",
+    "introduced_absolute", "introduced_relative", "introduced_tolerance_ratio",
+    "propagated_absolute", "propagated_relative", "propagated_tolerance_ratio",
     "failure", "note",
 )  # fmt: skip
 
 
-def as_csv(found: Findings) -> bytes:
+def as_csv(findings: LayerFindings) -> bytes:
     """One line per layer in the order of the graph; errors that were not measured are empty.
 
     Names are escaped where they are not printable, as on a terminal: a line is one line. The JSON report has them as
     they are.
     """
-    ranks = {node: place for place, one in reversed(list(enumerate(found.suspects, 1))) for node in one.nodes}
+    ranked = reversed(list(enumerate(findings.suspects, 1)))
+    ranks = {node: place for place, suspect in ranked for node in suspect.nodes}
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(_COLUMNS)
-    for layer in found.layers:
+    for layer in findings.layers:
+        node = layer.node
         writer.writerow(
             [
-                layer.number, *map(printable, (layer.name, layer.op_type, " ".join(layer.outputs))), layer.verdict,
-                ranks.get(layer.number, ""), *_figures(layer.introduced), *_figures(layer.propagated),
+                node.number, *map(printable, (node.name, node.op_type, " ".join(node.outputs))), layer.verdict,
+                ranks.get(node.number, ""), *_figures(layer.introduced), *_figures(layer.propagated),
                 printable(layer.failure.text) if layer.failure is not None else "", printable(layer.note),
             ]
         )  # fmt: skip
@@ -100,9 +102,9 @@ def as_csv(found: Findings) -> bytes:
 
 
 def _figures(error: TensorError | None) -> list[str]:
-    return (
-        ["", "", ""] if error is None else [f"{value:.9g}" for value in (error.absolute, error.relative, error.times)]
-    )
+    if error is None:
+        return ["", "", ""]
+    return [f"{value:.9g}" for value in (error.absolute, error.relative, error.tolerance_ratio)]
 
 
 def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
@@ -112,7 +114,7 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     """
     try:
         tree = json.loads(read_whole(report))
-        ranking = tuple(tuple(int(node) for node in one["nodes"]) for one in tree["ranking"])
+        ranking = tuple(tuple(int(node) for node in suspect["nodes"]) for suspect in tree["ranking"])
         digest = tree["model"]["sha256"]
     except OSError as error:
         raise errors.UsageError(f"cannot read {report}: {error.strerror}") from error

@@ -1,7 +1,7 @@
-"""Rounding or a fault: a piece that is out of tolerance, held against what plain float32 errs by on the same values.
+"""Rounding or a fault: a subgraph that is out of tolerance, held against the error of plain float32 on its values.
 
 The measure is that of ``biopsy run --compare-with noise`` (``comparison.noise``). Layers that cancel or amplify make
-much of the little that two engines honestly round otherwise, and neither a layer nor a fusion is to blame for that.
+much of the little by which two engines may round differently, and neither a layer nor a fusion is to blame for that.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from biopsy.comparison.noise import NoiseComparison, judge_noise
 from biopsy.engines.base import ModelInput
 from biopsy.engines.worker import Worker
 from biopsy.engines.yardsticks import EXACT, PLAIN
-from biopsy.layerwise.truth import CANNOT_RUN, Runs
+from biopsy.layerwise.reference_values import CANNOT_RUN, Runs
 
 
 class RoundingJudge:
-    """Runs pieces exactly and plainly. Use it in a ``with``: its workers end there.
+    """Runs subgraphs exactly and plainly. Use it in a ``with``: its workers end there.
 
-    ``path`` is the file of recorded values that pieces are fed with; ``scratch`` a folder for transient files.
+    ``path`` is the file of recorded values that subgraphs are fed with; ``scratch`` a folder for transient files.
     """
 
     def __init__(self, path: Path, scratch: Path, timeout: float | None = None) -> None:
@@ -36,13 +36,13 @@ class RoundingJudge:
             worker.close()
 
     def judge(self, model: ModelInput, names: Iterable[str], runs: Runs) -> NoiseComparison | None:
-        """The verdict on the worst of some outputs of a piece, of which the suspect gave ``runs``.
+        """The verdict on the worst of some outputs of a subgraph, of which the suspect gave ``runs``.
 
-        None if nobody can say: the exact evaluator cannot run the piece, or gives other tensors.
+        None if nobody can say: the exact evaluator cannot run the subgraph, or gives other tensors.
         """
         exact, plain = self._run(self._exact, model), None
         if exact is not None:
-            plain = next((found for worker in self._plain if (found := self._run(worker, model)) is not None), None)
+            plain = next((given for worker in self._plain if (given := self._run(worker, model)) is not None), None)
         if exact is None or plain is None:
             return None
         judged = []
@@ -51,7 +51,7 @@ class RoundingJudge:
                 if name not in ours or name not in theirs or name not in right:
                     return None
                 judged.append(judge_noise(name, number, ours[name], theirs[name], right[name]))
-        return max(judged, key=lambda one: (not one.passed, one.ratio), default=None)
+        return max(judged, key=lambda noise: (not noise.passed, noise.ratio), default=None)
 
     def _run(self, worker: Worker, model: ModelInput) -> Runs | None:
         with contextlib.suppress(*CANNOT_RUN):

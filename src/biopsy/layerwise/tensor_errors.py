@@ -6,14 +6,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from biopsy.comparison import metrics
 from biopsy.comparison.compare import OutputComparison, compare_output
 from biopsy.comparison.metrics import Element
 from biopsy.comparison.tolerance import Limits, Stats, Tolerance, Tolerances, asked_of
 from biopsy.layerwise.findings import TensorError
-from biopsy.tensors.dtypes import is_text
 from biopsy.tensors.results import Array, release
 
 
@@ -28,69 +25,52 @@ class Judge:
     def error(self, name: str, actual: Sequence[Array], expected: Sequence[Array]) -> TensorError:
         """The error of a tensor, one value per sample on both sides; memory of mapped files is given back."""
         return worst(
-            self._one(name, number, left, right)
+            self._in_sample(name, number, left, right)
             for number, (left, right) in enumerate(zip(actual, expected, strict=True))
         )
 
-    def _one(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
+    def _in_sample(self, name: str, sample: int, actual: Array, expected: Array) -> TensorError:
         asked = asked_of(name, self.tolerances, self.stats, self.limits)
         compared = compare_output(name, actual, expected, asked, "brief")
-        times = 0.0
+        ratio = 0.0
         if compared.measured is None:
-            times = math.inf
+            ratio = math.inf
         elif compared.measured.absolute.maximum > 0 and not compared.passed:
             outside = compared.measured.offending
-            times = outside.error if outside is not None else _times(actual, expected, compared.tolerance)
+            ratio = outside.error if outside is not None else _ratio(actual, expected, compared.tolerance)
         release(actual, expected)
-        return _made(name, sample, compared, times)
+        return _tensor_error(name, sample, compared, ratio)
 
 
-def _made(name: str, sample: int, compared: OutputComparison, times: float) -> TensorError:
+def _tensor_error(name: str, sample: int, compared: OutputComparison, tolerance_ratio: float) -> TensorError:
     measured = compared.measured
-    if measured is None:
-        return TensorError(name, sample, compared.passed, compared.reason, math.inf, math.inf, times, None)
-    absolute, relative = measured.absolute.maximum, measured.relative.maximum
-    return TensorError(name, sample, compared.passed, compared.reason, absolute, relative, times, _offending(compared))
+    return TensorError(
+        tensor=name,
+        sample=sample,
+        passed=compared.passed,
+        reason=compared.reason,
+        absolute=math.inf if measured is None else measured.absolute.maximum,
+        relative=math.inf if measured is None else measured.relative.maximum,
+        tolerance_ratio=tolerance_ratio,
+        worst=None if measured is None else _offending(compared),
+    )
 
 
 def _offending(compared: OutputComparison) -> Element | None:
     """The element that fails, the worst first; where nothing does, the one with the greatest difference."""
     measured = compared.measured
-    by_limit = [one.worst for one in compared.judged if not one.passed]
+    by_limit = [limit.worst for limit in compared.judged if not limit.passed]
     by_tolerance = [measured.offending] if measured is not None and compared.tolerances_decide else []
     greatest = [measured.worst_absolute] if measured is not None else []
     failing = [*by_tolerance, *by_limit] if not compared.passed else []
-    return next((one for one in [*failing, *greatest] if one is not None), None)
+    return next((element for element in [*failing, *greatest] if element is not None), None)
 
 
-def worst(found: Iterable[TensorError]) -> TensorError:
+def worst(measured: Iterable[TensorError]) -> TensorError:
     """The worst of several errors; the first of them where they are alike."""
-    return max(found, key=lambda one: one.rank)
+    return max(measured, key=lambda error: error.rank)
 
 
-def _times(actual: Array, expected: Array, tolerance: Tolerance) -> float:
-    found = metrics.errors_between(actual, expected)
-    return float(metrics.shares(found, tolerance.atol, tolerance.rtol).max(initial=0))
-
-
-@dataclass(frozen=True)
-class Odd:
-    """How many elements of a tensor are NaN and infinite, over all samples."""
-
-    nan: int
-    inf: int
-
-
-def odd(values: Sequence[Array]) -> Odd | None:
-    """The NaN and infinities of a tensor, one value per sample; None if there are none."""
-    nan = inf = 0
-    for value in values:
-        if is_text(value):
-            continue
-        numbers = metrics.numeric(value)
-        if numbers.dtype.kind not in "fc" or np.isfinite(numbers).all():
-            continue
-        lost = int(np.isnan(numbers).sum())
-        nan += lost
-        inf += int((~np.isfinite(numbers)).sum()) - lost
-    return Odd(nan, inf) if nan or inf else None
+def _ratio(actual: Array, expected: Array, tolerance: Tolerance) -> float:
+    differences = metrics.errors_between(actual, expected)
+    return float(metrics.shares(differences, tolerance.atol, tolerance.rtol).max(initial=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +13,11 @@ from biopsy.checks.verdict import VerdictFile
 from biopsy.isolation.cleanup import take_what_stands_at
 
 
-class EngineFileCheck:
+class EngineFileCheck(Check):
     """Has ``builder`` make ``built`` of each candidate, and asks ``check`` about that.
 
     What cannot be built says nothing of precision: the candidate is invalid. One at a time, for there is one file.
     """
-
-    names_candidate = True
 
     def __init__(self, builder: Check, check: Check, built: Path, *, keep: bool = False) -> None:
         """``keep``: the last engine is left there."""
@@ -37,6 +36,21 @@ class EngineFileCheck:
     def stoppable(self) -> bool:
         """As both are."""
         return self._builder.stoppable and self._check.stoppable
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those of the builder, and those of the check under names of their own."""
+        return {**self._check.settings, **{f"builder {name}": text for name, text in self._builder.settings.items()}}
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Those of both."""
+        return (*self._builder.files, *self._check.files)
+
+    def start(self) -> None:
+        """Warm both up."""
+        self._builder.start()
+        self._check.start()
 
     def expect(self, seconds: float) -> None:
         """Pass it on to both."""

@@ -20,9 +20,11 @@ from biopsy.model.index import ModelIndex
 from biopsy.precision.cost import Cost
 from biopsy.precision.mixed_models import MixedModels
 from biopsy.precision.result import Found, Target, write_names, write_report
-from biopsy.precision.search import Direction, Mode, Proposal, Search, foreseen, search_of, usual_checks
+from biopsy.precision.search import Direction, LayerSearch, Mode, Proposal, search_of, usual_checks
 from biopsy.precision.validity import require_valid
 from biopsy.reduction.result import write_result
+from biopsy.search.drive import drive, first_that
+from biopsy.search.lookahead import foresee_any
 from biopsy.session.flakiness import Flakiness, Repeating
 from biopsy.session.iteration import IterationFiles
 from biopsy.session.trials import Budget, BudgetSpentError, Parallelism, Trial, Trials
@@ -225,30 +227,28 @@ class _Run:
         started, checks, before = time.monotonic(), trials.tally.checks, self._count()
         self._listener(events.StageStarted(job.mode, before, usual_checks(before, job.mode)))
         trials.limited = True
-        answers: list[bool] = []
-        search = self._begin()
-        proposal = next(search, None)
-        while proposal is not None:
+        answers: list[Proposal | None] = []
+
+        def passes(proposal: Proposal) -> bool:
             passed = self._passes(proposal, answers)
-            answers.append(passed)
-            try:
-                proposal = search.send(passed)
-            except StopIteration:
-                proposal = None
+            answers.append(proposal if passed else None)
+            return passed
+
+        drive(self._begin(), first_that(passes))
         trials.abandon_all()
         self._proven = job.mode == "minimal"
         taken = trials.tally.checks - checks
         self._listener(events.StageDone(job.mode, before, self._count(), taken, time.monotonic() - started))
 
-    def _begin(self) -> Search:
+    def _begin(self) -> LayerSearch:
         job = self._job
         return search_of(self._mixed_models.layers, job.mode, job.direction, job.cost)
 
-    def _passes(self, proposal: Proposal, answers: Sequence[bool]) -> bool:
+    def _passes(self, proposal: Proposal, answers: Sequence[Proposal | None]) -> bool:
         trial = self._trial(proposal.high, self._job.mode, proposal.description)
         if self._trials.jobs > 1 and not self._trials.is_known(trial):
             likely = (
-                self._trial(each.high, self._job.mode, each.description) for each in foreseen(self._begin, answers)
+                self._trial(each.high, self._job.mode, each.description) for each in foresee_any(self._begin, answers)
             )
             self._trials.ahead(likely)
         passed = self._trials.judge(trial).outcome is Outcome.PASSES

@@ -6,20 +6,18 @@ high precision must still pass. All layers high are known to pass, all low to fa
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from biopsy.precision.cost import Cost
 from biopsy.precision.plan import Layer
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.search.prefix import in_turn, shortest_prefix
+from biopsy.search.rounds import Search
+from biopsy.search.subset import minimize_subset_singly
 
 Mode = Literal["minimal", "bisect", "linear"]
 Direction = Literal["forward", "reverse"]
-
-_MOST_FORESEEN = 64
-"""Proposals that are looked at to find some to check ahead."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +28,11 @@ class Proposal:
     description: str
 
 
-Search: TypeAlias = Generator[Proposal, bool, None]
-"""Yields proposals and is sent whether each passes. The last that passed is the result."""
+LayerSearch: TypeAlias = Search[Proposal, Proposal, None]
+"""Yields rounds of one proposal, and is sent that if it passes. The last that passed is the result."""
 
 
-def search_of(layers: Sequence[Layer], mode: Mode, direction: Direction, cost: Cost) -> Search:
+def search_of(layers: Sequence[Layer], mode: Mode, direction: Direction, cost: Cost) -> LayerSearch:
     """The search of a mode; deterministic, so that the same answers give the same proposals."""
     if mode == "minimal":
         return minimal(by_cost(layers, cost))
@@ -55,82 +53,33 @@ def by_cost(layers: Sequence[Layer], cost: Cost) -> list[int]:
     return [layer.number for layer in sorted(layers, key=price)]
 
 
-def bisect(order: Sequence[int], side: str = "first") -> Search:
+def bisect(order: Sequence[int], side: str = "first") -> LayerSearch:
     """The fewest layers from one end of the network, by halves; log2(N) checks.
 
     If the failure comes and goes as more are raised, what is found passes, and one less fails.
     """
-    low, high = 0, len(order)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if (yield _beginning(order, middle, side)):
-            high = middle
-        else:
-            low = middle
+    yield from shortest_prefix(len(order), lambda length: _beginning(order, length, side))
 
 
-def linear(order: Sequence[int], side: str = "first") -> Search:
+def linear(order: Sequence[int], side: str = "first") -> LayerSearch:
     """One layer more each time, from one end of the network, until it passes."""
-    for count in range(1, len(order)):
-        if (yield _beginning(order, count, side)):
-            return
+    yield from in_turn(_beginning(order, length, side) for length in range(1, len(order)))
 
 
-def _beginning(order: Sequence[int], count: int, side: str) -> Proposal:
-    return Proposal(tuple(sorted(order[:count])), f"the {side} {count} of {len(order)} layers high")
+def _beginning(order: Sequence[int], length: int, side: str) -> Proposal:
+    return Proposal(tuple(sorted(order[:length])), f"the {side} {length} of {len(order)} layers high")
 
 
-def minimal(order: Sequence[int]) -> Search:
+def minimal(order: Sequence[int]) -> LayerSearch:
     """Few layers of which none can be low: sets by halves, then one by one until none goes.
 
-    ``order`` is of preference: what comes late is lowered first. The halves are those of ``fewest``; about
-    2k log2(N/k) + 2k checks for k needed layers.
+    ``order`` is of preference: what comes late is lowered first. About 2k log2(N/k) + 2k checks for k needed layers.
     """
 
     def propose(high: Sequence[int]) -> Proposal:
         return Proposal(tuple(sorted(high)), f"{len(high)} of {len(order)} layers high")
 
-    needed = yield from _sets(order, propose)
-    rank = {number: place for place, number in enumerate(order)}
-    before = None
-    while needed != before:
-        before = needed
-        for number in sorted(needed, key=rank.__getitem__, reverse=True):
-            without = [other for other in needed if other != number]
-            if without and (yield propose(without)):
-                needed = without
-
-
-def _sets(order: Sequence[int], propose: Callable[[Sequence[int]], Proposal]) -> Generator[Proposal, bool, list[int]]:
-    search: Generator[list[Proposal], Proposal | None, list[int]] = fewest(order, propose)
-    answer: Proposal | None = None
-    try:
-        proposals = next(search)
-        while True:
-            passed = yield proposals[0]
-            answer = proposals[0] if passed else None
-            proposals = search.send(answer)
-    except StopIteration as end:
-        return list(end.value)
-
-
-def foreseen(begin: Callable[[], Search], answers: Sequence[bool]) -> Iterator[Proposal]:
-    """What a search will propose next, whatever the answers are: the nearest first."""
-    waiting = deque([tuple(answers)])
-    for _ in range(_MOST_FORESEEN):
-        told = waiting.popleft()
-        search = begin()
-        try:
-            proposal = next(search)
-            for answer in told:
-                proposal = search.send(answer)
-        except StopIteration:
-            pass
-        else:
-            yield proposal
-            waiting += [(*told, False), (*told, True)]
-        if not waiting:
-            return
+    yield from minimize_subset_singly(order, propose)
 
 
 def usual_checks(count: int, mode: Mode) -> int:

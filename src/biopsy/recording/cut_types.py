@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
@@ -13,30 +12,31 @@ from biopsy.model.infer import infer_value_infos
 from biopsy.model.input_shapes import undeclared
 from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import TensorType
+from biopsy.tensors.recorded_values import RecordedValues
 
 
 class CutTypes:
     """Type of any tensor of a model: declared, else inferred by onnx, else as a recorded value has it.
 
-    ``recorded_type`` gives the type of a tensor as it was recorded, or None; recording costs a run of the model, so it
-    is asked last, or first if ``recorded_first`` (``--force-fallback-shape-inference``).
+    Recording costs a run of the model, so ``recorded`` is asked last, or first if ``recorded_first``
+    (``--force-fallback-shape-inference``).
     """
 
     def __init__(
         self,
         index: ModelIndex,
-        recorded_type: Callable[[int], TensorType | None],
+        recorded: RecordedValues,
         *,
         infer: bool = True,
         recorded_first: bool = False,
     ) -> None:
         self._index = index
-        self._recorded_type = recorded_type
+        self._recorded = recorded
         self._infer = infer
         self._recorded_first = recorded_first
         self._known: dict[int, bytes | None] = {}
         self._ends: dict[int, bytes | None] = {}
-        self._told: dict[int, bool] = {}
+        self._sufficient: dict[int, bool] = {}
 
     def prepare(self) -> None:
         """Have types inferred now if any will have to be."""
@@ -65,10 +65,10 @@ class CutTypes:
 
         Where the model's own inputs and outputs have none, a type is enough.
         """
-        if tensor not in self._told:
+        if tensor not in self._sufficient:
             info = self.info(tensor)
-            self._told[tensor] = info is not None and (_says_enough(info) or not self._has_ranks)
-        return self._told[tensor]
+            self._sufficient[tensor] = info is not None and (_says_enough(info) or not self._has_ranks)
+        return self._sufficient[tensor]
 
     @cached_property
     def _has_ranks(self) -> bool:
@@ -118,8 +118,8 @@ class CutTypes:
         if declared is not None and _says_all(declared):
             return declared
         inferred = self._inferred.get(self._index.names[tensor]) if self._infer else None
-        told = [info for info in (inferred, declared) if info is not None and value_info.has_type(info)]
-        return next((info for info in told if _says_enough(info)), told[0] if told else None)
+        typed = [info for info in (inferred, declared) if info is not None and value_info.has_type(info)]
+        return next((info for info in typed if _says_enough(info)), typed[0] if typed else None)
 
     @cached_property
     def _inferred(self) -> dict[str, bytes]:
@@ -145,8 +145,8 @@ class CutTypes:
         recorded = {t: info for t in untold if (info := self._from_recording(t, sizes=False)) is not None}
         if not recorded:
             return {}
-        told = replace(index, infos={**index.infos, **recorded}, listed=index.listed | recorded.keys())
-        found = infer_value_infos(without_weights(told))
+        with_ranks = replace(index, infos={**index.infos, **recorded}, listed=index.listed | recorded.keys())
+        found = infer_value_infos(without_weights(with_ranks))
         return {name: info for name, info in found.items() if _says_enough(info)}
 
     def _inferred_alone(self, tensor: int) -> TensorType | None:
@@ -154,7 +154,7 @@ class CutTypes:
         return None if found is None else value_info.tensor_type(found)
 
     def _from_recording(self, tensor: int, *, sizes: bool = True) -> bytes | None:
-        kind = self._recorded_type(tensor)
+        kind = self._recorded.tensor_type(self._index.names[tensor])
         if kind is not None and kind.shape is not None and not sizes:
             kind = TensorType(kind.elem, (None,) * len(kind.shape))
         return None if kind is None else value_info.value_info(self._index.names[tensor], kind)

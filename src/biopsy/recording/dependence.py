@@ -123,6 +123,11 @@ def dependent_on_inputs(index: ModelIndex) -> frozenset[int]:
     return frozenset(found)
 
 
+def independent_of_inputs(index: ModelIndex) -> frozenset[int]:
+    """Computed tensors that depend on no input and on no random operator: constants, however long the way to them."""
+    return frozenset(index.producer).difference(dependent_on_inputs(index))
+
+
 def _in_order(index: ModelIndex) -> Iterable[Node]:
     return (index.nodes[number] for number in neighbourhood_order(index, range(len(index.nodes))))
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
+
+from biopsy.search.rounds import Search
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,5 @@ class Proposal:
     description: str
 
 
-Round: TypeAlias = Iterable[Proposal]
-"""Proposals that do not depend on each other's outcome, in the order of preference; may be made lazily."""
-
-Search: TypeAlias = Generator[Round, Candidate | None, None]
+NodeSearch: TypeAlias = Search[Proposal, Candidate, None]
+"""A pass at work: it proposes candidates, and is sent the one that reproduces, closed, or None."""

@@ -5,9 +5,11 @@ By then the model is small, so these passes work on the protobuf object and prop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from biopsy.search.rounds import Search
 
 if TYPE_CHECKING:
     import onnx
@@ -21,7 +23,7 @@ class Change:
     description: str
 
 
-ChangeSearch: TypeAlias = "Generator[Iterable[Change], onnx.ModelProto | None, None]"
+ChangeSearch: TypeAlias = Search[Change, "onnx.ModelProto", None]
 
 ModelPass: TypeAlias = "Callable[[onnx.ModelProto], ChangeSearch]"
 """One way to propose simpler models.

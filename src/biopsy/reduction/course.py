@@ -1,19 +1,14 @@
-"""What a pass over nodes will probably propose next, so that checks can begin before they are asked for.
-
-A pass is a generator and deterministic, so a second one, sent the same answers, stands where the first one does. From
-there on it is sent guesses. What it proposes then is what will be asked about if they come true.
-"""
+"""What a pass over nodes will probably have checked next, so that checks can begin before they are asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.named_pass import Pass
 from biopsy.reduction.problem import Problem
-
-_FARTHEST = 64
-"""Proposals that are known already and passed over before one gives up to look ahead."""
+from biopsy.search.lookahead import foresee
+from biopsy.search.rounds import Round
 
 
 def course(
@@ -29,28 +24,30 @@ def course(
     ``answers`` are those that the pass was sent since it began at ``start``. ``eligible`` gives the closed candidates
     of a proposal that are worth a check against a target; ``guess`` whether one of them reproduces.
     """
-    ahead = search(problem, start)
-    target, answer = start, None
-    try:
-        proposals = ahead.send(None)
-        for answer in answers:
-            target = answer or target
-            proposals = ahead.send(answer)
-        for _ in range(_FARTHEST):
-            answer = None
-            for proposal in proposals:
-                found = eligible(proposal, target)
-                if found == [target]:
-                    answer = target
-                    break
-                for candidate in found:
-                    yield Proposal(candidate, proposal.description)
-                    if guess(candidate):
-                        answer = candidate
-                        break
-                if answer is not None:
-                    break
-            target = answer or target
-            proposals = ahead.send(answer)
-    except StopIteration:
-        return
+    target = next(filter(None, reversed(answers)), start)
+
+    def expect(proposals: Round[Proposal]) -> Generator[Proposal, None, Candidate | None]:
+        nonlocal target
+        answer = yield from _expected(proposals, target, guess, eligible)
+        target = answer or target
+        return answer
+
+    return foresee(lambda: search(problem, start), answers, expect)
+
+
+def _expected(
+    proposals: Round[Proposal],
+    target: Candidate,
+    guess: Callable[[Candidate], bool],
+    eligible: Callable[[Proposal, Candidate], list[Candidate]],
+) -> Generator[Proposal, None, Candidate | None]:
+    """What of a round will be asked about; returns the answer that is guessed."""
+    for proposal in proposals:
+        closed = eligible(proposal, target)
+        if closed == [target]:
+            return target
+        for candidate in closed:
+            yield Proposal(candidate, proposal.description)
+            if guess(candidate):
+                return candidate
+    return None

@@ -15,13 +15,15 @@ from biopsy.checks.outcome import Check, Judged, Outcome
 from biopsy.model.index import label
 from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
-from biopsy.reduction.candidate import Candidate, Proposal, Round
+from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
 from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
+from biopsy.search.drive import RunningSearch, drive
+from biopsy.search.rounds import Round
 from biopsy.session.trials import Trial, Trials
 from biopsy.session.workspace import Workspace
 
@@ -76,18 +78,17 @@ class Driver:
         started, checks = time.monotonic(), self.trials.tally.checks
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
-        search = named.search(self.problem, target)
         answers: list[Candidate | None] = []
-        answer: Candidate | None = None
         ahead = _Ahead(self, named, before, answers)
-        while True:
-            try:
-                proposals = search.send(answer)
-            except StopIteration:
-                break
-            answer = self._first_that_reproduces(proposals, target, named.name, ahead)
-            answers.append(answer)
-            target = answer or target
+
+        def answer(proposals: Round[Proposal]) -> Candidate | None:
+            nonlocal target
+            reproducing = self._first_that_reproduces(proposals, target, named.name, ahead)
+            answers.append(reproducing)
+            target = reproducing or target
+            return reproducing
+
+        drive(named.search(self.problem, target), answer)
         self.trials.abandon_all()
         taken = self.trials.tally.checks - checks
         self.listener(events.StageDone(named.name, before.size, target.size, taken, time.monotonic() - started))
@@ -99,16 +100,11 @@ class Driver:
         Whether values may change is asked, which can cost checks, only if the pass has something to propose.
         """
         started, checks, before = time.monotonic(), self.trials.tally.checks, self.left
-        search = named.search(self.best_model())
-        changes = next(search, None)
-        if changes is None or not (named.keeps_values or self.problem.may_change_values):
+        search = RunningSearch(named.search(self.best_model()))
+        if search.round is None or not (named.keeps_values or self.problem.may_change_values):
             return
         self.listener(events.StageStarted(named.name, before, 0))
-        while changes is not None:
-            try:
-                changes = search.send(self._first_change_that_reproduces(changes, named.name))
-            except StopIteration:
-                changes = None
+        search.run(lambda changes: self._first_change_that_reproduces(changes, named.name))
         taken = self.trials.tally.checks - checks
         if taken:
             self.listener(events.StageDone(named.name, before, self.left, taken, time.monotonic() - started))
@@ -172,7 +168,7 @@ class Driver:
         return tuple(self.problem.index.nodes[number].label for number in self.best.nodes)
 
     def _first_that_reproduces(
-        self, proposals: Round, target: Candidate, stage: str, ahead: _Ahead
+        self, proposals: Round[Proposal], target: Candidate, stage: str, ahead: _Ahead
     ) -> Candidate | None:
         for proposal in proposals:
             found = self.eligible(proposal, target)

@@ -73,7 +73,7 @@ class Feeding:
         index, recording, data = self._problem.index, self._problem.recording, b"".join(result)
         fed = index_bytes(data)
         tensors = [index.ids.get(fed.names[tensor], -1) for tensor in fed.fed_inputs()]
-        if not any(tensor in index.producer and recording.values(tensor) is not None for tensor in tensors):
+        if not any(tensor in index.producer and index.names[tensor] in recording for tensor in tensors):
             self._trials.use(self._plain)
             return None
         path = inputs_file(output)

@@ -135,7 +135,7 @@ def _driver(
         made_up=job.samples is None,
         engines=job.record_with,
     )
-    types = CutTypes(index, recording.tensor_type, infer=job.infer_types, recorded_first=job.types_by_running)
+    types = CutTypes(index, recording, infer=job.infer_types, recorded_first=job.types_by_running)
     problem = Problem(
         index,
         types,

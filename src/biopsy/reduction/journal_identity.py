@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check
-from biopsy.checks.words import names_path
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
@@ -58,9 +54,9 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
             f"weights {location}",
             next((state for _, state in states(resolve(index.folder, location))), "cannot be read"),
         )
-    yield from _of_files([*job.resume.files, *_named_by(check, job)], job)
+    yield from _of_files([*job.resume.files, *check.files], job)
     yield from job.resume.about.items()
-    yield from _of_check(check)
+    yield from check.settings.items()
     options = {
         "--mode": job.mode,
         "--match": job.rules.match,
@@ -83,24 +79,6 @@ def _identity(index: ModelIndex, check: Check, job: Job) -> Iterator[tuple[str, 
     }
     yield from ((f"option {name}", str(value)) for name, value in options.items())
     yield from versions()
-
-
-def _of_check(check: Check) -> Iterator[tuple[str, str]]:
-    yield "check", check.line(Path("{}"))
-    if isinstance(check, CommandCheck):
-        yield "option --check-timeout", str(check.limit_given)
-        yield "option --check-memory", str(check.memory)
-
-
-def _named_by(check: Check, job: Job) -> Iterator[Path]:
-    """Files and folders among the words of a check, and its program."""
-    if not isinstance(check, CommandCheck):
-        return
-    program = shutil.which(check.words[0])
-    named = [*check.words, *(word.partition("=")[2] for word in check.words), *([program] if program else [])]
-    for word in sorted(set(filter(None, named))):
-        if not names_path(word, check.default_name) and word != str(job.candidate) and os.path.exists(word):  # noqa: PTH110 -- any word
-            yield Path(word)
 
 
 def _of_files(paths: Iterable[Path], job: Job) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from biopsy.reduction.candidate import Candidate, Search
+from biopsy.reduction.candidate import Candidate, NodeSearch
 from biopsy.reduction.problem import Problem
 
-Pass: TypeAlias = Callable[[Problem, Candidate], Search]
+Pass: TypeAlias = Callable[[Problem, Candidate], NodeSearch]
 """One way to propose smaller candidates.
 
 A pass is a generator over rounds. The driver checks the proposals of a round, in their order or several at once, and

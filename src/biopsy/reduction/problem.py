@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
-from biopsy.model import wire
+from biopsy.model.constant_nodes import constant_of_node
 from biopsy.model.index import ModelIndex
 from biopsy.model.node_order import neighbourhood_order
 from biopsy.model.slice import NO_CHANGE, Boundary, Subset
-from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM
-from biopsy.model.weight import raw_tensor
-from biopsy.model.wire import fields, string_field
+from biopsy.recording.borders import as_constant, border_types, is_shape_like
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.rings import Rings, uncuttable_sources
-from biopsy.tensors.results import Array
 
 Cut = Literal["auto", "input", "constant"]
 """What becomes of a cut: fed, frozen, or by its kind: what looks like a shape is frozen, the rest is fed."""
 
-_SHAPE_LIKE = frozenset({6, 7, BOOL})  # int32, int64, bool: what shapes, indices and masks are made of
 _MOST_ORDERS = 4
-_LARGEST_FROZEN = 16 << 20  # bytes
 
 
 class Problem:
@@ -214,9 +209,7 @@ class Problem:
         if candidate == self.whole:
             return self.everything_marked() if self._mark_intermediate else NO_CHANGE
         subset = self.subset(candidate)
-        ends = dict.fromkeys((*subset.cuts, *subset.sinks, *self.index.outputs, *self.index.inputs))
-        written = subset.written
-        infos = {tensor: info for tensor in ends if (info := self._border_info(tensor, written)) is not None}
+        infos = border_types(self._types, subset)
         turned = set(candidate.turned)
         kinds = ((tensor, self.frozen(tensor, candidate.sample, turned=tensor in turned)) for tensor in subset.cuts)
         frozen = {tensor: span for tensor, span in kinds if span is not None}
@@ -256,7 +249,7 @@ class Problem:
         if self._cut != "constant" or self.recording.count < 2:
             return [candidate]
         cuts = self.subset(candidate).cuts
-        if all(self.recording.constant_value(tensor) is not None for tensor in cuts):
+        if all(self.recording.constant_value(self.index.names[tensor]) is not None for tensor in cuts):
             return [candidate]
         others = [number for number in range(self.recording.count) if number != candidate.sample]
         return [candidate, *(replace(candidate, sample=number) for number in others)]
@@ -299,12 +292,6 @@ class Problem:
             return self._types.is_told(tensor)
         return self.frozen(tensor, turned=True) is not None
 
-    def _border_info(self, tensor: int, written: Collection[int]) -> bytes | None:
-        """The type of a tensor at the border; what no node computes has the one that the model declares."""
-        if tensor not in self.index.producer:
-            return self.index.infos.get(tensor)
-        return self._types.end(tensor) if tensor in written else self._types.info(tensor)
-
     def _constant(self, tensor: int, sample: int) -> bytes | None:
         """What the policy freezes a cut to."""
         if self._cut == "input":
@@ -312,8 +299,7 @@ class Problem:
         written_out = constant_of_node(self.index, tensor)
         if written_out is not None:
             return written_out
-        kind = self._types.tensor_type(tensor)
-        shape_like = kind is not None and kind.elem in _SHAPE_LIKE
+        shape_like = is_shape_like(self._types.tensor_type(tensor))
         if not (shape_like or self._cut == "constant" or tensor in self.recording.independent):
             return None
         return self._recorded_constant(tensor, sample)
@@ -334,11 +320,12 @@ class Problem:
         return self.recording.holds_inner or self.may_change_values
 
     def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
-        value = self.recording.constant_value(tensor)
+        name = self.index.names[tensor]
+        value = self.recording.constant_value(name)
         if value is None and self._cut == "constant":
-            values = self.recording.values(tensor)
+            values = self.recording.values(name)
             value = values[sample] if values is not None else None
-        return None if value is None or value.nbytes > _LARGEST_FROZEN else stored(self.index.names[tensor], value)
+        return None if value is None else as_constant(name, value)
 
     def _can_cut(self, tensor: int) -> bool:
         """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along."""
@@ -373,40 +360,3 @@ class Problem:
                 waiting += [producer[tensor] for tensor in subset.reads_of(node) if tensor in producer]
         kept &= needed
         return all(producer[tensor] in kept for tensor in self.index.outputs if tensor in producer)
-
-
-def stored(name: str, value: Array) -> bytes | None:
-    """A serialized TensorProto of a recorded value; None for strings and types narrower than a byte."""
-    from biopsy.model.tensor_type import ELEM_OF_DTYPE
-
-    elem = ELEM_OF_DTYPE.get(value.dtype.name)
-    if elem is None or value.dtype.kind in "OUS" or DTYPE_OF_ELEM[elem].endswith(("int4", "int2", "e2m1fn")):
-        return None
-    little = value.astype(value.dtype.newbyteorder("<"), copy=False)
-    return raw_tensor(name, elem, value.shape, little.tobytes())
-
-
-def constant_of_node(index: ModelIndex, tensor: int) -> bytes | None:
-    """The serialized TensorProto that a Constant node with a plain tensor writes; None for any other tensor."""
-    producer = index.producer.get(tensor)
-    if producer is None or index.nodes[producer].op_type != "Constant" or index.nodes[producer].domain:
-        return None
-    span = index.node_spans[producer]
-    for _, _, _, start, end in fields(span):
-        for number, _, _, value, stop in fields(span, start, end):
-            if number == 5:
-                return _tensor_of_attribute(span, value, stop, index.names[tensor])
-    return None
-
-
-def _tensor_of_attribute(span: bytes, start: int, end: int, name: str) -> bytes | None:
-    """AttributeProto.t (5) under a new name (TensorProto.name is 8)."""
-    for number, kind, _, value, stop in fields(span, start, end):
-        if number == 5 and kind == wire.BYTES:
-            kept = _without(span, value, stop, 8)
-            return b"".join((*kept, string_field(8, wire.raw(name))))
-    return None
-
-
-def _without(span: bytes, start: int, end: int, left_out: int) -> Iterable[bytes]:
-    return [span[tag:stop] for number, _, tag, _, stop in fields(span, start, end) if number != left_out]

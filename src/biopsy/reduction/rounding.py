@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from biopsy import errors, events
-from biopsy.checks.command import CommandCheck
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.mismatch import (
     Mismatch,
@@ -44,8 +43,7 @@ def weigh_original(driver: Driver, trial: Trial, said: VerdictFile) -> None:
 
 
 def _asked(driver: Driver, trial: Trial) -> Rounding | None:
-    check = driver.check
-    arbiter = check.arbiter() if isinstance(check, CommandCheck) else None
+    arbiter = driver.check.arbiter()
     if arbiter is None:
         return None
     asking = replace(trial, stage="rounding", description="the original, judged against float64", check=arbiter)

@@ -59,7 +59,7 @@ def write_inputs(index: ModelIndex, recording: Recording, model: bytes, path: Pa
     found = index_bytes(model)
     feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
     for name in (found.names[tensor] for tensor in found.fed_inputs()):
-        values = recording.values(index.ids[name]) if name in index.ids else None
+        values = recording.values(name) if name in index.ids else None
         for feed, value in zip(feeds, values or (), strict=False):
             feed[name] = value
     if not any(feeds) and found.fed_inputs():
@@ -77,7 +77,7 @@ def write_all(index: ModelIndex, recording: Recording, path: Path) -> bool:
     feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
     inner = False
     for tensor in (*index.fed_inputs(), *index.producer):
-        values = recording.values(tensor)
+        values = recording.values(index.names[tensor])
         inner = inner or (values is not None and tensor in index.producer)
         for feed, value in zip(feeds, values or (), strict=False):
             feed[index.names[tensor]] = value

@@ -1,36 +1,22 @@
-"""Which settings of an engine switch a failure off: the fewest of them, and of its optimizers."""
+"""What switching settings of an engine does to a failing check: each change is run, judged and counted."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import islice, product
-from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
-from biopsy.reduction.passes.minimal_subset import fewest
-from biopsy.tactics.minimal_sets import minimal_sets, shortest
-from biopsy.tactics.optimizers import RULES, Optimizers, optimizers_of, rules
-from biopsy.tactics.setting_changes import Change, CheckTemplate, VariedCheck, changes_to_try, without_optimizers
-
-Item = TypeVar("Item")
+from biopsy.tactics.optimizers import Optimizers
+from biopsy.tactics.setting_changes import Change, VariedCheck
 
 _RUNS_AT_FIRST = 3
 _RUNS_TO_MEASURE = 20
-_MOST_SETS = 12
-"""Sets of settings or optimizers that are sought; what is not sought any more is said."""
-
-_MOST_VALUES = 24
-"""Choices of a value for each setting that are tried."""
-
-_LEVELS = ("layout", "extended", "basic", "none")  # of onnxrt, from most to least
 
 
 @dataclass(frozen=True)
@@ -195,167 +181,3 @@ class SettingProbe:
             self.once(Change(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES for _ in range(self.needed)
         )
         return passing and failing
-
-
-def find_switches(
-    check: VariedCheck,
-    model: Path,
-    rules: Rules,
-    listener: events.Listener = events.ignore,
-    weights_folder: Path | None = None,
-) -> Flags:
-    """Find the smallest changes of an engine's settings with which a failing check passes.
-
-    Single settings are tried first. Where the optimizer of ONNX Runtime is the switch, the fewest of its optimizers
-    are sought; where no single setting is one, the fewest of all settings together. All of the shortest length are
-    found. Everything is verified in fresh
-    processes. Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
-    """
-    probe, template = SettingProbe(check, model, rules, listener), check.template
-    started = time.monotonic()
-    probe.begin()
-    found = probe.found
-    for change in changes_to_try(template.spec):
-        found.tried.append(probe.change(change))
-    gone = [tried.change for tried in found.tried if tried.gone]
-    levels = [change for change in gone if "optimization" in change.settings] if template.spec.name == "onnxrt" else []
-    particular = _fewest_optimizers(probe, template, model, weights_folder) if levels else []
-    gone = [change for change in gone if change not in levels]
-    if not particular:  # the level that leaves most as it was first
-        gone[:0] = sorted(levels, key=lambda change: _LEVELS.index(change.settings["optimization"]))
-    if not gone and not particular:
-        gone = _fewest_together(probe)
-    switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
-    found.switches = [Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches]
-    listener(events.StageDone("flags", 0, 0, found.checks, time.monotonic() - started))
-    return found
-
-
-def _fewest_together(probe: SettingProbe) -> list[Change]:
-    """All smallest sets of changes that work together only; none if no choice of values does with all of them set."""
-    values: dict[str, list[Change]] = {}
-    for tried in probe.found.tried:
-        if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
-            values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
-    if len(values) < 2:
-        return []
-    known: dict[str, bool] = {}
-
-    def gone(changes: Sequence[Change]) -> bool:
-        whole = _joined(changes)
-        if whole.text not in known:
-            known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
-        return known[whole.text]
-
-    found: dict[str, list[Change]] = {}
-    for chosen in islice(product(*values.values()), _MOST_VALUES):
-        sets, complete = minimal_sets(range(len(chosen)), _places(chosen, gone), _MOST_SETS)
-        probe.found.complete = probe.found.complete and complete
-        for places in sets:
-            together = [chosen[place] for place in places]
-            found.setdefault(_joined(together).text, together)
-    probe.found.complete = probe.found.complete and prod(map(len, values.values())) <= _MOST_VALUES
-    return [_joined(together) for together in shortest([*found.values()])]
-
-
-def _places(
-    items: Sequence[Item], gone: Callable[[Sequence[Item]], bool]
-) -> Callable[[Sequence[int]], list[int] | None]:
-    """Finds, among the places of some items, those of a smallest set that switches the failure off."""
-
-    def are_enough(places: Sequence[int]) -> bool:
-        return gone([items[place] for place in places])
-
-    return lambda places: _search(places, are_enough) if places and are_enough(places) else None
-
-
-def _joined(changes: Sequence[Change]) -> Change:
-    whole = Change()
-    for change in changes:
-        whole = whole.joined(change)
-    return whole
-
-
-def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path, folder: Path | None) -> list[Switch]:
-    """All smallest sets of optimizers that must be off; none if optimizers alone are not the switch."""
-    known: dict[frozenset[str], bool] = {}
-
-    def gone(names: Sequence[str]) -> bool:
-        if frozenset(names) not in known:
-            change = without_optimizers(template.spec, names)
-            known[frozenset(names)] = probe.change(change, f"without {', '.join(names)}").gone
-        return known[frozenset(names)]
-
-    def one_of(names: Sequence[str]) -> list[str] | None:
-        return _search(names, gone) if names and gone(names) else None
-
-    suspects = _suspects(probe, template, model, folder, gone)
-    sets, probe.found.complete = minimal_sets(suspects, one_of, _MOST_SETS)
-    told = [_without_rules_that_do_not_matter(names, gone) for names in sets]
-    different = {frozenset(names): names for names in reversed(told)}
-    return [
-        Switch(without_optimizers(template.spec, names), tuple(names))
-        for names in shortest([*different.values()][::-1])
-    ]
-
-
-def _suspects(
-    probe: SettingProbe,
-    template: CheckTemplate,
-    model: Path,
-    folder: Path | None,
-    gone: Callable[[Sequence[str]], bool],
-) -> list[str]:
-    """Optimizers that together switch the failure off: those that change the model, and those that then do instead.
-
-    Where one is off, another may do its work: so what changes the model is asked again until the failure is gone.
-    """
-    off: list[str] = []
-    while True:
-        spec = template.changed(without_optimizers(template.spec, off)) if off else template.spec
-        seen = optimizers_of(model, spec, folder)
-        if probe.found.optimizers is None:
-            probe.found.optimizers = seen
-        fresh = [name for name in seen.changed if name not in off]
-        if not fresh:
-            break
-        off += fresh
-        if gone(off):
-            return off
-    everything = list(dict.fromkeys([*off, *(probe.found.optimizers.ran), *rules()]))
-    return everything if gone(everything) else []
-
-
-def _without_rules_that_do_not_matter(names: list[str], gone: Callable[[Sequence[str]], bool]) -> list[str]:
-    """The same set with all the rules of a level replaced by the few that matter, if they can be named."""
-    together = [name for name in names if name.endswith(RULES)]
-    if not together:
-        return names
-    rest = [name for name in names if name not in together]
-    single = rules()
-    if not gone([*single, *rest]):
-        return names
-    few = _search(single, lambda some: gone([*some, *rest]))
-    return [*few, *rest]
-
-
-def _search(items: Sequence[Item], gone: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """A small subset that still makes the failure go away, from which no single one can be left out."""
-    needed = _answered(fewest(items, list, at_least_one=True), gone)
-    for item in list(needed):
-        rest = [other for other in needed if other != item]
-        if rest and gone(rest):
-            needed = rest
-    return needed
-
-
-def _answered(
-    search: Generator[list[list[Item]], list[Item] | None, list[Item]], gone: Callable[[Sequence[Item]], bool]
-) -> list[Item]:
-    try:
-        proposed = next(search)
-        while True:
-            proposed = search.send(next((some for some in proposed if gone(some)), None))
-    except StopIteration as end:
-        found: list[Item] = end.value
-        return found

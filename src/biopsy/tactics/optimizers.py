@@ -91,7 +91,7 @@ def main() -> None:
     import onnxruntime
 
     from biopsy.engines.base import ModelInput
-    from biopsy.engines.onnxrt import OnnxRuntime, source_of
+    from biopsy.engines.onnxrt.engine import OnnxRuntime, source_of
     from biopsy.engines.registry import create
     from biopsy.model.load import read_bytes
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import parse
 from biopsy.checks.outcome import Evidence
 from biopsy.engines import registry
 from biopsy.engines.option import Option
@@ -179,7 +180,7 @@ class VariedCheck:
         check = self._check
         if cold or change.environment:
             return CommandCheck(words, check.default_name, check.timeout, check.memory)
-        check.words = words
+        check.command = parse(words)
         return check
 
     def expect(self, seconds: float) -> None:

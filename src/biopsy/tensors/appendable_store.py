@@ -59,7 +59,7 @@ class _Span(NamedTuple):
     end: int
 
 
-class GrowingFile:
+class AppendableStore:
     """Tensors on their way into ``path``. Use it in a ``with``: what is committed stays for the next one to open it.
 
     ``identity`` says what is recorded (such as digests of model and inputs), ``places`` all tensors that are to come.
@@ -116,7 +116,7 @@ class GrowingFile:
         except OSError as error:
             raise _in_the_way(self._path, self._lines_path, error) from error
 
-    def __enter__(self) -> GrowingFile:
+    def __enter__(self) -> AppendableStore:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -300,7 +300,7 @@ class GrowingFile:
 class _Views(Mapping[str, Array]):
     """Tensors of a growing file by name; each is a view made when it is asked for."""
 
-    def __init__(self, file: GrowingFile, runner: int, iteration: int, names: Sequence[str]) -> None:
+    def __init__(self, file: AppendableStore, runner: int, iteration: int, names: Sequence[str]) -> None:
         self._file = file
         self._place = runner, iteration
         self._names = dict.fromkeys(names)
@@ -319,7 +319,7 @@ class _Views(Mapping[str, Array]):
         return len(self._names)
 
 
-def results_of(file: GrowingFile, names: Sequence[str], runner: int, label: str, iterations: int) -> RunnerResult:
+def results_of(file: AppendableStore, names: Sequence[str], runner: int, label: str, iterations: int) -> RunnerResult:
     """What a runner gave, read from the file tensor by tensor as it is asked for."""
     return RunnerResult(label, tuple(Iteration(file.outputs(runner, number, names)) for number in range(iterations)))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from biopsy.tensors.appendable_store import GrowingFile
+from biopsy.tensors.appendable_store import AppendableStore
 from biopsy.tensors.results import Array, same_values
 
 RunBatch: TypeAlias = Callable[[Sequence[str]], Iterable[dict[str, Array]]]
@@ -92,7 +92,7 @@ def _shared(request: Request) -> list[str]:
 
 
 def record(
-    file: GrowingFile,
+    file: AppendableStore,
     request: Request,
     run: RunBatch,
     finished: Callable[[Batch], None],
@@ -101,7 +101,7 @@ def record(
     """Record all that the file does not have yet; returns how many tensors it had from an earlier time.
 
     ``finished`` is called after each batch is safe, ``disagree`` for every tensor that a later batch gives otherwise.
-    Raises what ``run`` raises, and what GrowingFile.append raises.
+    Raises what ``run`` raises, and what AppendableStore.append raises.
     """
     done = frozenset(
         name
@@ -124,7 +124,7 @@ def record(
     return len(done)
 
 
-def _store(file: GrowingFile, runner: int, iteration: int, batch: Sequence[str], outputs: dict[str, Array]) -> None:
+def _store(file: AppendableStore, runner: int, iteration: int, batch: Sequence[str], outputs: dict[str, Array]) -> None:
     """Write a batch's tensors, each freed as soon as it is written; wide elements first, so that few bytes are lost."""
     wide_first = sorted((name for name in batch if name in outputs), key=lambda name: -outputs[name].dtype.alignment)
     for name in wide_first:

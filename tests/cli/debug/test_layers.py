@@ -40,7 +40,10 @@ def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_t
     assert layers("--suspect", TWO_WRONG) == 1
     shown = capsys.readouterr().out
     assert shown.index("Neg 'n20'") < shown.index("Neg 'n10'") < shown.index("first      't11' of Neg 'n10'")
-    assert "2 of 30 layers out of tolerance alone" in shown and "20 of 30 layers out of tolerance in the whole" in shown
+    assert (
+        "2 of 30 layers out of tolerance in isolation" in shown
+        and "20 of 30 layers out of tolerance in the whole" in shown
+    )
     assert "FAILED | Neg 'n20'; Neg 'n10'\n\nNext     biopsy debug reduce m.onnx -o reduced.onnx --check " in shown
     assert f"biopsy run {{}} --engine onnxrt:optimization=none --engine {TWO_WRONG}\n" in shown
     assert "biopsy surgeon extract m.onnx -o suspect.onnx --inputs t20:auto:auto --outputs t21:auto\n" in shown
@@ -49,7 +52,7 @@ def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_t
 def test_the_table_is_aligned(here: Path, capsys) -> None:
     layers("--suspect", TWO_WRONG)
     head, *rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("layer ", "Neg "))]
-    for title in ("introduces", "x allowed", "in whole"):
+    for title in ("introduces", "x allowed", "in model"):
         end = head.index(title) + len(title)
         assert all(row[end - 1] != " " and row[end] == " " for row in rows)
 
@@ -68,7 +71,7 @@ def test_top_limits_the_table_and_says_so(here: Path, capsys) -> None:
 
 def test_only_layers_that_match_are_measured(here: Path, capsys) -> None:
     assert layers("--suspect", TWO_WRONG, "--nodes", "^n1[0-9]$") == 1
-    assert "1 of 10 layers out of tolerance alone" in capsys.readouterr().out
+    assert "1 of 10 layers out of tolerance in isolation" in capsys.readouterr().out
 
 
 def test_what_is_right_outside_and_wrong_inside_is_said_and_the_next_step_fits(here: Path, capsys) -> None:
@@ -249,7 +252,7 @@ def test_interrupted_it_shows_and_writes_what_was_measured(here: Path) -> None:
         text=True,
     )
     deadline = time.monotonic() + 60
-    while '"stage": "alone"' not in (here / "e.jsonl").read_text() if (here / "e.jsonl").exists() else True:
+    while '"stage": "isolated"' not in (here / "e.jsonl").read_text() if (here / "e.jsonl").exists() else True:
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

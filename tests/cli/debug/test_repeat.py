@@ -217,7 +217,7 @@ def test_an_artifact_that_is_missing_or_was_there_before_is_told_once(here: Path
     (here / "old.txt").write_text("of yesterday")
     assert repeat("--until", "3", "--artifacts", "old.txt", "no.txt", "--check", "true") == 0
     shown = told(capsys)
-    assert "old.txt is there already" in shown
+    assert "old.txt exists already" in shown
     assert shown.count("no.txt was not there after iteration 0") == 1
     assert shown.count("was not there") == 2
 

@@ -487,9 +487,10 @@ def test_a_recording_that_was_killed_goes_on(capsys: Captured):
     wide()
     words = ["run", "wide.onnx", "--onnxrt", *LARGE, "--save-outputs", "golden.safetensors"]
     code = (
-        "import os, signal; from biopsy.tensors.appendable_store import GrowingFile; keep = GrowingFile.commit\n"
+        "import os, signal; from biopsy.tensors.appendable_store import AppendableStore\n"
+        "keep = AppendableStore.commit\n"
         "def commit(self):\n    keep(self)\n    if len(self.committed) > 4: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"GrowingFile.commit = commit\nfrom biopsy.cli.app import main; main({words!r})"
+        f"AppendableStore.commit = commit\nfrom biopsy.cli.app import main; main({words!r})"
     )
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == -9
     assert not Path("golden.safetensors").exists()

@@ -17,7 +17,7 @@ def proposals(ranking: Sequence[Sequence[int]], target: Sequence[int] = range(10
     """What is proposed of a chain of 100 nodes while nothing reproduces; ``right``: the proposal that does."""
     index = index_bytes(chain(100).SerializeToString())
     recording = Recording(index, list, Path(), events.ignore)
-    problem = Problem(index, CutTypes(index, recording.tensor_type), recording, ranking=ranking)
+    problem = Problem(index, CutTypes(index, recording), recording, ranking=ranking)
     search, answer, found = ranked(problem, Candidate(tuple(target))), None, []
     while True:
         try:

@@ -58,26 +58,14 @@ def name_of(action: argparse.Action) -> str:
 
 def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:
     """The files that a check's words name and that stand there: what it runs, and what it reads."""
-    programs = set(_programs(words))
-    for word in dict.fromkeys([*words, *(word.partition("=")[2] for word in words)]):
-        if word and "\0" not in word and len(word) < _LONGEST_PATH and Path(word).is_file():
-            dest = CHECKS_PROGRAM if word in programs else CHECKS_DATA
-            yield Purpose(Path(word), "the check", dest, READ)
+    from biopsy.checks.command_line import parse
+
+    for path, is_program in parse(words).files_named():
+        yield Purpose(path, "the check", CHECKS_PROGRAM if is_program else CHECKS_DATA, READ)
 
 
 CHECKS_PROGRAM, CHECKS_DATA = " program of the check", " file of the check"
 """In the place of ``dest``: no option is called so."""
-
-_LONGEST_PATH = 4096
-_SCRIPTS = {".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".js", ".lua", ".R", ".jl"}
-
-
-def _programs(words: Sequence[str]) -> Iterator[str]:
-    """The words that are run: the first one, and every script. Data, such as golden values, may be made anew."""
-    for place, word in enumerate(words):
-        path = Path(word)
-        if place == 0 or path.suffix in _SCRIPTS or (path.is_file() and os.access(path, os.X_OK)):
-            yield word
 
 
 def require_distinct(purposes: Sequence[Purpose]) -> None:

@@ -33,7 +33,7 @@ def rules_of(args: argparse.Namespace) -> Rules:
 
 def jobs_of(args: argparse.Namespace, console: Console) -> int:
     """How many checks run at once; one where they would look at, or write, the same files, which is told."""
-    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.command_line import parse
     from biopsy.checks.process import processors
 
     if args.check is None:
@@ -46,7 +46,7 @@ def jobs_of(args: argparse.Namespace, console: Console) -> int:
         "--no-remove-intermediate": args.no_remove_intermediate,
     }
     reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
-    if not CommandCheck(args.check, str(args.iter_artifact)).names_candidate:
+    if not parse(args.check).names_candidate(str(args.iter_artifact)):
         reasons.append("the check does not name the candidate, so all would look at the same file")
     if not reasons or jobs == 1:
         return jobs
@@ -57,12 +57,11 @@ def jobs_of(args: argparse.Namespace, console: Console) -> int:
 def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     """The check that ``--check`` names; what must warm up for it begins to."""
     from biopsy.checks.command import CommandCheck
-    from biopsy.checks.warm import WarmCheck, command_check
+    from biopsy.checks.warm import command_check
 
     given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
     check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs)
-    if isinstance(check, WarmCheck):
-        check.start()
+    check.start()
     return check
 
 
@@ -86,17 +85,17 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
 
 def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.cli.parser import Parser
     from biopsy.cli.run import command as run
 
-    words = own_words(args.check or ())
-    if not words or words[0] != "run":
+    command = parse(args.check or ())
+    if not isinstance(command, OwnRun):
         return None
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
     try:
-        return parser.parse_known_args(list(words[1:]))[0]
+        return parser.parse_known_args(list(command.options))[0]
     except errors.UsageError:
         return None  # the check itself will tell what is wrong with it
 

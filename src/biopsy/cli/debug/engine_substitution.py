@@ -8,10 +8,9 @@ from biopsy import errors
 from biopsy.cli.arguments import engine_options
 
 if TYPE_CHECKING:
+    from biopsy.checks.command_line import OwnRun
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.setting_changes import CheckTemplate, VariedCheck
-
-_PLAIN = frozenset({"--onnxrt", "--openvino", "--trt", "--reference"})
 
 
 def varied_check(template: CheckTemplate, default_name: str, timeout: float | None) -> VariedCheck:
@@ -24,44 +23,29 @@ def varied_check(template: CheckTemplate, default_name: str, timeout: float | No
     return VariedCheck(made(template.with_change(Change()), default_name, timeout), template)
 
 
-def own_template(words: tuple[str, ...], wanted: str | None) -> CheckTemplate:
+def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
     """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError."""
     from biopsy.tactics.setting_changes import ENGINE_PLACE, CheckTemplate
 
-    places = _engine_places(words)
-    specs = engines_of_run(words)
+    specs = engines_of_run(command)
     chosen = _chosen(specs, wanted)
-    if chosen is None or len(places) != len(specs):
+    if chosen is None or len(command.engine_places) != len(specs):
         named = ", ".join(spec.text for spec in specs) or "none"
         raise errors.UsageError(
             f"the check runs no engine {wanted!r}, so its settings cannot be varied; it runs {named}",
             next_steps=["--engine NAME    of one of these"],
         )
-    first, count = places[chosen]
-    instead = [f"--engine={ENGINE_PLACE}"] if count == 1 and words[first].startswith("--engine=") else []
-    rest = instead or ["--engine", ENGINE_PLACE]
-    return CheckTemplate((*words[:first], *rest, *words[first + count :]), specs[chosen], is_own_run=True)
+    return CheckTemplate(command.with_engine(chosen, ENGINE_PLACE), specs[chosen], is_own_run=True)
 
 
-def _engine_places(words: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Where the words of ``biopsy run`` name an engine, and in how many words."""
-    found: list[tuple[int, int]] = []
-    for place, word in enumerate(words):
-        if word == "--engine":
-            found.append((place, 2))
-        elif word.startswith("--engine=") or word.partition(":")[0] in _PLAIN:
-            found.append((place, 1))
-    return found
-
-
-def engines_of_run(words: tuple[str, ...]) -> list[EngineSpec]:
+def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
     from biopsy.cli.parser import Parser
     from biopsy.cli.run import command as run
 
     parser = Parser(prog="biopsy run", allow_abbrev=False)
     run.configure(parser)
-    own, _ = parser.parse_known_args(list(words[2:]))
+    own, _ = parser.parse_known_args(list(command.options))
     return engine_options.engine_specs(own)
 
 

@@ -74,7 +74,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
-    from biopsy.tactics.flags import find_switches
+    from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {{}} --onnxrt"])
@@ -104,20 +104,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _template(args: argparse.Namespace) -> CheckTemplate:
     """The check's words with ``{engine}`` in the place of the engine that is varied."""
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import OwnRun, parse
     from biopsy.engines.registry import parse_spec
     from biopsy.tactics.setting_changes import CheckTemplate
 
-    words = tuple(args.check)
-    own = own_words(words)
-    if own is not None and own[:1] == ("run",) and not _has_place(words):
-        return engine_substitution.own_template(words, args.engine)
+    command = parse(args.check)
+    is_own_run = isinstance(command, OwnRun)
+    if isinstance(command, OwnRun) and not _has_place(command.words):
+        return engine_substitution.own_template(command, args.engine)
     if args.engine is None:
         raise errors.UsageError(
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
             next_steps=["--engine onnxrt    and write {engine} in the check where it takes one"],
         )
-    return CheckTemplate(words, parse_spec(args.engine), is_own_run=own is not None and own[:1] == ("run",))
+    return CheckTemplate(command.words, parse_spec(args.engine), is_own_run=is_own_run)
 
 
 def _has_place(words: tuple[str, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only hand an error on."""
+"""``biopsy debug layers``: which layers of a model an engine computes wrongly, and which only pass an error on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from biopsy.shell_words import line_of, option_line
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.layerwise.examination import Question
-    from biopsy.layerwise.findings import Findings
+    from biopsy.layerwise.findings import LayerFindings
     from biopsy.layerwise.report import Engines
     from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
@@ -115,15 +115,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         examination = Examination(question, scratch, report)
         report.model(question.index, args.model)
         try:
-            found = examination.run()
+            findings = examination.run()
         except KeyboardInterrupt:
-            found, interrupted = examination.findings, True
-    _write(args, found, examination.engines, examination.samples)
-    say_result(console, found, args)
+            findings, interrupted = examination.findings, True
+    _write(args, findings, examination.engines, examination.samples)
+    say_result(console, findings, args)
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
-    return 0 if found.passed else 1
+    return 0 if findings.passed else 1
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -160,22 +160,22 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     asked = *tolerances_of(args), limits_of(args)
     require_known_outputs(spoken_of(*asked), index.ids, [index.names[tensor] for tensor in index.producer])
     return Question(
-        index,
-        ModelInput(b"", index.folder, args.model),
-        args.reference_engine,
-        args.suspect,
-        lambda wanted: _feeds(wanted, args, console),
-        args.memory_limit,
-        Judge(*asked),
-        _pattern(args.nodes, index),
-        suspect.capabilities,
-        args.run_timeout,
+        index=index,
+        model=ModelInput(b"", index.folder, args.model),
+        reference=args.reference_engine,
+        suspect=args.suspect,
+        feeds=lambda kinds: _feeds(kinds, args, console),
+        limit=args.memory_limit,
+        judge=Judge(*asked),
+        nodes=_pattern(args.nodes, index),
+        suspect_can=suspect.capabilities,
+        timeout=args.run_timeout,
     )
 
 
 def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
     """What --nodes asks for. Raises UsageError if that is no layer."""
-    from biopsy.layerwise.examination import layers_of
+    from biopsy.layerwise.layers import layers_of
 
     if text is None:
         return None
@@ -188,19 +188,21 @@ def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
     return pattern
 
 
-def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+def _feeds(kinds: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
     from biopsy.cli.run.settings import inputs_of
     from biopsy.engines.feeding import feeds_for
     from biopsy.engines.runner import checked_feed
 
-    found = feeds_for(wanted, inputs_of(args))
-    if found.made_up:
-        console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
-    for name, shape in found.guessed.items():
+    samples = feeds_for(kinds, inputs_of(args))
+    if samples.made_up:
+        console.warn(
+            f"the inputs loaded have no {', '.join(map(repr, samples.made_up))}: random values are used for it"
+        )
+    for name, shape in samples.guessed.items():
         choice = option_line("--input-shapes", f"{name}:[...]")
         console.warn(f"the model leaves the shape of input {name!r} open: {list(shape)} is used ({choice} to choose)")
-    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+    feeds = [checked_feed(feed, kinds, number) for number, feed in enumerate(samples.feeds)]
     if args.save_inputs is not None:
         from biopsy.tensors.files import write_feeds
 
@@ -208,11 +210,11 @@ def _feeds(wanted: Mapping[str, TensorType | None], args: argparse.Namespace, co
     return feeds
 
 
-def _write(args: argparse.Namespace, found: Findings, engines: Engines, samples: int) -> None:
+def _write(args: argparse.Namespace, findings: LayerFindings, engines: Engines, samples: int) -> None:
     from biopsy.filesystem.write import write_whole
     from biopsy.layerwise.report import as_csv, as_json
 
     if args.report is not None:
-        write_whole(args.report, [as_json(found, args.model, engines, samples)])
+        write_whole(args.report, [as_json(findings, args.model, engines, samples)])
     if args.csv is not None:
-        write_whole(args.csv, [as_csv(found)])
+        write_whole(args.csv, [as_csv(findings)])

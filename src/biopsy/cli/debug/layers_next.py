@@ -13,7 +13,7 @@ from biopsy.checks.words import as_word
 from biopsy.shell_words import ListOption
 
 if TYPE_CHECKING:
-    from biopsy.layerwise.findings import Findings, Suspect
+    from biopsy.layerwise.findings import LayerFindings, Suspect
 
 SAVED_INPUTS = "layers_inputs.npz"
 CUT_INPUTS = "cut_inputs.npz"
@@ -27,9 +27,9 @@ _MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--i
 _MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
 
 
-def next_lines(found: Findings, args: argparse.Namespace) -> list[list[str | ListOption]]:
+def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[str | ListOption]]:
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
-    if not found.suspects:
+    if not findings.suspects:
         return []
     making = list(_given(args, _MAKING))
     inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
@@ -37,7 +37,7 @@ def next_lines(found: Findings, args: argparse.Namespace) -> list[list[str | Lis
     if making and not inputs:
         inputs = [SAVED_INPUTS]
         saving = [[*_run(args), _reference(args), *making, "--save-inputs", SAVED_INPUTS]]
-    return [*saving, _reduce(found, args, inputs), *_piece(found.suspects[0], args, inputs)]
+    return [*saving, _reduce(findings, args, inputs), *_piece(findings.suspects[0], args, inputs)]
 
 
 def _given(args: argparse.Namespace, options: Sequence[str]) -> Iterator[ListOption]:
@@ -46,7 +46,7 @@ def _given(args: argparse.Namespace, options: Sequence[str]) -> Iterator[ListOpt
         name = option[2:].replace("-", "_")
         value = getattr(args, name)
         if value is not None and value != _MADE_BY_DEFAULT.get(name):
-            yield ListOption(option, [str(one) for one in (value if isinstance(value, list) else [value])])
+            yield ListOption(option, [str(item) for item in (value if isinstance(value, list) else [value])])
 
 
 def _weights(args: argparse.Namespace) -> list[str]:
@@ -65,7 +65,7 @@ def _compare(args: argparse.Namespace) -> list[ListOption]:
     return [_reference(args), ListOption("--engine", [args.suspect]), *_given(args, _LIMITS)]
 
 
-def _reduce(found: Findings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str | ListOption]:
+def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str | ListOption]:
     """A reduction whose check compares the same engines; of a masked error, with inner tensors as outputs.
 
     With ``inputs`` each candidate is fed what its place in the model saw with them.
@@ -77,7 +77,7 @@ def _reduce(found: Findings, args: argparse.Namespace, inputs: Sequence[str]) ->
         *_weights(args),
         *recorded,
         *(["--order-by", as_word(args.report)] if args.report is not None else []),
-        *(["--mark-intermediate"] if found.is_masked else []),
+        *(["--mark-intermediate"] if findings.is_masked else []),
         *("--check", "biopsy", "run", "{}", *fed),
         *_compare(args),
     ]

@@ -1,4 +1,4 @@
-"""What ``debug layers`` shows: a line for each thing learnt, then a table of layers, and what to do next."""
+"""What ``debug layers`` shows: a line for each step, then a table of layers, and what to do next."""
 
 from __future__ import annotations
 
@@ -18,17 +18,25 @@ from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.layerwise.findings import Findings, Group, Layer, Observed, Origin, Suspect, TensorError
+    from biopsy.layerwise.findings import (
+        LayerFinding,
+        LayerFindings,
+        LayerGroup,
+        MarkingEffect,
+        NonFiniteOrigin,
+        Suspect,
+        TensorError,
+    )
     from biopsy.model.index import ModelIndex
 
 _STAGES = {
     "record": "recording",
-    "alone": "layers alone",
-    "again": "layers once more",
+    "isolated": "isolated layers",
+    "repeated": "layers once more",
     "whole": "whole model",
     "marks": "which marks hide it",
     "windows": "neighbours",
-    "groups": "pieces",
+    "groups": "subgraphs",
 }
 _MOST_LABELS = 12
 
@@ -79,63 +87,62 @@ def line(console: Console, head: str, text: str) -> None:
     console.note(f"{head:<{COLUMN}} {text}")
 
 
-def say_result(console: Console, found: Findings, args: argparse.Namespace) -> None:
+def say_result(console: Console, findings: LayerFindings, args: argparse.Namespace) -> None:
     """All that is to be known about the findings, the verdict first."""
-    for remark in found.remarks:
+    for remark in findings.remarks:
         console.warn(printable(remark))
-    _say_whole(console, found, args.suspect)
-    _say_alone(console, found)
-    _say_table(console, found, args.top)
-    for group in found.groups:
+    _say_whole(console, findings, args.suspect)
+    _say_isolated(console, findings)
+    _say_table(console, findings, args.top)
+    for group in findings.groups:
         _say_group(console, group)
-    for observed in found.observed:
-        _say_observed(console, observed)
-    _say_origins(console, found)
-    _say_verdict(console, found)
-    _say_next(console, found, args)
+    for effect in findings.marking_effects:
+        _say_marking_effect(console, effect)
+    _say_non_finite_origins(console, findings)
+    _say_verdict(console, findings)
+    _say_next(console, findings, args)
 
 
-def _say_whole(console: Console, found: Findings, suspect: str) -> None:
-    if found.failure is not None:
-        line(console, "whole", f"{suspect} {found.failure.text}")
+def _say_whole(console: Console, findings: LayerFindings, suspect: str) -> None:
+    if findings.failure is not None:
+        line(console, "whole", f"{suspect} {findings.failure.text}")
         return
-    wrong = [output for output in found.outputs if not output.passed]
+    wrong = [output for output in findings.outputs if not output.passed]
     if wrong:
         what = f"output {_quoted(wrong[0].tensor)} is wrong: {_error_text(wrong[0])}"
         what += f", as {'is 1 other' if len(wrong) == 2 else f'are {len(wrong) - 1} others'}" if len(wrong) > 1 else ""
     else:
-        what = f"{count(len(found.outputs), 'output')} within the tolerances"
+        what = f"{count(len(findings.outputs), 'output')} within the tolerances"
     line(console, "whole", f"{suspect} · {what}")
-    measured = [layer.propagated for layer in found.layers if layer.propagated is not None]
+    measured = [layer.propagated for layer in findings.layers if layer.propagated is not None]
     if measured:
         beyond = sum(not error.passed for error in measured)
         line(console, "marked", f"{beyond} of {count(len(measured), 'layer')} out of tolerance in the whole model")
 
 
-def _say_alone(console: Console, found: Findings) -> None:
-    run = [layer for layer in found.layers if layer.introduced is not None]
+def _say_isolated(console: Console, findings: LayerFindings) -> None:
+    run = [layer for layer in findings.layers if layer.introduced is not None]
     wrong = sum(layer.verdict == "introduces" for layer in run)
-    text = f"{wrong} of {count(len(run), 'layer')} out of tolerance alone"
-    failing = [layer for layer in found.layers if layer.failure is not None]
+    text = f"{wrong} of {count(len(run), 'layer')} out of tolerance in isolation"
+    failing = [layer.failure for layer in findings.layers if layer.failure is not None]
     if failing:
-        cause = failing[0].failure
-        text += f" · {len(failing)} cannot be run alone ({cause.kind if cause else ''})"
-    line(console, "alone", text)
+        text += f" · {len(failing)} cannot be run in isolation ({failing[0].kind})"
+    line(console, "isolated", text)
 
 
 # The table
 
 
-_HEAD = ("layer", "introduces", "x allowed", "in whole", "worst element")
+_HEAD = ("layer", "introduces", "x allowed", "in model", "worst element")
 
 
-def _say_table(console: Console, found: Findings, most: int) -> None:
+def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
     """The layers that make errors, worst first; numbers to the right, aligned."""
-    by_number = {layer.number: layer for layer in found.layers}
-    single = [one for one in found.suspects if len(one.nodes) == 1 and one.nodes[0] in by_number]
+    by_number = {layer.node.number: layer for layer in findings.layers}
+    single = [suspect for suspect in findings.suspects if len(suspect.nodes) == 1 and suspect.nodes[0] in by_number]
     if not single:
         return
-    rows = [_row(one, by_number[one.nodes[0]]) for one in single[:most]]
+    rows = [_row(suspect, by_number[suspect.nodes[0]]) for suspect in single[:most]]
     widths = [max(len(row[column]) for row in (_HEAD, *rows)) for column in range(len(_HEAD) - 1)]
     console.note("")
     for row in (_HEAD, *rows):
@@ -146,23 +153,20 @@ def _say_table(console: Console, found: Findings, most: int) -> None:
     console.note("")
 
 
-def _row(one: Suspect, layer: Layer) -> tuple[str, str, str, str, str]:
+def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str]:
     from biopsy.comparison.noise import DEFAULT_RATIO
 
+    label = printable(layer.node.label)
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
-    if layer.times_rounding is not None and layer.times_rounding <= DEFAULT_RATIO:
-        more += f" · no more than rounding: {_number(layer.times_rounding)} times the error of plain float32"
-    if one.failure is not None:
-        return printable(layer.label), "fails", "-", whole, f"{printable(one.failure.text)}{more}"
-    assert one.error is not None
-    return (
-        printable(layer.label),
-        _number(one.error.absolute),
-        _number(one.error.times),
-        whole,
-        f"{_quoted(one.error.tensor)} {_worst_text(one.error)}{more}",
-    )
+    if layer.rounding_ratio is not None and layer.rounding_ratio <= DEFAULT_RATIO:
+        more += f" · no more than rounding: {_number(layer.rounding_ratio)} times the error of plain float32"
+    if suspect.failure is not None:
+        return label, "fails", "-", whole, f"{printable(suspect.failure.text)}{more}"
+    error = suspect.error
+    assert error is not None
+    worst = f"{_quoted(error.tensor)} {_worst_text(error)}{more}"
+    return label, _number(error.absolute), _number(error.tolerance_ratio), whole, worst
 
 
 def _number(value: float) -> str:
@@ -191,7 +195,7 @@ def _error_text(error: TensorError) -> str:
 # What else was found
 
 
-def _say_group(console: Console, group: Group) -> None:
+def _say_group(console: Console, group: LayerGroup) -> None:
     from biopsy.comparison.noise import explained_by
 
     cause = "they fail" if group.failure is not None else "they are wrong"
@@ -203,9 +207,9 @@ def _say_group(console: Console, group: Group) -> None:
         console.say(f"{'':<{COLUMN}} {group.failure.text}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
-    if group.times_rounding is not None:
-        narrower = explained_by(group.times_rounding)
-        times = f"{_number(group.times_rounding)} times the error of plain float32"
+    if group.rounding_ratio is not None:
+        narrower = explained_by(group.rounding_ratio)
+        times = f"{_number(group.rounding_ratio)} times the error of plain float32"
         console.say(f"{'':<{COLUMN}} not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
     if group.flaky is not None:
         console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
@@ -215,67 +219,67 @@ def _say_group(console: Console, group: Group) -> None:
         )
 
 
-def _say_observed(console: Console, observed: Observed) -> None:
-    names = ", ".join(_quoted(name) for name in observed.tensors[:4])
-    more = f" and {len(observed.tensors) - 4} more" if len(observed.tensors) > 4 else ""
+def _say_marking_effect(console: Console, effect: MarkingEffect) -> None:
+    names = ", ".join(_quoted(name) for name in effect.tensors[:4])
+    more = f" and {len(effect.tensors) - 4} more" if len(effect.tensors) > 4 else ""
     what = {
-        "gone": f"with {names}{more} marked as an output, the failure of {_quoted(observed.output)} is gone: the "
+        "gone": f"with {names}{more} marked as an output, the failure of {_quoted(effect.output)} is gone: the "
         "engine fuses across it",
-        "appears": f"{_quoted(observed.output)} is right, and wrong when tensors are marked ({names}{more})",
-        "differs": f"{_quoted(observed.output)} has other values when tensors are marked ({names}{more})",
-    }[observed.change]
+        "appears": f"{_quoted(effect.output)} is right, and wrong when tensors are marked ({names}{more})",
+        "differs": f"{_quoted(effect.output)} has other values when tensors are marked ({names}{more})",
+    }[effect.change]
     console.say(f"{'observing':<{COLUMN}} {what}")
 
 
-def _say_origins(console: Console, found: Findings) -> None:
+def _say_non_finite_origins(console: Console, findings: LayerFindings) -> None:
     """The first origin of NaN or infinity of each engine; one line for both where it is the same layer."""
-    first: dict[str, Origin] = {}
-    for origin in found.origins:
+    first: dict[str, NonFiniteOrigin] = {}
+    for origin in findings.non_finite_origins:
         first.setdefault(origin.engine, origin)
-    by_layer: dict[int, list[Origin]] = {}
+    by_layer: dict[int, list[NonFiniteOrigin]] = {}
     for origin in first.values():
         by_layer.setdefault(origin.number, []).append(origin)
-    for same in by_layer.values():
-        one = same[-1]
-        counts = ((one.nan, "NaN"), (one.inf, "inf"))
+    for origins in by_layer.values():
+        origin = origins[-1]
+        counts = ((origin.nan, "NaN"), (origin.inf, "inf"))
         what = " and ".join(f"{number} {kind}" for number, kind in counts if number)
-        who = "both engines" if len(same) > 1 else one.engine
-        where = f"{one.label} in {who}: {what} in {_quoted(one.tensor)}"
+        who = "both engines" if len(origins) > 1 else origin.engine
+        where = f"{origin.label} in {who}: {what} in {_quoted(origin.tensor)}"
         console.say(f"{'NaN/inf':<{COLUMN}} begins at {where}, its inputs are finite")
 
 
-def _say_verdict(console: Console, found: Findings) -> None:
-    first = found.first_wrong
+def _say_verdict(console: Console, findings: LayerFindings) -> None:
+    first = findings.first_wrong
     if first is not None:
         layer, error = first
         console.say(
             f"{'first':<{COLUMN}} {_quoted(error.tensor)} of {layer.label} is the first tensor out of tolerance"
         )
-    if found.is_masked:
+    if findings.is_masked:
         console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
-    labels = [_named(one) for one in found.suspects[:3]]
-    more = f" and {len(found.suspects) - 3} more" if len(found.suspects) > 3 else ""
-    incomplete = "" if found.complete else " (interrupted: not all was measured)"
+    labels = [_named(suspect) for suspect in findings.suspects[:3]]
+    more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
+    incomplete = "" if findings.complete else " (interrupted: not all was measured)"
     if labels:
         console.say(f"FAILED | {'; '.join(labels)}{more}{incomplete}")
-    elif found.nothing_wrong and not found.complete:
+    elif findings.nothing_wrong and not findings.complete:
         console.say("INTERRUPTED | no tensor that was measured until then is out of tolerance")
-    elif found.passed:
+    elif findings.passed:
         console.say("PASSED | no tensor is out of tolerance")
     else:
-        console.say(f"FAILED | tensors are out of tolerance, and no layer alone makes them so{incomplete}")
+        console.say(f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}")
 
 
-def _named(one: Suspect) -> str:
+def _named(suspect: Suspect) -> str:
     """A layer by its name, a group by its ends."""
-    if len(one.labels) < 3:
-        return " -> ".join(one.labels)
-    return f"{one.labels[0]} -> ... -> {one.labels[-1]} ({len(one.labels)} layers)"
+    if len(suspect.labels) < 3:
+        return " -> ".join(suspect.labels)
+    return f"{suspect.labels[0]} -> ... -> {suspect.labels[-1]} ({len(suspect.labels)} layers)"
 
 
-def _say_next(console: Console, found: Findings, args: argparse.Namespace) -> None:
+def _say_next(console: Console, findings: LayerFindings, args: argparse.Namespace) -> None:
     """What to type now: the reduction, and the worst layer or group cut out."""
-    lines = [line_of(words) for words in next_lines(found, args)]
+    lines = [line_of(words) for words in next_lines(findings, args)]
     if lines:
         console.note("")
     for head, text in zip(["Next", *[""] * len(lines)], lines, strict=False):

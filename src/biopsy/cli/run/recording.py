@@ -21,7 +21,7 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.outputs import mark_outputs
 from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.quantities import count, size_text
-from biopsy.tensors.appendable_store import GrowingFile, results_of
+from biopsy.tensors.appendable_store import AppendableStore, results_of
 from biopsy.tensors.recording import Batch, Disagreement, Request, record
 from biopsy.tensors.results import Array, Feed, RunnerResult
 from biopsy.tensors.sizes import tensor_sizes
@@ -54,7 +54,7 @@ class Recorder:
         self._scratch = contextlib.ExitStack()
         self._path = save_to or self._scratch.enter_context(temporary_folder("biopsy-")) / "outputs.safetensors"
         self._saved = save_to is not None
-        self._file: GrowingFile | None = None
+        self._file: AppendableStore | None = None
         self._results: dict[int, RunnerResult] = {}
         self._sizes: Mapping[str, int | None] | None = None
         self.remarks: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Recorder:
     def _wanted(self, feeds: Sequence[Feed]) -> int:
         return len(self._names) * len(feeds) * len(self._engines)
 
-    def _opened(self, feeds: Sequence[Feed]) -> GrowingFile:
+    def _opened(self, feeds: Sequence[Feed]) -> AppendableStore:
         if self._file is None:
             places = [
                 (runner, iteration, name)
@@ -128,7 +128,7 @@ class Recorder:
                 for iteration in range(len(feeds))
                 for name in self._names
             ]
-            self._file = GrowingFile(self._path, self._identity(feeds) if self._saved else None, places)
+            self._file = AppendableStore(self._path, self._identity(feeds) if self._saved else None, places)
         return self._file
 
     def _identity(self, feeds: Sequence[Feed]) -> dict[str, str]:

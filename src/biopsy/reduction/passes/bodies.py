@@ -9,7 +9,7 @@ from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.body_nodes import BodyNodes
 from biopsy.reduction.passes.body_outputs import Output, unread_outputs, without_outputs
 from biopsy.reduction.passes.editing import copied, described, drop_what_died, graph_at, places
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -41,7 +41,7 @@ def _fewer_outputs(model: onnx.ModelProto) -> Step:
         gone = [output for output in unread if output not in kept]
         return Change(without_outputs(model, gone), f"without {len(gone)} of {len(unread)} unread outputs of bodies")
 
-    kept = yield from fewest(unread, propose)
+    kept = yield from minimize_subset(unread, propose)
     return propose(kept).model if len(kept) < len(unread) else model
 
 
@@ -51,7 +51,7 @@ def _fewer_nodes(body: BodyNodes) -> Step:
     def propose(kept: Sequence[int]) -> Change:
         return Change(body.with_only(kept), f"{len(kept)} of {len(body.nodes)} nodes of {body.name}")
 
-    kept = yield from fewest(body.nodes, propose)
+    kept = yield from minimize_subset(body.nodes, propose)
     return propose(kept).model if len(kept) < len(body.nodes) else body.model
 
 

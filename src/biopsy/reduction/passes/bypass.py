@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from biopsy.reduction.candidate import Candidate, Proposal, Search
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.problem import Problem
+from biopsy.search.prefix import in_turn
+from biopsy.search.rounds import Search
+from biopsy.search.subset import minimize_subset
 
 
-def bypass(problem: Problem, target: Candidate) -> Search:
+def bypass(problem: Problem, target: Candidate) -> NodeSearch:
     """Bypass as many nodes as possible at once, then what is left one by one, by each input that agrees.
 
     Fusion bugs need their few nodes connected while everything between them goes. A bypass changes values, so this
@@ -29,15 +31,14 @@ def bypass(problem: Problem, target: Candidate) -> Search:
             _bypassing(start, [(node, detours[node][0]) for node in gone]), f"around {len(gone)} of {len(able)} nodes"
         )
 
-    kept = yield from fewest(able, propose)
+    kept = yield from minimize_subset(able, propose)
     target = propose(kept).candidate
     for node in kept:
-        for tensor in problem.detours(target, node):
-            description = f"around {problem.index.nodes[node].label}"
-            answer = yield [Proposal(_bypassing(target, [(node, tensor)]), description)]
-            if answer is not None:
-                target = answer
-                break
+        description = f"around {problem.index.nodes[node].label}"
+        ways = [_bypassing(target, [(node, tensor)]) for tensor in problem.detours(target, node)]
+        bypassing: Search[Proposal, Candidate, Candidate | None] = in_turn(Proposal(way, description) for way in ways)
+        answer = yield from bypassing
+        target = answer or target
 
 
 def _bypassing(target: Candidate, ways: Sequence[tuple[int, int]]) -> Candidate:

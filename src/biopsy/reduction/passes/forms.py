@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
-from biopsy.reduction.candidate import Candidate, Proposal, Search
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.problem import Problem
+from biopsy.search.prefix import in_turn
+from biopsy.search.removal import remove_in_runs
 
 
-def forms(problem: Problem, target: Candidate) -> Search:
+def forms(problem: Problem, target: Candidate) -> NodeSearch:
     """Try to do without each node once, what it computed fed, and frozen, whatever the policy makes of it.
 
     An engine computes with a constant before the model runs, and there the bug may be gone; or only there it may be.
@@ -19,25 +21,17 @@ def forms(problem: Problem, target: Candidate) -> Search:
     so many that no more checks are made than there are nodes.
     """
     problem.will_freeze(target)
-    start, tried = target, 0
-    waiting = problem.order(target)
-    step = 1
-    while waiting:
-        gone = waiting[-step:]
+    tried = 0
+
+    def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
+        nonlocal tried
         proposals = _without(problem, target, gone)
         tried += _news(problem, target, proposals)
-        answer = yield proposals
-        if answer is not None:
-            target, step = answer, 2 * step
-        elif step > 1:
-            step = 1
-            continue
-        kept = set(target.nodes)
-        waiting = [node for node in waiting[: -len(gone)] if node in kept]
-    if target == start:
-        for proposal in islice(_all_fed(problem, target), max(0, target.size - tried)):
-            if (yield [proposal]) is not None:
-                return
+        return proposals
+
+    left = yield from remove_in_runs(problem.order(target), target, without, lambda left: set(left.nodes))
+    if left == target:
+        yield from in_turn(islice(_all_fed(problem, target), max(0, target.size - tried)))
 
 
 def _without(problem: Problem, target: Candidate, gone: Sequence[int]) -> list[Proposal]:

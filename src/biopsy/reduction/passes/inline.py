@@ -10,8 +10,8 @@ from biopsy.model.calls import unbounded
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.passes.nested_search import nodes_again
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -30,7 +30,7 @@ def inline(model: onnx.ModelProto) -> ChangeSearch:
         gone = [function for function in functions if function not in kept]
         return Change(inlined(model, gone), f"the nodes of {', '.join(name for _, name in gone)} in place of calls")
 
-    kept = yield from fewest(functions, propose)
+    kept = yield from minimize_subset(functions, propose)
     if len(kept) < len(functions):
         yield from nodes_again(propose(kept).model, keep_values=True)
 

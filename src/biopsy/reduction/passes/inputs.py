@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, keep_only, read_in
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -26,4 +26,4 @@ def inputs(model: onnx.ModelProto) -> ChangeSearch:
         keep_only(made.graph.sparse_initializer, lambda weight: weight.values.name not in gone)
         return Change(made, f"without {len(gone)} of {len(model.graph.input)} inputs")
 
-    yield from fewest(unused, propose)
+    yield from minimize_subset(unused, propose)

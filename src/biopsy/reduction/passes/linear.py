@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from biopsy.reduction.candidate import Candidate, Proposal, Search
+from collections.abc import Sequence
+
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.problem import Problem
+from biopsy.search.removal import remove_singly
 
 
-def linear(problem: Problem, target: Candidate) -> Search:
+def linear(problem: Problem, target: Candidate) -> NodeSearch:
     """Try to do without each node once, wherever it stands.
 
     One that comes back, since nobody can tell the type of what would stand at the border, goes with the next ones.
     """
-    waiting: set[int] = set()
-    left = set(target.nodes)
-    for node in reversed(problem.order(target)):
-        if node in left:
-            waiting.add(node)
-            answer = yield [Proposal(target.without(waiting), f"without {problem.index.nodes[node].label}")]
-            if answer != target:
-                target, waiting = answer or target, set()
-                left = set(target.nodes)
+
+    def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
+        return [Proposal(target.without(gone), f"without {problem.index.nodes[gone[-1]].label}")]
+
+    yield from remove_singly(problem.order(target)[::-1], target, without, lambda left: set(left.nodes))

@@ -10,9 +10,9 @@ from biopsy.model.domains import PUBLIC_DOMAINS
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied
-from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.passes.traces import KINDS, traces
 from biopsy.reduction.passes.weights import tables, values_left, weights_left
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -42,7 +42,7 @@ def names(model: onnx.ModelProto) -> ChangeSearch:
         gone = set(able).difference(kept)
         return Change(renamed(model, {name: neutral[name] for name in gone}), f"{len(gone)} of {len(able)} names")
 
-    yield from fewest(able, propose)
+    yield from minimize_subset(able, propose)
 
 
 def names_left(model: onnx.ModelProto) -> Sequence[str]:

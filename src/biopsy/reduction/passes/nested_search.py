@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,23 +11,24 @@ from biopsy.model.load import parse
 from biopsy.model.slice import candidate_bytes
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
-from biopsy.reduction.candidate import Candidate, Proposal, Search
+from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change
+from biopsy.reduction.named_pass import Pass
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.sets import sets
 from biopsy.reduction.problem import Problem
+from biopsy.search.drive import nest
+from biopsy.search.rounds import Round, Search
 
 if TYPE_CHECKING:
     import onnx
 
-Changes = Generator[Iterable[Change], "onnx.ModelProto | None", Candidate]
-
 
 def nodes_again(
     model: onnx.ModelProto, *, keep_values: bool = False
-) -> Generator[Iterable[Change], onnx.ModelProto | None, onnx.ModelProto]:
+) -> Search[Change, onnx.ModelProto, onnx.ModelProto]:
     """Cut and bypass nodes of a model until no single one can go; returns the model that is left.
 
     Nothing is recorded of the new tensors, so a cut is fed unless it is a constant. To ``keep_values`` nothing is
@@ -36,7 +36,7 @@ def nodes_again(
     """
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
-    types = CutTypes(index, recording.tensor_type)
+    types = CutTypes(index, recording)
     problem = Problem(index, types, recording, may_change_values=lambda: not keep_values)
     target, before = problem.whole, None
     while target != before and target.size > 1:
@@ -46,22 +46,22 @@ def nodes_again(
     return model if target == problem.whole else _model_of(problem, target)
 
 
-def _searched(problem: Problem, search: Callable[[Problem, Candidate], Search], target: Candidate) -> Changes:
+def _searched(problem: Problem, search: Pass, target: Candidate) -> Search[Change, onnx.ModelProto, Candidate]:
     """Run a pass over nodes, its candidates proposed as models."""
-    rounds = search(problem, target)
-    answer: Candidate | None = None
-    while True:
-        try:
-            proposals = rounds.send(answer)
-        except StopIteration:
-            return target
-        answer = yield from _first(problem, proposals, target)
-        target = answer or target
+
+    def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
+        nonlocal target
+        reproducing = yield from _first(problem, proposals, target)
+        target = reproducing or target
+        return reproducing
+
+    yield from nest(search(problem, target), answer)
+    return target
 
 
 def _first(
-    problem: Problem, proposals: Iterable[Proposal], target: Candidate
-) -> Generator[Iterable[Change], onnx.ModelProto | None, Candidate | None]:
+    problem: Problem, proposals: Round[Proposal], target: Candidate
+) -> Search[Change, onnx.ModelProto, Candidate | None]:
     for proposal in proposals:
         candidate = problem.closed(proposal.candidate)
         if candidate == target:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from biopsy.model import walk
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_what_died, keep_only
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -29,7 +29,7 @@ def outputs(model: onnx.ModelProto) -> ChangeSearch:
         drop_what_died(made, model)
         return Change(made, f"{len(made.graph.output)} of {len(model.graph.output)} outputs")
 
-    yield from fewest(others, propose, at_least_one=len(others) == len(model.graph.output))
+    yield from minimize_subset(others, propose, at_least_one=len(others) == len(model.graph.output))
 
 
 def _what_nodes_are_there_for(graph: onnx.GraphProto) -> set[str]:

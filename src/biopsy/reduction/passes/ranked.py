@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from biopsy.reduction.candidate import Candidate, Proposal, Search
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.passes.suspects import around
 from biopsy.reduction.problem import Problem
+from biopsy.search.prefix import doubled, in_turn
 
 
-def ranked(problem: Problem, target: Candidate) -> Search:
+def ranked(problem: Problem, target: Candidate) -> NodeSearch:
     """The worst entry of ``problem.ranking`` with its direct neighbours, then the worst 2, 4, 8, ...
 
     The first that reproduces is gone on from. An entry is a set of nodes that are wrong together.
     """
     kept = set(target.nodes)
     ranking = [nodes for entry in problem.ranking if (nodes := kept.intersection(entry))]
-    taken = 1
-    while ranking:
-        named = set[int]().union(*ranking[:taken])
+
+    def propose(count: int) -> Proposal:
+        named = set[int]().union(*ranking[:count])
         near = around(problem, sorted(named), target, steps=1)
-        count = min(taken, len(ranking))
         description = f"the worst {'entry' if count == 1 else f'{count} entries'} of the ranking, with neighbours"
-        answer = yield [Proposal(Candidate(tuple(near), target.bypassed), description)]
-        if answer is not None or taken >= len(ranking):
-            return
-        taken *= 2
+        return Proposal(Candidate(tuple(near), target.bypassed), description)
+
+    yield from in_turn(map(propose, doubled(len(ranking))))

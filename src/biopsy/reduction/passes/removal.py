@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from biopsy.reduction.change import Change, ChangeSearch
-from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.passes.shapes import is_consistent
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -33,4 +33,4 @@ def leaving_out(
         gone = [item for item in able if item not in kept]
         return Change(without(model, gone), f"without {len(gone)} of {len(able)} {what}")
 
-    yield from fewest(able, propose)
+    yield from minimize_subset(able, propose)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from biopsy.reduction.candidate import Candidate, Proposal, Search
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.problem import Problem
+from biopsy.search.subset import minimize_subset
 
 
-def sets(problem: Problem, target: Candidate) -> Search:
+def sets(problem: Problem, target: Candidate) -> NodeSearch:
     """Delta debugging over node sets (Zeller and Hildebrandt 2002), in the order of the graph's neighbourhoods."""
     order = problem.order(target)
 
     def propose(kept: Sequence[int]) -> Proposal:
         return Proposal(replace(target, nodes=tuple(sorted(kept))), f"{len(kept)} of {len(order)} nodes")
 
-    yield from fewest(order, propose)
+    yield from minimize_subset(order, propose)

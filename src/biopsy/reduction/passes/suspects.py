@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from biopsy.reduction.candidate import Candidate, Proposal, Search
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.problem import Problem
+from biopsy.search.prefix import in_turn
 
 _STEPS_AROUND = 3
 
 
-def suspects(problem: Problem, target: Candidate) -> Search:
+def suspects(problem: Problem, target: Candidate) -> NodeSearch:
     """The first suspect alone; with its neighbours, since an engine fuses what is connected; then all of them."""
     ranked = [node for node in problem.suspects if node in set(target.nodes)]
     if not ranked:
@@ -19,10 +20,9 @@ def suspects(problem: Problem, target: Candidate) -> Search:
     tries = [(ranked[:1], f"{first} alone"), (around(problem, ranked[:1], target), f"{first} with its neighbours")]
     if len(ranked) > 1:
         tries.append((ranked, f"{len(ranked)} suspects"))
-    for nodes, description in tries:
-        answer = yield [Proposal(Candidate(tuple(sorted(nodes)), target.bypassed), description)]
-        if answer is not None:
-            return
+    yield from in_turn(
+        Proposal(Candidate(tuple(sorted(nodes)), target.bypassed), description) for nodes, description in tries
+    )
 
 
 def around(problem: Problem, nodes: Sequence[int], target: Candidate, steps: int = _STEPS_AROUND) -> list[int]:

@@ -10,7 +10,7 @@ from biopsy.model import walk
 from biopsy.model.node import FunctionKey
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only, read_in
-from biopsy.reduction.passes.minimal_subset import fewest
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -35,7 +35,7 @@ def tidy(model: onnx.ModelProto) -> ChangeSearch:
         gone = [removal for removal in removals if removal not in kept]
         return Change(_without(model, gone), _words(gone))
 
-    yield from fewest(removals, propose)
+    yield from minimize_subset(removals, propose)
 
 
 def _removals(model: onnx.ModelProto) -> list[Removal]:

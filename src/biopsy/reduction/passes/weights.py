@@ -29,8 +29,8 @@ from biopsy.reduction.passes.fillings import (
     set_values,
     small_values,
 )
-from biopsy.reduction.passes.minimal_subset import fewest
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
+from biopsy.search.subset import minimize_subset
 
 if TYPE_CHECKING:
     import onnx
@@ -62,9 +62,9 @@ def weights(model: onnx.ModelProto) -> ChangeSearch:
         return propose
 
     propose = filling(True, model, items)
-    kept = yield from fewest(items, propose)
+    kept = yield from minimize_subset(items, propose)
     start = propose(kept).model if len(kept) < len(items) else model
-    yield from fewest(kept, filling(False, start, kept))
+    yield from minimize_subset(kept, filling(False, start, kept))
 
 
 def weights_left(model: onnx.ModelProto) -> Sequence[str]:

@@ -38,7 +38,7 @@ def job_of(args: argparse.Namespace, jobs: int) -> Job:
         input_shapes=named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
         cut=args.cut,
         values=args.values,
-        compares_recorded=_compares_recorded(args, own_run),
+        compares_recorded=_compares_recorded(args),
         infer_types=not args.no_shape_inference,
         types_by_running=args.force_fallback_shape_inference,
         keep_inputs=args.no_reduce_inputs,
@@ -106,11 +106,8 @@ def _read(files: Sequence[Path]) -> Sequence[Feed]:
     return [feed for file in files for feed in read_feeds(file)]
 
 
-def _compares_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None) -> bool | None:
+def _compares_recorded(args: argparse.Namespace) -> bool | None:
     """Whether the check's words tell that it looks at the values of the recorded run; None if they do not tell."""
-    from biopsy.checks.command import own_words
+    from biopsy.checks.command_line import parse
 
-    if own_run is not None:
-        return bool(own_run.load_outputs or own_run.validate)
-    words = own_words(args.check or ())
-    return False if words and words[0] == "inspect" else None
+    return parse(args.check or ()).compares_recorded

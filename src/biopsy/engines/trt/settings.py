@@ -11,7 +11,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.engines.base import ModelInput, Option
 from biopsy.engines.option import switch, words
-from biopsy.engines.trt_package import CHOICES, Package
+from biopsy.engines.trt.package import CHOICES, Package
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.tensor_type import TensorType
 

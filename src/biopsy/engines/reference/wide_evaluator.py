@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from biopsy.engines.wide_operators import OPERATORS, operator_class
+from biopsy.engines.reference.wide_operators import OPERATORS, operator_class
 from biopsy.tensors.results import Array
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines import trt_package
 from biopsy.engines.base import Capabilities, Engine, ModelInput, Session
-from biopsy.engines.cuda import gpu_names, require_gpu
-from biopsy.engines.trt_package import Package
-from biopsy.engines.trt_settings import OPTIONS, Settings, span_of, unknown_names
-from biopsy.engines.trt_types import numpy_name
+from biopsy.engines.trt import package as trt_package
+from biopsy.engines.trt.cuda import gpu_names, require_gpu
+from biopsy.engines.trt.element_types import numpy_name
+from biopsy.engines.trt.package import Package
+from biopsy.engines.trt.settings import OPTIONS, Settings, span_of, unknown_names
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model import load
 from biopsy.model.index import ModelIndex, index_bytes
@@ -353,7 +353,7 @@ class TensorRtSession(Session):
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once on the first GPU. Raises EngineMissing if there is none."""
         if self._running is None:
-            from biopsy.engines.trt_runner import Running
+            from biopsy.engines.trt.execution import Running
 
             require_gpu(
                 f"{self._package.name} {self._package.version} has built the model; running it",

@@ -10,7 +10,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
 from biopsy.engines.option import switch
-from biopsy.engines.stacked_outputs import stack_outputs
+from biopsy.engines.reference.stacked_outputs import stack_outputs
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import OptionalType, TensorType, ValueType
@@ -61,7 +61,7 @@ class Reference(Engine):
 
 def _evaluator_class(wide: bool) -> Any:
     if wide:
-        from biopsy.engines.wide_evaluator import evaluator_class
+        from biopsy.engines.reference.wide_evaluator import evaluator_class
 
         return evaluator_class()
     from onnx.reference import ReferenceEvaluator
@@ -94,7 +94,7 @@ def _true(name: str) -> onnx.NodeProto:
 
 
 def _remarks(proto: onnx.ModelProto) -> list[str]:
-    from biopsy.engines.wide_evaluator import single_inside
+    from biopsy.engines.reference.wide_evaluator import single_inside
     from biopsy.model import walk
 
     found = single_inside(list(walk.nodes(proto)))
@@ -128,7 +128,7 @@ class ReferenceSession(Session):
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
         if self._wide is not None:
-            from biopsy.engines.wide_evaluator import widened
+            from biopsy.engines.reference.wide_evaluator import widened
 
             feed = {name: widened(value) for name, value in feed.items()}
         try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
-from biopsy.engines.onnxrt_facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
+from biopsy.engines.onnxrt.facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
 from biopsy.engines.option import count, switch, words
 from biopsy.filesystem.write import cannot_write
 from biopsy.isolation.cleanup import temporary_folder
@@ -237,7 +237,7 @@ class OnnxRuntimeSession(Session):
 
         They come from a second build with the same options, since only a file can be had of the graph.
         """
-        from biopsy.engines.onnxrt_facts import layer_records
+        from biopsy.engines.onnxrt.facts import layer_records
         from biopsy.model.index import index_bytes
 
         self._require_model("told in layers")

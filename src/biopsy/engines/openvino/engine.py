@@ -13,8 +13,8 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
-from biopsy.engines.openvino_facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
-from biopsy.engines.openvino_ignores import ignored_inputs
+from biopsy.engines.openvino.facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
+from biopsy.engines.openvino.ignored_inputs import ignored_inputs
 from biopsy.engines.option import count, switch
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.cuda import Block, Memory
-from biopsy.engines.trt_package import ENGINE, Package, build_failure
-from biopsy.engines.trt_types import numpy_type
+from biopsy.engines.trt.cuda import Block, Memory
+from biopsy.engines.trt.element_types import numpy_type
+from biopsy.engines.trt.package import ENGINE, Package, build_failure
 from biopsy.tensors.results import Array
 
 

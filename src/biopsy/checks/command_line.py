@@ -1,0 +1,191 @@
+"""The words of a check, parsed once: what they run, and what can be known of it before it runs.
+
+Whoever wants to know something of a check's words asks what ``parse`` gives: an ``OwnRun``, an ``OwnInspect``, an
+``OwnCommand`` for any other command of ours, or else a plain ``CommandLine``. That is a foreign program, such as a
+Python script: the files that it runs and reads are known as far as the words name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from biopsy.checks.files_of_words import existing, files_named, files_of_user, paths_in
+from biopsy.checks.own_program import is_own_program, is_this_installation
+from biopsy.checks.words import as_word, names_path
+
+PLACEHOLDER = "{}"
+"""What stands for the path of the candidate, in any word."""
+
+LOAD_INPUTS = ("--load-inputs", "--load-input-data")
+"""The option of our own ``run`` that names files of inputs, and its other spelling."""
+
+LOAD_OUTPUTS = ("--load-outputs", "--load-results")
+"""The option of our own ``run`` that names files of golden values, and its other spelling."""
+
+_ENGINE = "--engine"
+_PLAIN_ENGINES = frozenset({"--onnxrt", "--openvino", "--trt", "--reference"})
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The words of a command, the first of which names its program: one that we know nothing more of."""
+
+    words: tuple[str, ...]
+
+    @property
+    def program(self) -> str:
+        """The program as it is named; "" where there are no words."""
+        return self.words[0] if self.words else ""
+
+    @property
+    def compares_recorded(self) -> bool | None:
+        """Whether it compares what it computes with values recorded before; None if its words do not tell."""
+        return None
+
+    def names_candidate(self, default_name: str) -> bool:
+        """Whether the words say where the candidate's path goes; if not, the program knows the default name itself."""
+        return any(PLACEHOLDER in word or names_path(word, default_name) for word in self.words)
+
+    def words_for(self, candidate: Path, default_name: str) -> list[str]:
+        """The words for one candidate, whose path stands in for ``{}`` and for the default name."""
+        path = as_word(candidate)
+        return [path if names_path(word, default_name) else word.replace(PLACEHOLDER, path) for word in self.words]
+
+    def files_named(self) -> Iterator[tuple[Path, bool]]:
+        """Each plain file that a word names, and whether it is run rather than read."""
+        return files_named(self.words)
+
+    def files(self, default_name: str) -> list[Path]:
+        """Files and folders that the answers depend on: those that words name or hold, modules, and programs.
+
+        What words hold are the values behind ``=``, and the commands in ``sh -c '...'``.
+        """
+        words = [word for word in self.words if not names_path(word, default_name)]
+        return existing(path for path in paths_in(words) if not names_path(path, default_name))
+
+    def user_scripts(self, candidate: Path, default_name: str) -> tuple[str, ...]:
+        """The user's own files as tracebacks name them, or the ends of their paths."""
+        return files_of_user([word for word in self.words_for(candidate, default_name) if word != str(candidate)])
+
+
+@dataclass(frozen=True)
+class OwnCommand(CommandLine):
+    """A command of ours."""
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The words behind the program."""
+        return self.words[1:]
+
+    @property
+    def is_this_installation(self) -> bool:
+        """Whether the program is what runs here, and not another one of that name, named by its path."""
+        return is_this_installation(self.program)
+
+
+@dataclass(frozen=True)
+class OwnInspect(OwnCommand):
+    """``biopsy inspect``: it looks at no values at all."""
+
+    @property
+    def compares_recorded(self) -> bool:
+        """Never."""
+        return False
+
+
+@dataclass(frozen=True)
+class OwnRun(OwnCommand):
+    """``biopsy run``."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The words behind ``run``: the model and the options."""
+        return self.words[2:]
+
+    @property
+    def compares_recorded(self) -> bool:
+        """Whether it loads golden values, or judges the values themselves."""
+        return bool(self.golden_files) or "--validate" in self._before_operands
+
+    @property
+    def input_files(self) -> list[Path]:
+        """Files of inputs that it loads."""
+        return [Path(value) for value in self._values(LOAD_INPUTS)]
+
+    @property
+    def golden_files(self) -> list[Path]:
+        """Files of golden values that it compares with."""
+        return [Path(value) for value in self._values(LOAD_OUTPUTS)]
+
+    @cached_property
+    def engine_places(self) -> list[tuple[int, int]]:
+        """Where the words name an engine, in order: the place of the first word, and how many there are."""
+        places = []
+        for place, word in enumerate(self.words):
+            if word == _ENGINE:
+                places.append((place, 2))
+            elif word.startswith(f"{_ENGINE}=") or word.partition(":")[0] in _PLAIN_ENGINES:
+                places.append((place, 1))
+        return places
+
+    def with_engine(self, number: int, text: str) -> tuple[str, ...]:
+        """The words with another engine in the place of the one of this number."""
+        first, count = self.engine_places[number]
+        joined = count == 1 and self.words[first].startswith(f"{_ENGINE}=")
+        engine = [f"{_ENGINE}={text}"] if joined else [_ENGINE, text]
+        return (*self.words[:first], *engine, *self.words[first + count :])
+
+    def with_options(self, *added: str) -> OwnRun:
+        """The same with more options, which stand before what follows ``--``: those words are operands."""
+        return OwnRun((*self._before_operands, *added, *self._operands))
+
+    def without_option(self, names: Sequence[str]) -> OwnRun:
+        """The same without an option, in any of its spellings, and without its values."""
+        kept = [word for word, option in self._owned_words() if option not in names]
+        return OwnRun((*kept, *self._operands))
+
+    def _values(self, names: Sequence[str]) -> Iterator[str]:
+        for word, option in self._owned_words():
+            if option in names:
+                name, equals, value = word.partition("=")
+                if not word.startswith("-"):
+                    yield word
+                elif name in names and equals:
+                    yield value
+
+    def _owned_words(self) -> Iterator[tuple[str, str]]:
+        """Each word before the operands, with the option that it is or that it is a value of; "" for others."""
+        owner = ""
+        for word in self._before_operands:
+            if not word.startswith("-"):
+                yield word, owner
+                continue
+            name, equals, _ = word.partition("=")
+            owner = "" if equals else name
+            yield word, name
+
+    @property
+    def _end(self) -> int:
+        return self.words.index("--") if "--" in self.words else len(self.words)
+
+    @property
+    def _before_operands(self) -> tuple[str, ...]:
+        return self.words[: self._end]
+
+    @property
+    def _operands(self) -> tuple[str, ...]:
+        return self.words[self._end :]
+
+
+_OWN: dict[str, type[OwnCommand]] = {"run": OwnRun, "inspect": OwnInspect}
+
+
+def parse(words: Sequence[str]) -> CommandLine:
+    """What the words of a check are."""
+    given = tuple(words)
+    if not given or not is_own_program(given[0]):
+        return CommandLine(given)
+    return _OWN.get(given[1] if len(given) > 1 else "", OwnCommand)(given)

@@ -1,0 +1,1 @@
+"""ONNX Runtime, the embedded default engine, and what it really did."""

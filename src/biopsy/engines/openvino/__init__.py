@@ -1,0 +1,1 @@
+"""OpenVINO, what it made of a model, and the inputs that it ignores."""

@@ -1,0 +1,36 @@
+"""What a check has without writing it."""
+
+from pathlib import Path
+
+from biopsy.checks.function import FunctionCheck
+from biopsy.checks.interactive import InteractiveCheck
+from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.process import Stop
+
+
+class Passing(Check):
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        return Evidence(0)
+
+    def line(self, candidate: Path) -> str:
+        return f"pass {candidate}"
+
+
+def test_a_check_that_writes_only_run_and_line_costs_no_attention_and_keeps_nothing_warm() -> None:
+    check = Passing()
+    assert (check.automatic, check.stoppable, check.names_candidate) == (True, False, True)
+    assert check.glance() is check.cold() is check
+    assert check.arbiter() is None
+    for nothing in (check.start, check.close):
+        nothing()
+    check.expect(1.0)
+
+
+def test_its_answers_depend_on_its_line_alone() -> None:
+    assert Passing().settings == {"check": "pass {}"}
+    assert Passing().files == ()
+
+
+def test_a_person_is_no_automatic_check_and_a_function_cannot_be_stopped() -> None:
+    assert not InteractiveCheck(lambda question: "p").automatic
+    assert not FunctionCheck(bool, as_proto=False).stoppable
