@@ -107,9 +107,14 @@ def _generator_loops(tree: ast.Module) -> Iterator[str]:
                 yield node.name
 
 
+_STARTERS = {f"subprocess.{name}" for name in ("Popen", "run", "call", "check_call", "check_output")} | {
+    f"os.{name}" for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen")
+}
+
+
 def _starts_a_process(tree: ast.Module) -> bool:
     named = (ast.unparse(node.func) for node in _nodes(tree) if isinstance(node, ast.Call))
-    return any(name in {"subprocess.Popen", "subprocess.run", "os.fork"} for name in named)
+    return any(name in _STARTERS or name.startswith("multiprocessing.") for name in named)
 
 
 def _positional_calls(tree: ast.Module) -> Iterator[int]:

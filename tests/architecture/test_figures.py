@@ -14,7 +14,7 @@ LIMITS = {
     "wide_classes": 12,
     "long_modules": 6,
     "generator_loops": 0,
-    "child_protocols": 8,
+    "child_protocols": 3,
 }
 
 

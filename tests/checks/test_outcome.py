@@ -5,7 +5,7 @@ from pathlib import Path
 from biopsy.checks.function import FunctionCheck
 from biopsy.checks.interactive import InteractiveCheck
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.process import Stop
+from biopsy.isolation.watch import Stop
 
 
 class Passing(Check):

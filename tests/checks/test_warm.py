@@ -149,7 +149,7 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
     try:
         assert check.run(path).status == 0
         assert check._zygote is not None
-        zygote = check._zygote._process.pid
+        zygote = check._zygote.pid
 
         def kill_child() -> None:
             while not (running := children_of(zygote)):
@@ -173,7 +173,7 @@ from pathlib import Path
 from biopsy.checks.warm import WarmCheck
 check = WarmCheck(["biopsy", "run", "{{}}", "--onnxrt"], "{NAME}")
 check.run(Path({str(save(chain(1), tmp_path / "m.onnx"))!r}))
-print(check._zygote._process.pid, flush=True)
+print(check._zygote.pid, flush=True)
 check.run(Path({str(crashing(tmp_path))!r}))
 """
     asker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

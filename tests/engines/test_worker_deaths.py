@@ -161,3 +161,43 @@ def test_files_of_the_current_folder_are_not_imported(tmp_path: Path, feeds: Pat
     (tmp_path / "numpy.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
     run("onnxrt", feeds)
+
+
+ANSWERS_GARBAGE = """
+import os
+from biopsy.engines.base import Engine
+
+class Deadly(Engine):
+    name, summary, package = "deadly", "writes where only answers belong", "deadly"
+
+    @classmethod
+    def version(cls):
+        return "1"
+
+    def build(self, model):
+        for descriptor in range(3, 64):
+            try:
+                os.write(descriptor, b"garbage\\n")
+            except OSError:
+                pass
+        raise KeyError("oops")
+"""
+
+
+def test_a_worker_whose_answers_are_spoiled_is_ended_and_told_of(
+    tmp_path: Path, feeds: Path, deadly: pytest.MonkeyPatch
+):
+    (tmp_path / "site" / "deadly.py").write_text(ANSWERS_GARBAGE)
+    with pytest.raises(errors.BiopsyError, match="the process of deadly gave an answer that is not understood"):
+        run("deadly", feeds)
+
+
+def test_what_a_worker_prints_without_end_is_bounded_and_ended_at_the_timeout(
+    tmp_path: Path, feeds: Path, deadly: pytest.MonkeyPatch
+):
+    (tmp_path / "site" / "deadly.py").write_text(
+        PLUG_IN.replace('kind = os.environ["DEADLY"]', "while True: print('y' * 1000)", 1)
+    )
+    with pytest.raises(errors.BiopsyError, match="took too long"):
+        run("deadly", feeds, timeout=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"site", "feeds.safetensors"}

@@ -74,7 +74,7 @@ class Place:
                         found.append(int(entry.name))
         return found
 
-    def everyone_has_ended(self, seconds: float = 10) -> bool:
+    def everyone_has_ended(self, seconds: float = 60) -> bool:
         return wait_until(lambda: not self.processes(), seconds)
 
     def verdicts(self) -> list[Path]:

@@ -51,7 +51,7 @@ def kill_at_moments(place, count: int, seed: int) -> None:
             process.kill()
             process.communicate()
             assert place.everyone_has_ended(), moment
-            assert wait_until(lambda: not list(place.temporary.iterdir()), 10), list(place.temporary.iterdir())
+            assert wait_until(lambda: not list(place.temporary.iterdir()), 60), list(place.temporary.iterdir())
             assert not [name for name in place.files() if not EXPECTED.fullmatch(name)]
         ran = place.reduce(*words)
         assert ran.status == 0, ran.told

@@ -63,7 +63,7 @@ def end_of(process: subprocess.Popen[str], timeout: float) -> Ran:
     return Ran(process.returncode, told)
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 30) -> bool:
+def wait_until(holds: Callable[[], object], seconds: float = 60) -> bool:
     """Whether something holds before so many seconds are over."""
     end = time.monotonic() + seconds
     while not holds():

@@ -1,6 +1,7 @@
 """Builds in processes of their own."""
 
 import os
+import signal
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -103,3 +104,23 @@ def test_a_number_of_builds_that_is_no_multiple_has_all_combinations_as_equally_
         drawn = list(changes(variations, total, total))
         counts = Counter(one.change.text for one in drawn)
         assert len(drawn) == total and max(counts.values()) - min(counts.get(f"threads={i}", 0) for i in (1, 2, 3)) <= 1
+
+
+def test_where_the_warm_process_is_lost_each_build_is_a_process_of_its_own(given: ModelInput):
+    with Builder(given) as builder:
+        assert builder.build(Order("onnxrt")).failure is None
+        assert builder._server is not None
+        os.kill(builder._server.pid, signal.SIGKILL)
+        for _ in range(2):
+            assert builder.build(Order("onnxrt")).failure is None
+        assert builder._server is None
+
+
+def test_builds_of_an_engine_that_may_fork_are_forks_of_one_process(given: ModelInput):
+    with Builder(given) as builder:
+        for _ in range(2):
+            assert builder.build(Order("onnxrt")).failure is None
+            server = builder._server
+        assert builder._server is server is not None
+        builder.build(Order("onnxrt", {"SOME_VARIABLE": "1"}))
+        assert builder._server is server

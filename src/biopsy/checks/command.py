@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks import process, verdict
+from biopsy.checks import verdict
 from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnRun, parse
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.own_program import NAME, start_words
-from biopsy.checks.process import Ended, Limits, Pipe, Stop
 from biopsy.checks.signature import status_text
 from biopsy.checks.start_failure import cannot_start
-from biopsy.isolation import cleanup
+from biopsy.isolation import cleanup, process
+from biopsy.isolation.watch import Ended, Limits, StillRunningError, Stop
 from biopsy.shell_words import line_of
 
 ARBITER = "--tell-rounding"
@@ -136,6 +136,8 @@ class CommandCheck(Check):
                     candidate=str(candidate),
                     scripts=self.command.user_scripts(candidate, self.default_name),
                 )
+        except StillRunningError as error:
+            raise errors.CheckError(f"the check (process {error.pid}) does not end, not even by SIGKILL") from error
         except OSError as error:
             raise errors.CheckError(
                 f"the check could not be run: {error.strerror or error}"
@@ -143,16 +145,12 @@ class CommandCheck(Check):
             ) from error
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
-        with Pipe() as pipe:
-            try:
-                running = process.Process([*start_words(words[0]), *words[1:]], pipe.writing, told)
-            except (OSError, ValueError) as error:
-                raise cannot_start(words, error, self.words) from error
-            pipe.handed_on()
-            try:
-                return process.attend(running, pipe.reading, lambda: self._limits, stop)
-            finally:
-                running.close()
+        command = [*start_words(words[0]), *words[1:]]
+        environment = {cleanup.VERDICT_VARIABLE: str(told)}
+        try:
+            return process.run(command, lambda: self._limits, stop, environment=environment)
+        except process.CannotStartError as error:
+            raise cannot_start(words, error.reason, self.words) from error
 
 
 def verdict_of(told: Path, ended: Ended) -> verdict.VerdictFile:

@@ -9,8 +9,8 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
+from biopsy.isolation.watch import Stop
 from biopsy.model.known_names import inside_a_check
 from biopsy.text import first_line
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
+from biopsy.isolation.watch import Stop
 
 QUESTION = "[p]ass or [f]ail? ([s]kip, [u]ndo, [q]uit) "
 

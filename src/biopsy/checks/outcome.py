@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
+from biopsy.isolation.watch import Stop
 
 
 class Outcome(Enum):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
-from biopsy.checks.process import Stop
 from biopsy.checks.signature import Match, Signature, same_failure, signature_of
+from biopsy.isolation.watch import Stop
 
 NO_CANDIDATE = Path("{}")
 """Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""

@@ -1,4 +1,4 @@
-"""One run of a check as a piece of work that can be handed to an executor, here or on another machine."""
+"""One run of a check as a task that can be handed to an executor, here or on another machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.process import Stop
 from biopsy.checks.signature import status_text
 from biopsy.comparison.mismatch import Mismatch, Rounding, size_beside
 from biopsy.filesystem.write import cannot_write, copy_transient, write_transient
 from biopsy.isolation import cleanup
+from biopsy.isolation.watch import Stop
 
 
 @dataclass(frozen=True)
@@ -36,32 +36,32 @@ class Task:
     original: tuple[Mismatch, ...] = ()
 
 
-def run_check(work: Task, stop: Stop | None = None) -> Evidence:
-    """Do a piece of work. Time and memory are bounded here, by the check, and not by who runs it.
+def run_check(task: Task, stop: Stop | None = None) -> Evidence:
+    """Do a task. Time and memory are bounded here, by the check, and not by who runs it.
 
     Raises CheckError if the candidate cannot be written or the check cannot be run.
     """
-    if work.parts is not None:
+    if task.parts is not None:
         try:
-            clear(work.candidate)
-            write_transient(work.candidate, work.parts)
+            clear(task.candidate)
+            write_transient(task.candidate, task.parts)
         except errors.UsageError as error:
             raise errors.CheckError(error.message, next_steps=error.next_steps) from error
         except OSError as error:
-            raise errors.CheckError(f"cannot write {work.candidate}: {error.strerror or error}") from error
-    evidence = work.check.run(work.candidate, stop)
-    in_doubt = size_beside(evidence.verdict.mismatches, work.original) == "doubtful"
-    return _arbitrated(work, evidence, stop) if in_doubt else evidence
+            raise errors.CheckError(f"cannot write {task.candidate}: {error.strerror or error}") from error
+    evidence = task.check.run(task.candidate, stop)
+    in_doubt = size_beside(evidence.verdict.mismatches, task.original) == "doubtful"
+    return _arbitrated(task, evidence, stop) if in_doubt else evidence
 
 
-def _arbitrated(work: Task, evidence: Evidence, stop: Stop | None) -> Evidence:
+def _arbitrated(task: Task, evidence: Evidence, stop: Stop | None) -> Evidence:
     """The evidence, with what float64 says of its mismatch, if the check can be asked. The first run has the word."""
-    arbiter = work.check.arbiter()
+    arbiter = task.check.arbiter()
     if arbiter is None or evidence.verdict.rounding is not None:
         return evidence
-    second = arbiter.run(work.candidate, stop)
-    said = second.verdict.rounding or Rounding("unknown", reason=_no_answer(second))
-    verdict = replace(evidence.verdict, rounding=said)
+    second = arbiter.run(task.candidate, stop)
+    rounding = second.verdict.rounding or Rounding("unknown", reason=_no_answer(second))
+    verdict = replace(evidence.verdict, rounding=rounding)
     return replace(evidence, verdict=verdict, seconds=evidence.seconds + second.seconds)
 
 

@@ -43,21 +43,21 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("debug", "reduce"), "biopsy.cli.debug.reduce.command", "find the smallest part of a model that still fails"
     ),
-    Command(("debug", "precision"), "biopsy.cli.debug.precision.command", "find the layers that need a high precision"),
+    Command(("debug", "precision"), "biopsy.cli.debug.precision.command", "find the layers that need high precision"),
     Command(
         ("debug", "repeat"),
         "biopsy.cli.debug.repeat.command",
-        "repeat a command: how often it fails, and in which ways",
+        "repeat a command to see how often it fails, and how",
     ),
     Command(
         ("debug", "build"),
         "biopsy.cli.debug.build.command",
-        "build a model again and again, and sort the builds by a check",
+        "build a model repeatedly, and sort the builds by a check",
     ),
     Command(
         ("debug", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
-        "show which engine choices correlate with bad builds",
+        "show which engine choices go with bad builds",
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
@@ -82,7 +82,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("inspect", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
-        "show which engine choices correlate with bad builds",
+        "show which engine choices go with bad builds",
     ),
     Command(
         ("surgeon", "sanitize"),
@@ -101,7 +101,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
     ),
-    Command(("demo",), "biopsy.cli.demo", "find a real bug of an engine in a model of 458 nodes"),
+    Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
 )
 
 GROUPS = {
@@ -140,9 +140,7 @@ def overview(program: str, group: str | None) -> list[str]:
     """The lines of ``biopsy --help``, or of the help of one group."""
     chosen = [command for command in COMMANDS if group in (None, command.words[0])]
     width = max(len(" ".join(command.words)) for command in chosen)
-    about = (
-        GROUPS[group] if group else "find the smallest piece of a failing ONNX model that still fails in the same way"
-    )
+    about = GROUPS[group] if group else "find the smallest piece of a failing ONNX model that still fails the same way"
     lines = [f"usage: {program} {group or ''}{' ' if group else ''}COMMAND ...", "", about, "", "commands:"]
     lines += [f"  {' '.join(command.words):<{width}}  {command.summary}" for command in chosen]
     lines += ["", f"{program} COMMAND --help shows the options of a command, with examples.", "", *STATUSES.split("\n")]

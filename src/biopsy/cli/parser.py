@@ -79,5 +79,5 @@ def parser_of(program: str, command: Command) -> Parser:
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("messages")
-    group.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice for tracebacks")
-    group.add_argument("-q", "--quiet", action="count", default=0, help="say less")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="show more; twice: tracebacks too")
+    group.add_argument("-q", "--quiet", action="count", default=0, help="show less")

@@ -1,41 +1,28 @@
 """The warm process behind checks that are our own ``run``: engine and files are loaded once, each check is a fork.
 
-Talks over sockets, one JSON object a line: ``{"ready": true}`` on the first one when warm, or an end of file if these
-words cannot be served; then on any of them, one check at a time: for ``{"words": [...], "BIOPSY_VERDICT": path}``,
-which comes with the descriptor to print into, first ``{"pid": n}``, then ``{"status": n}``, negative for a signal. A
-child ends with its connection, and the zygote with the last of them.
+Its words are those of a check. A request has the ``words`` of one, and under ``BIOPSY_VERDICT`` the path to say its
+verdict in.
 """
 
 from __future__ import annotations
 
-import gc
-import json
 import os
-import select
-import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.checks.process import end_group, sacrifice
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.fork_serving import arguments, serve_forks
 
 
 def main() -> None:
-    """Serve the connections whose descriptors are the first argument; the second holds the words of the check."""
-    connections = [socket.socket(fileno=descriptor) for descriptor in json.loads(sys.argv[1])]
-    if not warm_up(json.loads(sys.argv[2])):
-        return
-    gc.collect()
-    gc.freeze()  # what is loaded now is shared with the children, and not copied by their collector's marks
-    connections[0].sendall(b'{"ready": true}\n')
-    _Server(connections).serve()
-    os._exit(0)  # nothing is left to be done, and what is loaded would take a while to take itself apart
+    """Serve checks, unless these words cannot be served."""
+    if warm_up(arguments()):
+        serve_forks(_check)
 
 
 def warm_up(words: Sequence[str]) -> bool:
@@ -90,112 +77,11 @@ def _load_files(paths: Sequence[Path]) -> None:
             files.keep(path)
 
 
-@dataclass
-class _Client:
-    """A connection, and the child that runs for it."""
+def _check(request: Mapping[str, Any]) -> int:
+    """In a fork: run the command as a process of its own would; its status."""
+    os.environ[VERDICT_VARIABLE] = request[VERDICT_VARIABLE]
+    program, *words = request["words"]
+    sys.argv = [Path(program).name]
+    from biopsy.cli.app import main as run_command
 
-    connection: socket.socket
-    child: int = 0
-    end: int | None = None  # readable once the child has ended, where the platform has such a thing
-
-
-class _Server:
-    """Waits for requests and for the ends of children, and passes both on."""
-
-    def __init__(self, connections: Sequence[socket.socket]) -> None:
-        self._clients = [_Client(connection) for connection in connections]
-
-    def serve(self) -> None:
-        """Serve until nobody listens any more."""
-        while self._clients:
-            for client in self._ready():
-                try:
-                    self._attend(client)
-                except (OSError, ValueError):
-                    self._part_with(client)
-
-    def _ready(self) -> list[_Client]:
-        """Clients that may have something to say, or whose child may have ended."""
-        waited_for = [client.connection.fileno() for client in self._clients]
-        waited_for += [client.end for client in self._clients if client.end is not None]
-        blind = any(client.child and client.end is None for client in self._clients)
-        readable, _, _ = select.select(waited_for, [], [], _LOOK_AT_CHILDREN if blind else None)
-        return [
-            client
-            for client in self._clients
-            if client.connection.fileno() in readable or client.end in readable or (client.child and client.end is None)
-        ]
-
-    def _attend(self, client: _Client) -> None:
-        if not client.child:
-            self._begin(client)
-            return
-        if client.connection in select.select([client.connection], [], [], 0)[0]:
-            raise ConnectionError("who asked for this check has gone")
-        status = _reaped(client, os.WNOHANG)
-        if status is not None:
-            client.connection.sendall(json.dumps({"status": status}).encode() + b"\n")
-
-    def _begin(self, client: _Client) -> None:
-        data, sent, _, _ = socket.recv_fds(client.connection, 1 << 16, 1)
-        while data and not data.endswith(b"\n"):
-            data += client.connection.recv(1 << 16)
-        request = json.loads(data)
-        child = os.fork()
-        if child == 0:
-            for other in self._clients:
-                other.connection.close()
-            _check(request, sent[0])
-        os.close(sent[0])
-        client.child = child
-        client.end = os.pidfd_open(child) if hasattr(os, "pidfd_open") else None
-        client.connection.sendall(json.dumps({"pid": child}).encode() + b"\n")
-
-    def _part_with(self, client: _Client) -> None:
-        self._clients.remove(client)
-        client.connection.close()
-        if client.child:
-            end_group(client.child)
-            _reaped(client, 0)
-
-
-_LOOK_AT_CHILDREN = 0.002  # seconds
-
-
-def _reaped(client: _Client, flags: int) -> int | None:
-    """The status of a client's child, once it has ended; what it started and left behind is ended first."""
-    if client.end is not None and flags and not select.select([client.end], [], [], 0)[0]:
-        return None
-    if client.end is not None:
-        end_group(client.child)  # while its number still is its own
-    done, status = os.waitpid(client.child, flags if client.end is None else 0)
-    if not done:
-        return None
-    if client.end is None:
-        end_group(client.child)
-    else:
-        os.close(client.end)
-    client.child, client.end = 0, None
-    return os.waitstatus_to_exitcode(status)
-
-
-def _check(request: dict[str, object], output: int) -> NoReturn:
-    """In the fork: become what a cold process would be, run the command, end."""
-    status = 4
-    try:
-        os.setsid()
-        sacrifice(os.getpid())
-        for descriptor in (1, 2):
-            os.dup2(output, descriptor)
-        os.close(output)
-        os.environ[VERDICT_VARIABLE] = str(request[VERDICT_VARIABLE])
-        words = request["words"]
-        assert isinstance(words, list)
-        sys.argv = [Path(words[0]).name]
-        from biopsy.cli.app import main as run_command
-
-        status = run_command(words[1:])
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(status)
+    return run_command(words)

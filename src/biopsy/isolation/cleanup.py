@@ -1,6 +1,6 @@
-"""What must not outlive this process, however it ends: checks that run, temporary folders, and transient files.
+"""What must not outlive this process, however it ends: child processes, temporary folders, and transient files.
 
-Checks stand in sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
+Children lead sessions of their own, so nothing ends them when biopsy is killed by SIGKILL and has no time to do so
 itself. A shell, started with the first entry, holds a list of what there is now, and waits for the end of this
 process. If the list is not empty then, the shell becomes a Python that runs this file, which cleans up. Where there is
 no shell, nothing of this happens.
@@ -49,13 +49,19 @@ done
 _LONGEST_LINE = 4096
 """What a pipe takes as a whole or not at all."""
 _ROUNDS = 50
-"""Looks for processes that are to end: whoever is born between two of them is found by the next."""
+"""Looks for what is to go: whoever is born, or made, between two of them is found by the next."""
 _PATIENCE = 1.0
 """Seconds to wait for a lock: who begins anew looks at it for a moment."""
 
 
+def start() -> None:
+    """Start the shell now, if there is none: what is registered later is then on the list at once."""
+    _watch.start()
+
+
 def register(*entry: str) -> None:
     """Put an entry on the list."""
+    _watch.start()
     _watch.tell("+", entry)
 
 
@@ -134,7 +140,6 @@ class _Watch:
         return self._pipe is not None
 
     def tell(self, sign: str, entry: Entry) -> None:
-        self.start()
         line = f"{sign}{json.dumps(entry)}\n".encode("ascii")
         if self._pipe is not None and len(line) <= _LONGEST_LINE:
             with suppress(OSError):  # it was killed, or stopped: then nobody cleans up after us
@@ -145,6 +150,13 @@ class _Watch:
             if not self._tried:
                 self._tried = True
                 self._start()
+
+    def leave(self) -> None:
+        """In a fork: the list is that of the parent, whose end the shell must see although the fork goes on."""
+        pipe, self._pipe = self._pipe, None
+        self._tried, self._lock = False, threading.Lock()
+        if pipe is not None:
+            os.close(pipe)
 
     def _start(self) -> None:
         import subprocess
@@ -173,6 +185,8 @@ class _Watch:
 
 
 _watch = _Watch()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watch.leave)
 
 
 class _TransientFiles:
@@ -255,11 +269,11 @@ def end_marked(folders: Iterable[str]) -> None:
     """
     marks = tuple(os.fsencode(f"{VERDICT_VARIABLE}={folder}/") for folder in folders)
     for _ in range(_ROUNDS if marks else 0):
-        found = list(_marked(marks))
-        for pid in found:
+        marked = list(_marked(marks))
+        for pid in marked:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if not found:
+        if not marked:
             return
 
 
@@ -338,8 +352,10 @@ def _remove_new(path: str) -> None:
 
 def _remove_folder(known: str, path: str) -> None:
     """Without following a link, neither at the path nor below it: ``rmtree`` goes by descriptors."""
-    if not known or _is(known, path):
-        shutil.rmtree(path, ignore_errors=True)
+    for _ in range(_ROUNDS):
+        if not os.path.lexists(path) or (known and not _is(known, path)):
+            return
+        shutil.rmtree(path, ignore_errors=True)  # who was killed a moment ago may still finish a file in it
 
 
 def _taken(path: str) -> bool:

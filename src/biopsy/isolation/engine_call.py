@@ -60,13 +60,13 @@ def share(page: mmap) -> None:
 
 
 def finish(page: mmap, status: int) -> None:
-    """Tell that the work is done, and its exit status: what ends the process after that spoils nothing."""
+    """Tell that the task is done, and its exit status: what ends the process after that spoils nothing."""
     page[_STATUS] = status & 0xFF
     page[_DONE] = 1
 
 
 def finished(page: mmap) -> int | None:
-    """The exit status of work that was done to its end, else None."""
+    """The exit status of a task that was done to its end, else None."""
     return page[_STATUS] if page[_DONE] else None
 
 

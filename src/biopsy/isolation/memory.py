@@ -1,4 +1,6 @@
-"""How much memory there is for one process: what a file claims is held against that before it is allocated."""
+"""How much of the machine there is for one process: its memory, against which is held what a file claims before it is
+allocated, and its processors.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,11 @@ _UNKNOWN = 1 << 62
 def memory() -> int:
     """Bytes that this process may have at most: the machine's, its container's, or its own limit (``ulimit -v``)."""
     return min(_of_the_machine(), _of_the_container(), _of_the_process())
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _of_the_machine() -> int:

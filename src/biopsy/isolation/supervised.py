@@ -1,4 +1,4 @@
-"""Work that may be ended by a crash, done in a fork that this process watches, so that somebody is left to tell of it.
+"""A task that may be ended by a crash, done in a fork that this process watches: somebody is left to tell of it.
 
 Engines run in the command that the user typed, and a wrong model may end one with a signal. The fork is made before
 anything is loaded: it costs a few milliseconds, and is a process like any other, with the same terminal, files and
@@ -19,6 +19,7 @@ from typing import NoReturn
 from biopsy import errors
 from biopsy.isolation import engine_call
 from biopsy.isolation.death import signal_name
+from biopsy.isolation.fork import fork
 from biopsy.isolation.interrupts import Interrupts
 
 _HANDED_ON = frozenset(
@@ -26,7 +27,7 @@ _HANDED_ON = frozenset(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
     if hasattr(signal, name)
 )
-"""Signals that are meant for the work, whichever of the two processes they are sent to."""
+"""Signals that are meant for the task, whichever of the two processes they are sent to."""
 
 _FROM_THE_KERNEL = 0x80
 """``si_code`` of a signal that the kernel sends by itself: Ctrl-C reaches every process of the terminal's group."""
@@ -34,7 +35,7 @@ _FROM_THE_KERNEL = 0x80
 _ONE_REQUEST = 0.5  # seconds in which several SIGINT are one: sent to the group, they come to the fork twice
 
 _GRACE = 3.0
-"""Seconds that the work has to end in when it is interrupted; it may be in native code, which hears of nothing."""
+"""Seconds that the task has to end in when it is interrupted; it may be in native code, which hears of nothing."""
 
 
 def is_possible() -> bool:
@@ -46,51 +47,47 @@ def is_possible() -> bool:
     return hasattr(os, "fork") and hasattr(signal, "pthread_sigmask") and alone
 
 
-def run(work: Callable[[], int]) -> int:
-    """Do the work in a fork; returns the status that it returns.
+def run(task: Callable[[], int]) -> int:
+    """Do a task in a fork; returns the status that it returns.
 
     If it does not end within three seconds of an interrupt, or is interrupted again, it is killed, and Interrupted is
     raised: an engine may be in native code for ever, where Python hears of nothing.
 
-    If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its work,
+    If the fork is ended by a signal that was not sent to this process, or ends without coming to the end of its task,
     raises EngineCrash if an engine was being asked, else BiopsyError. If it is ended by a signal that was sent to
     this process too, this process ends by it.
     """
     page = mmap.mmap(-1, engine_call.SIZE)
-    alive, kept_open = os.pipe()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()  # or both would write what is in it
     watched = _HANDED_ON | {signal.SIGCHLD}
     before = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored tells nothing of its children
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    parent, child = os.getpid(), os.fork()
+    child, lifeline = fork()
     if child == 0:
-        os.close(kept_open)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _end_with(alive, parent)
         _take_interrupts_once()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        _do(work, page)
-    os.close(alive)
+        _do(task, page)
     try:
         ended, received = _watch(child, watched)
     finally:
-        os.close(kept_open)
+        os.close(lifeline)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask - received.signals)
         signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
-    return _told(ended, received, page)
+    return _end_as(ended, received, page)
 
 
 # In the fork
 
 
-def _do(work: Callable[[], int], page: mmap.mmap) -> NoReturn:
-    """Do the work and end. What is loaded is not taken apart: nobody needs that, and engines have crashed in it."""
+def _do(task: Callable[[], int], page: mmap.mmap) -> NoReturn:
+    """Do the task and end. What is loaded is not taken apart: nobody needs that, and engines have crashed in it."""
     status = 4
     try:
         engine_call.share(page)
-        status = work()
+        status = task()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
@@ -102,24 +99,8 @@ def _do(work: Callable[[], int], page: mmap.mmap) -> NoReturn:
         os._exit(status)
 
 
-def _end_with(alive: int, parent: int) -> None:
-    """Have this process killed when the other is gone, and with it the other end of the pipe.
-
-    Only where the system can send a signal of our choice for that: Linux.
-    """
-    import fcntl
-
-    if hasattr(fcntl, "F_SETSIG"):
-        with suppress(OSError):
-            fcntl.fcntl(alive, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | os.O_ASYNC)
-    if os.getppid() != parent:
-        os._exit(4)
-
-
 def _take_interrupts_once() -> None:
-    """Have SIGINT interrupt the work as ever, but not again for what was the same request."""
+    """Have SIGINT interrupt the task as ever, but not again for what was the same request."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     Interrupts(_ONE_REQUEST).take_over([signal.SIGINT])
@@ -136,13 +117,13 @@ def _watch(child: int, watched: frozenset[signal.Signals]) -> tuple[int, _Receiv
         if done:
             received.signals |= {signal.Signals(number) for number in signal.sigpending()} & _HANDED_ON
             return status, received
-        found = _next_signal(watched, received.patience())
-        if found is None:
+        arrival = _next_signal(watched, received.patience())
+        if arrival is None:
             received.killed = True
             received.interrupted_at = None
             os.kill(child, signal.SIGKILL)
             continue
-        number, meant_for_all = found
+        number, meant_for_all = arrival
         if number != signal.SIGCHLD:
             received.add(number)
             if not meant_for_all:
@@ -180,8 +161,8 @@ class _Received:
 def _next_signal(watched: frozenset[signal.Signals], patience: float | None) -> tuple[signal.Signals, bool] | None:
     """The next signal that comes, and whether it surely came to the fork as well; None if none comes in time."""
     if hasattr(signal, "sigtimedwait"):
-        found = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
-        return None if found is None else (signal.Signals(found.si_signo), found.si_code == _FROM_THE_KERNEL)
+        arrival = signal.sigwaitinfo(watched) if patience is None else signal.sigtimedwait(watched, patience)
+        return None if arrival is None else (signal.Signals(arrival.si_signo), arrival.si_code == _FROM_THE_KERNEL)
     return _next_by_asking(watched, patience)
 
 
@@ -196,7 +177,8 @@ def _next_by_asking(watched: frozenset[signal.Signals], patience: float | None) 
     return signal.Signals(signal.sigwait(watched)), False
 
 
-def _told(ended: int, received: _Received, page: mmap.mmap) -> int:
+def _end_as(ended: int, received: _Received, page: mmap.mmap) -> int:
+    """The status of a fork that has ended; raises, or ends this process, where there is none. See ``run``."""
     status = os.waitstatus_to_exitcode(ended)
     if received.killed and engine_call.finished(page) is None and status == -signal.SIGKILL:
         raise errors.Interrupted("interrupted")
@@ -214,7 +196,7 @@ _FROM_SOMEBODY = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGIN
 
 
 def _end_alike(number: int) -> None:
-    """End this process by the signal that has ended the work, so that whoever waits for it sees just that."""
+    """End this process by the signal that has ended the task, so that whoever waits for it sees just that."""
     with suppress(OSError, ValueError):
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -222,7 +204,7 @@ def _end_alike(number: int) -> None:
 
 
 def _death(status: int, last: engine_call.LastCall | None) -> errors.BiopsyError:
-    """What is to be told of work that did not come to its end."""
+    """What is to be told of a task that did not come to its end."""
     kind = signal_name(-status) if status < 0 else f"exit status {status}"
     memory = ": the system may have run out of memory" if kind == "SIGKILL" else ""
     if last is not None and last.is_open and -status not in _FROM_SOMEBODY:

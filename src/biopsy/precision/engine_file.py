@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.process import Stop
 from biopsy.checks.verdict import VerdictFile
 from biopsy.isolation.cleanup import take_what_stands_at
+from biopsy.isolation.watch import Stop
 
 
 class EngineFileCheck(Check):

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
-from biopsy.checks.process import Stop
 from biopsy.checks.task import Inline, Task, clear, run_check
 from biopsy.comparison.mismatch import Mismatch, why_not
 from biopsy.isolation import cleanup
+from biopsy.isolation.watch import Stop
 from biopsy.session.iteration import IterationFiles
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,9 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.engines.registry import EngineSpec
+from biopsy.isolation import process
 from biopsy.isolation.interpreter import own_python
+from biopsy.isolation.watch import Limits
 
 RULES = "_RuleBasedTransformer"
 """Ending of the name under which all rules of a level are one optimizer: ``Level1_RuleBasedTransformer``."""
@@ -33,7 +34,9 @@ KNOWN_RULES = (
 _RULE_LIKE = re.compile(rb"\0([A-Z][A-Za-z0-9_]{5,60}(?:Fusion|Elimination|Rewrite))(?=\0)")
 _APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 
-_SECONDS = 600
+_LIMITS = Limits(seconds=600)
+_LONGEST_LOG = 128 << 20
+"""Bytes of the beginning, and as many of the end, that are read of it."""
 
 
 @dataclass(frozen=True)
@@ -50,17 +53,8 @@ def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> 
     ``folder`` is that of its weights. Nothing is found if it cannot be built, or the log does not tell.
     """
     request = {"model": str(model), "spec": spec.text, "folder": str(folder or model.parent)}
-    try:
-        done = subprocess.run(
-            own_python(__name__),
-            input=json.dumps(request).encode(),
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return Optimizers((), ())
-    return _read_log(done.stderr.decode("utf-8", "replace"))
+    ended = process.run([*own_python(__name__), json.dumps(request)], lambda: _LIMITS, kept=_LONGEST_LOG)
+    return Optimizers((), ()) if ended.cause == "time" else _read_log(ended.output.decode("utf-8", "replace"))
 
 
 def _read_log(text: str) -> Optimizers:
@@ -80,14 +74,14 @@ def _rules_in_library() -> list[str]:
 
     package = find_spec("onnxruntime")
     places = package.submodule_search_locations if package is not None else None
-    found: set[str] = set()
+    names: set[str] = set()
     for library in (file for place in places or () for file in Path(place, "capi").glob("onnxruntime_pybind11_state*")):
-        found.update(name.decode() for name in _RULE_LIKE.findall(library.read_bytes()))
-    return sorted(found)
+        names.update(name.decode() for name in _RULE_LIKE.findall(library.read_bytes()))
+    return sorted(names)
 
 
 def main() -> None:
-    """The child's side: build the model that stdin tells of with a log of everything."""
+    """The child's side: build the model that the first argument tells of with a log of everything."""
     import onnxruntime
 
     from biopsy.engines.base import ModelInput
@@ -95,7 +89,7 @@ def main() -> None:
     from biopsy.engines.registry import create
     from biopsy.model.load import read_bytes
 
-    request: Mapping[str, str] = json.load(sys.stdin)
+    request: Mapping[str, str] = json.loads(sys.argv[1])
     engine = create(request["spec"])
     if not isinstance(engine, OnnxRuntime):
         raise errors.UsageError(f"engine {engine.name!r} has no optimizers of ONNX Runtime")

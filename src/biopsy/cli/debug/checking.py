@@ -34,7 +34,7 @@ def rules_of(args: argparse.Namespace) -> Rules:
 def jobs_of(args: argparse.Namespace, console: Console) -> int:
     """How many checks run at once; one where they would look at, or write, the same files, which is told."""
     from biopsy.checks.command_line import parse
-    from biopsy.checks.process import processors
+    from biopsy.isolation.memory import processors
 
     if args.check is None:
         return 1

@@ -36,7 +36,7 @@ examples:
   biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --memory-limit 500MB
   biopsy run model.onnx --trt --build-only --save-engine model.engine  does it build? (TensorRT-RTX: without a GPU)
 
-exit status: 0 every engine runs and everything agrees; 1 a mismatch, or an engine fails on the model;
+exit status: 0 every engine runs and all results agree; 1 a mismatch, or an engine fails on the model;
 2 wrong usage; 4 nothing was concluded (an engine is missing, or the values do not fit the model)"""
 
 

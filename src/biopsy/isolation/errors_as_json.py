@@ -1,22 +1,25 @@
-"""Errors as JSON carries them from a process that an engine works in to the one that started it."""
+"""Errors as JSON carries them from a child process to the one that started it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from biopsy import errors
 
 
-def told(error: errors.BiopsyError) -> dict[str, Any]:
-    """An error as JSON, of which ``rebuilt`` makes it again."""
+def as_json(error: Exception) -> dict[str, Any]:
+    """An error as JSON, of which ``from_json`` makes it again; what nobody foresaw becomes a BiopsyError."""
+    if not isinstance(error, errors.BiopsyError):
+        error = errors.BiopsyError(f"{type(error).__name__}: {error}")
     tree = {"error": type(error).__name__, "message": error.message, "next_steps": list(error.next_steps)}
     if isinstance(error, errors.EngineFailure):
         tree |= {"engine": error.engine, "stage": error.stage, "kind": error.kind}
     return tree
 
 
-def rebuilt(tree: dict[str, Any]) -> errors.BiopsyError:
-    """The error that ``told`` has made this of."""
+def from_json(tree: Mapping[str, Any]) -> errors.BiopsyError:
+    """The error that ``as_json`` has made this of."""
     message, steps = tree["message"], tree["next_steps"]
     if tree["error"] == "EngineFailure":
         return errors.EngineFailure(

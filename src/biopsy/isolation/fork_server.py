@@ -1,0 +1,184 @@
+"""A warm process of ours that makes a fork for each request; ``fork_serving`` is its side.
+
+It pays once for what all requests need. Each fork has the isolation of a process, and is watched as one: a crash, a
+hang or a memory bomb ends the fork alone.
+
+Both sides talk over sockets, one JSON object a line: ``{"ready": true}`` on the first one when warm, or an end of file
+if the process cannot serve; then on any of them, one request at a time: for an object, which comes with the descriptor
+to print into, first ``{"pid": n}``, then ``{"status": n}``, negative for a signal. A fork ends with its connection, and
+the server with the last of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from biopsy.isolation import cleanup
+from biopsy.isolation.interpreter import own_python
+from biopsy.isolation.output import Pipe
+from biopsy.isolation.process import CannotStartError, Process
+from biopsy.isolation.watch import Ended, Limits, Stop, attend
+
+_SECONDS_TO_FORK = 120
+_SECONDS_TO_END = 5
+
+
+class ServerGoneError(Exception):
+    """The server has ended, cannot serve, or says something that is no answer."""
+
+
+class ForkServer:
+    """The asking end of a warm process, which is started at once: it calls ``main`` of a module with these words.
+
+    It has as many connections as requests may run at once, and each serves one request at a time. ``patience`` are the
+    seconds that it may take to become warm.
+    """
+
+    def __init__(self, module: str, *words: str, connections: int = 1, patience: float = 120) -> None:
+        """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
+        if not hasattr(os, "fork"):
+            raise ServerGoneError("this platform has no fork")
+        pairs = [socket.socketpair() for _ in range(connections)]
+        theirs = [their.fileno() for _, their in pairs]
+        try:
+            self._process = Process([*own_python(module), json.dumps(theirs), *words], descriptors=theirs)
+        except CannotStartError as error:
+            for ours, _ in pairs:
+                ours.close()
+            raise ServerGoneError(str(error)) from error
+        finally:
+            for _, their in pairs:
+                their.close()
+        self.pid = self._process.pid
+        self._connections = [_Connection(ours) for ours, _ in pairs]
+        self._free: queue.SimpleQueue[_Connection] = queue.SimpleQueue()
+        for connection in self._connections:
+            self._free.put(connection)
+        self._warm_by = time.monotonic() + patience
+        self._warming = threading.Lock()
+        self._warm = False
+
+    def run(self, request: Mapping[str, Any], limits: Callable[[], Limits], stop: Stop | None = None) -> Ended:
+        """Have a fork do what a request says, and watch it as ``attend`` does. Raises ServerGoneError."""
+        self._wait_until_warm()
+        connection = self._free.get()
+        try:
+            with Pipe() as pipe:
+                fork = connection.ask(request, pipe.writing)
+                pipe.handed_on()
+                try:
+                    return attend(fork, pipe.reading, limits, stop)
+                finally:
+                    fork.close()
+        finally:
+            self._free.put(connection)
+
+    def kill(self) -> None:
+        """End the server: every connection then ends, and with it the fork that it serves."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the server and whatever it still runs: it sees that nobody listens any more."""
+        for connection in self._connections:
+            connection.close()
+        self._process.wait(_SECONDS_TO_END)
+        self._process.kill()
+        self._process.close()
+
+    def _wait_until_warm(self) -> None:
+        with self._warming:
+            if not self._warm:
+                if self._connections[0].promised(max(0.0, self._warm_by - time.monotonic())) != {"ready": True}:
+                    raise ServerGoneError
+                self._warm = True
+
+
+class _Connection:
+    """One of the sockets to a server."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        self._socket = ours
+        self._read = b""
+
+    def ask(self, request: Mapping[str, Any], output: int) -> _Fork:
+        """Have a fork begin that prints into ``output``."""
+        try:
+            self._socket.settimeout(None)
+            data = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(self._socket, [data], [output])
+            self._socket.sendall(data[sent:])
+        except OSError as error:
+            raise ServerGoneError from error
+        pid = self.promised(_SECONDS_TO_FORK).get("pid")
+        if not isinstance(pid, int):
+            raise ServerGoneError
+        return _Fork(pid, self)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def promised(self, timeout: float) -> dict[str, Any]:
+        """The next object, which comes in time unless something is wrong with the server. Raises ServerGoneError."""
+        try:
+            return self.answer(timeout)
+        except TimeoutError as error:
+            raise ServerGoneError from error
+
+    def answer(self, timeout: float) -> dict[str, Any]:
+        """The next object. Raises TimeoutError if it does not come in time, ServerGoneError if none will."""
+        while b"\n" not in self._read:
+            self._socket.settimeout(timeout)
+            try:
+                data = self._socket.recv(4096)
+            except (BlockingIOError, TimeoutError) as error:
+                raise TimeoutError from error
+            except OSError as error:
+                raise ServerGoneError from error
+            if not data:
+                raise ServerGoneError
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise ServerGoneError from error
+        if not isinstance(answer, dict):
+            raise ServerGoneError
+        return answer
+
+
+class _Fork:
+    """A child of the server. It has nothing to clean up, so it is never asked politely to end."""
+
+    patient = False
+
+    def __init__(self, pid: int, connection: _Connection) -> None:
+        self.pid = pid
+        self._connection = connection
+        cleanup.register("group", str(pid))
+
+    def fileno(self) -> int | None:
+        return self._connection.fileno()
+
+    def status(self) -> int | None:
+        try:
+            status = self._connection.answer(0).get("status")
+        except TimeoutError:
+            return None
+        if not isinstance(status, int):
+            raise ServerGoneError
+        return status
+
+    def close(self) -> None:
+        """It has ended: its number may be that of somebody else soon."""
+        cleanup.strike("group", str(self.pid))

@@ -1,0 +1,153 @@
+"""A child process that is a command: started in a session of its own, and registered, so that it ends with this one.
+
+``run`` is the cold way: one process for one request, which stands in its words.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO
+
+from biopsy.isolation import cleanup
+from biopsy.isolation.groups import end_group, sacrifice
+from biopsy.isolation.output import KEPT_OUTPUT, Pipe
+from biopsy.isolation.watch import Ended, Limits, Stop, attend, readable
+
+_IN_ORDER = {"PYTHONUNBUFFERED": "1"}
+"""What Python prints comes in its order, as on a terminal: or a traceback is followed by what was printed before it."""
+
+_LAST_WAIT = 1.0  # seconds for one that was killed just now
+
+
+class CannotStartError(Exception):
+    """A command could not be started; ``reason`` is what the system said."""
+
+    def __init__(self, reason: OSError | ValueError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+class Process:
+    """A process that leads a session of its own. Its group is killed when this process ends without having done so.
+
+    ``stdin``, ``stdout`` and ``stderr`` are as for Popen; ``descriptors`` are handed on besides. ``environment`` is
+    added to that of this process. ``patient``: it may clean up when it is told to end.
+
+    Raises CannotStartError.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.DEVNULL,
+        stderr: int = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        patient: bool = True,
+    ) -> None:
+        self.patient = patient
+        cleanup.start()  # before there is a process: who is killed in between leaves it for a moment only
+        try:
+            self._popen = subprocess.Popen(
+                words,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env={**os.environ, **(environment or {})},
+                pass_fds=descriptors,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise CannotStartError(error) from error
+        self.pid = self._popen.pid
+        self._entry: tuple[str, ...] | None = ("group", str(self.pid))
+        cleanup.register(*self._entry)
+        self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        sacrifice(self.pid)
+
+    @property
+    def streams(self) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+        """Our ends of its three streams, all of which must have been given as ``subprocess.PIPE``."""
+        stdin, stdout, stderr = self._popen.stdin, self._popen.stdout, self._popen.stderr
+        assert stdin is not None and stdout is not None and stderr is not None
+        return stdin, stdout, stderr
+
+    def fileno(self) -> int | None:
+        """Readable once it has ended; None where the platform has no such thing."""
+        return self._end
+
+    def status(self) -> int | None:
+        """Its status if it has ended; whoever it left behind in its group is ended first, while its number is ours."""
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        if self._end is not None and not readable([self._end], 0):
+            return None
+        if self._end is None and self._popen.poll() is None:
+            return None
+        return self._ended()
+
+    def wait(self, seconds: float) -> int | None:
+        """Its status once it has ended; None if that takes longer."""
+        if self._end is not None:
+            readable([self._end], seconds)
+        elif self._popen.returncode is None:
+            try:
+                self._popen.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+            return self._ended()
+        return self.status()
+
+    def kill(self) -> int:
+        """End it and what it has started in its group; its status, once it is gone."""
+        if self._popen.returncode is None:
+            return self._ended()
+        return self._popen.returncode
+
+    def _ended(self) -> int:
+        if hasattr(os, "killpg"):
+            end_group(self.pid)
+        else:
+            self._popen.kill()
+        self._strike()
+        return self._popen.wait()
+
+    def _strike(self) -> None:
+        if self._entry is not None:
+            cleanup.strike(*self._entry)
+            self._entry = None
+
+    def close(self) -> None:
+        """Free the descriptor of its end: it has ended, or nobody listens any more."""
+        self._strike()
+        if self._end is not None:
+            os.close(self._end)
+            self._end = None
+
+
+def run(
+    words: Sequence[str],
+    limits: Callable[[], Limits],
+    stop: Stop | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    kept: int = KEPT_OUTPUT,
+    patient: bool = True,
+) -> Ended:
+    """Run a command to its end; see ``attend`` for the limits, and ``Process`` for the rest.
+
+    Raises CannotStartError and StillRunningError.
+    """
+    with Pipe() as pipe:
+        ordered = {**_IN_ORDER, **os.environ, **(environment or {})}
+        process = Process(words, stdout=pipe.writing, stderr=pipe.writing, environment=ordered, patient=patient)
+        pipe.handed_on()
+        try:
+            return attend(process, pipe.reading, limits, stop, kept=kept)
+        finally:
+            process.wait(_LAST_WAIT)
+            process.close()

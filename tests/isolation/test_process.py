@@ -1,0 +1,68 @@
+"""A command that is watched to its end; more ways to hang are in tests/faults/test_hangs.py."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from biopsy.isolation.process import CannotStartError, Process, run
+from biopsy.isolation.watch import Limits
+from support.command_line import is_alive
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+
+
+def test_it_tells_the_status_and_all_that_was_printed_in_its_order() -> None:
+    code = "import os; os.write(1, b'a'); os.write(2, b'b'); os.write(1, b'c'); raise SystemExit(3)"
+    ended = run([*PYTHON, code], Limits)
+    assert (ended.status, ended.cause, ended.output) == (3, "itself", b"abc")
+
+
+def test_a_signal_is_a_negative_status() -> None:
+    assert run([*PYTHON, "import os; os.abort()"], Limits).status == -signal.SIGABRT
+
+
+def test_variables_are_added_to_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OURS", "1")
+    code = "import os; print(os.environ['OURS'], os.environ['THEIRS'])"
+    assert run([*PYTHON, code], Limits, environment={"THEIRS": "2"}).output == b"1 2\n"
+
+
+def test_it_is_ended_at_the_limit_of_time_or_memory() -> None:
+    assert run([*PYTHON, "import time; time.sleep(600)"], lambda: Limits(seconds=1)).cause == "time"
+    grows = "import time; block = bytearray(200 << 20); time.sleep(600)"
+    assert run([*PYTHON, grows], lambda: Limits(memory=100 << 20)).cause == "memory"
+
+
+def test_an_impatient_end_leaves_no_time_to_clean_up() -> None:
+    deaf = "import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: os._exit(9)); time.sleep(600)"
+    assert run([*PYTHON, deaf], lambda: Limits(seconds=3), patient=False).status == -signal.SIGKILL
+
+
+def test_of_what_is_printed_the_beginning_and_the_end_are_kept() -> None:
+    ended = run([*PYTHON, "print('first' + 'x' * 100_000 + 'last', end='')"], Limits, kept=10)
+    assert ended.output == b"firstxxxxx\n[... cut by biopsy ...]\nxxxxxxlast"
+
+
+@pytest.mark.parametrize("words", [["/no/such/program"], ["a\0b"]])
+def test_a_command_that_cannot_be_started_is_told_with_the_reason(words: list[str]) -> None:
+    with pytest.raises(CannotStartError) as caught:
+        run(words, Limits)
+    assert isinstance(caught.value.reason, FileNotFoundError if "/" in words[0] else ValueError)
+
+
+def test_an_interrupt_ends_it(tmp_path: Path) -> None:
+    code = f"import os, signal, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
+    with pytest.raises(KeyboardInterrupt):
+        run([*PYTHON, code + "os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"], Limits)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_process_may_be_asked_again_and_again_how_it_ended() -> None:
+    process = Process([*PYTHON, "raise SystemExit(3)"])
+    assert process.wait(60) == process.status() == process.kill() == process.wait(0) == 3
+    process.close()
+    assert process.wait(0) == 3
+    assert os.getpid() != process.pid
