@@ -27,7 +27,7 @@ from biopsy.comparison.tolerance import (
     METRICS,
     STATS,
     STRICTEST,
-    Asked,
+    Criteria,
     Limit,
     Metric,
     Stat,
@@ -127,7 +127,7 @@ def is_float(array: Array) -> bool:
 
 def strict(pair: tuple[Array, Array], *metrics: Metric) -> OutputComparison:
     limits = tuple(Limit(metric, STRICTEST[metric]) for metric in metrics)
-    return compare_output("y", *pair, Asked(limits=limits, tolerances_decide=False))
+    return compare_output("y", *pair, Criteria(limits=limits, tolerances_decide=False))
 
 
 @given(pairs(), st.sampled_from(STATS), st.sampled_from([0.0, 0.5, 1.0]))
@@ -168,7 +168,7 @@ def test_neighbours_that_float64_does_not_tell_apart_are_told_apart(dtype: str, 
     pair = np.array([actual], dtype), np.array([expected], dtype)
     for metric in ("ulp", "l2", "psnr", "snr", "cosine", "indices"):
         assert not strict(pair, metric).passed
-    four = compare_output("y", *pair, Asked(limits=(Limit("ulp", 4),), tolerances_decide=False))
+    four = compare_output("y", *pair, Criteria(limits=(Limit("ulp", 4),), tolerances_decide=False))
     assert four.passed == (abs(actual - expected) <= 4)
 
 
@@ -195,7 +195,7 @@ def test_a_multiple_has_the_cosine_1_and_is_not_equal():
 def test_the_greatest_finite_values_have_no_infinite_ratio_to_their_error():
     great = np.full(100, 1.7e308)
     for metric in ("psnr", "snr"):
-        found = compare_output("y", great * 0.5, great, Asked(limits=(Limit(metric, 300),), tolerances_decide=False))
+        found = compare_output("y", great * 0.5, great, Criteria(limits=(Limit(metric, 300),), tolerances_decide=False))
         assert not found.passed
         assert found.judged[0].value < 30
 
@@ -234,9 +234,9 @@ def test_every_integral_type_is_compared_exactly_by_default(dtype: str):
 
 
 def no_limits() -> Any:
-    from biopsy.comparison.tolerance import Limits
+    from biopsy.comparison.tolerance import MetricLimits
 
-    return Limits()
+    return MetricLimits()
 
 
 # Strings
@@ -295,7 +295,7 @@ def test_equal_shapes_without_elements_prove_nothing():
 
 
 def test_indices_that_may_all_have_moved_are_no_comparison():
-    asked = Asked(limits=(Limit("indices", 3, TopK(3)),), tolerances_decide=False)
+    asked = Criteria(limits=(Limit("indices", 3, TopK(3)),), tolerances_decide=False)
     with pytest.raises(errors.DoesNotFit, match="no index of output 'y' of shape \\[3\\] is compared"):
         compare_output("y", np.array([1.0, 2, 3]), np.array([3.0, 2, 1]), asked)
 

@@ -9,10 +9,10 @@ LIMITS = {
     "percentile_90": 15,
     "longest": 40,
     "positional_calls": 35,
-    "class_names_twice": 20,
+    "class_names_twice": 4,
     "import_cycles": 0,
-    "wide_classes": 12,
-    "long_modules": 6,
+    "wide_classes": 11,
+    "long_modules": 5,
     "generator_loops": 0,
     "child_protocols": 3,
 }

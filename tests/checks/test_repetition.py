@@ -15,7 +15,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
-from biopsy.checks.repetition import NO_CANDIDATE, Run, Tally, interval, rate_text, repeated, runs_needed
+from biopsy.checks.repetition import NO_CANDIDATE, RepeatedRun, RunTally, interval, rate_text, repeated, runs_needed
 
 COUNTS = st.integers(0, 2000).flatmap(lambda runs: st.tuples(st.integers(0, runs), st.just(runs)))
 RATES = st.floats(0.01, 0.999)
@@ -127,7 +127,7 @@ def test_only_never_and_always_are_told_as_0_and_100_percent(count: tuple[int, i
 
 def repetition(
     *words: str, times: int | None = None, jobs: int = 1, timeout: float | None = None, begun: list[int] | None = None
-) -> Generator[Run, None, None]:
+) -> Generator[RepeatedRun, None, None]:
     check = CommandCheck(words, str(NO_CANDIDATE), timeout)
     return repeated(check, Rules(), times, jobs, (begun if begun is not None else []).append)
 
@@ -166,13 +166,13 @@ def test_braces_stay_what_they_are(tmp_path: Path) -> None:
 def test_out_of_time_is_neither_passed_nor_failed() -> None:
     (run,) = repetition("sleep", "60", times=1, timeout=0.2)
     assert run.judged.outcome is Outcome.TIMED_OUT
-    tally = Tally("status")
+    tally = RunTally("status")
     assert not tally.add(run)
     assert (tally.runs, tally.decided, tally.undecided) == (1, 0, {Outcome.TIMED_OUT: 1})
 
 
 def test_only_the_first_failure_of_a_kind_is_a_new_one() -> None:
-    tally = Tally("status")
+    tally = RunTally("status")
     runs = [next(repetition("sh", "-c", f"exit {status}")) for status in (0, 1, 2, 1)]
     assert [tally.add(run) for run in runs] == [False, True, True, False]
     assert [(kind.reason, kind.times) for kind in tally.kinds] == [("exit status 1", 2), ("exit status 2", 1)]
@@ -180,7 +180,7 @@ def test_only_the_first_failure_of_a_kind_is_a_new_one() -> None:
 
 
 def test_any_failure_may_be_taken_for_the_same() -> None:
-    tally = Tally("any")
+    tally = RunTally("any")
     for status in (1, 2):
         tally.add(next(repetition("sh", "-c", f"exit {status}")))
     assert [kind.times for kind in tally.kinds] == [2]

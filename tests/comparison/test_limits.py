@@ -14,9 +14,9 @@ from biopsy.comparison.describe import report_lines
 from biopsy.comparison.tolerance import (
     DEFAULT_LIMITS,
     METRICS,
-    Asked,
+    Criteria,
     Limit,
-    Limits,
+    MetricLimits,
     Stats,
     Tolerance,
     Tolerances,
@@ -29,49 +29,52 @@ LOOSE = Tolerances({"": 9.0})
 
 
 def asked(
-    name: str = "y", limits: Limits | None = None, atol: dict[str, float] | None = None
+    name: str = "y", limits: MetricLimits | None = None, atol: dict[str, float] | None = None
 ) -> tuple[list[str], bool]:
     """The metrics that hold for an output, and whether the tolerances do."""
-    found = asked_of(name, Tolerances(atol or {}), Stats(), limits or Limits())
+    found = asked_of(name, Tolerances(atol or {}), Stats(), limits or MetricLimits())
     return [limit.metric for limit in found.limits], found.tolerances_decide
 
 
 def test_tolerances_hold_where_nothing_else_is_asked() -> None:
     assert asked() == ([], True)
-    assert asked(limits=Limits({"cosine": {"z": 0.9}})) == ([], True)
+    assert asked(limits=MetricLimits({"cosine": {"z": 0.9}})) == ([], True)
 
 
 def test_a_limit_holds_instead_of_the_default_tolerances() -> None:
-    assert asked(limits=Limits({"cosine": {"": 0.9}})) == (["cosine"], False)
+    assert asked(limits=MetricLimits({"cosine": {"": 0.9}})) == (["cosine"], False)
 
 
 def test_what_is_asked_of_all_outputs_holds_together() -> None:
-    assert asked(limits=Limits({"cosine": {"": 0.9}, "psnr": {"": 30}}), atol={"": 1}) == (["cosine", "psnr"], True)
+    assert asked(limits=MetricLimits({"cosine": {"": 0.9}, "psnr": {"": 30}}), atol={"": 1}) == (
+        ["cosine", "psnr"],
+        True,
+    )
 
 
 def test_what_is_asked_of_one_output_holds_alone() -> None:
-    limits = Limits({"cosine": {"y": 0.9}, "psnr": {"": 30}})
+    limits = MetricLimits({"cosine": {"y": 0.9}, "psnr": {"": 30}})
     assert asked("y", limits, {"": 1}) == (["cosine"], False)
     assert asked("z", limits, {"": 1}) == (["psnr"], True)
     assert asked("z", limits, {"z": 1}) == ([], True)
 
 
 def test_what_is_chosen_holds_for_every_output_and_limits_by_name_only_replace_others() -> None:
-    limits = Limits({"psnr": {"y": 40}, "l2": {"": 1}}, chosen=frozenset({"psnr", "cosine"}))
+    limits = MetricLimits({"psnr": {"y": 40}, "l2": {"": 1}}, chosen=frozenset({"psnr", "cosine"}))
     for name, psnr in (("y", 40.0), ("z", 30.0)):
         found = asked_of(name, LOOSE, Stats(), limits)
         assert found.limits == (Limit("cosine", 0.997), Limit("psnr", psnr))
         assert not found.tolerances_decide
-    assert asked_of("y", LOOSE, Stats(), Limits(chosen=frozenset({"simple"}))).tolerances_decide
+    assert asked_of("y", LOOSE, Stats(), MetricLimits(chosen=frozenset({"simple"}))).tolerances_decide
 
 
 def test_a_statistic_is_a_word_about_tolerances_too() -> None:
-    found = asked_of("y", Tolerances(), Stats({"y": "max"}), Limits({"cosine": {"": 0.9}}))
+    found = asked_of("y", Tolerances(), Stats({"y": "max"}), MetricLimits({"cosine": {"": 0.9}}))
     assert (found.limits, found.tolerances_decide) == ((), True)
 
 
 def test_ranks_are_asked_for_by_their_number_or_by_their_tolerance() -> None:
-    limits = Limits({"indices": {"": 2}}, {"y": TopK(3)})
+    limits = MetricLimits({"indices": {"": 2}}, {"y": TopK(3)})
     assert asked_of("y", Tolerances(), Stats(), limits).limits == (Limit("indices", 2, TopK(3)),)
     assert asked_of("z", Tolerances(), Stats(), limits).limits == (Limit("indices", 2, None),)
 
@@ -88,7 +91,7 @@ ACTUAL = np.array([1.0, 2.0, 4.0, 8.5])
 
 def compare(actual: Any, expected: Any, *limits: Limit, tolerances: bool = False) -> OutputComparison:
     return compare_output(
-        "y", np.asarray(actual), np.asarray(expected), Asked(limits=limits, tolerances_decide=tolerances)
+        "y", np.asarray(actual), np.asarray(expected), Criteria(limits=limits, tolerances_decide=tolerances)
     )
 
 
@@ -151,18 +154,18 @@ def test_runs_are_compared_by_limits_per_output() -> None:
     def result(value: float) -> RunnerResult:
         return RunnerResult("r", (Iteration({"a": EXPECTED * value, "b": EXPECTED * value}),))
 
-    compared = compare_runs(result(2), result(1), limits=Limits({"cosine": {"a": 0.9}}))
+    compared = compare_runs(result(2), result(1), limits=MetricLimits({"cosine": {"a": 0.9}}))
     assert [output.name for _, output in compared.failures] == ["b"]
 
 
 def test_every_figure_is_given_when_a_report_wants_them() -> None:
-    found = compare_output("y", ACTUAL, EXPECTED, Asked(), detail="full").figures
+    found = compare_output("y", ACTUAL, EXPECTED, Criteria(), detail="full").figures
     assert found is not None
     assert (found.l2, found.ulp) == (0.5, 2**48)
 
 
 def test_statistics_may_be_left_to_what_fails() -> None:
-    passing, failing = (compare_output("y", EXPECTED * by, EXPECTED, Asked(), "brief") for by in (1, 2))
+    passing, failing = (compare_output("y", EXPECTED * by, EXPECTED, Criteria(), "brief") for by in (1, 2))
     assert passing.actual_statistics is None
     assert failing.actual_statistics is not None
 

@@ -11,6 +11,7 @@ from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.course import course
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.linear import linear
 from biopsy.reduction.passes.sets import sets
@@ -54,7 +55,7 @@ def asked(problem: Problem, search, fails) -> tuple[list[Candidate], list[Candid
         target = answer or target
         return answer
 
-    drive(search(problem, problem.whole), reply)
+    drive(search(PassContext(problem), problem.whole), reply)
     return found, answers
 
 
@@ -66,7 +67,7 @@ def test_with_right_guesses_it_is_what_the_pass_asks(problem: Problem, search, w
 
     found, _ = asked(problem, search, fails)
     foreseen = course(
-        problem,
+        PassContext(problem),
         search,
         problem.whole,
         [],
@@ -84,7 +85,7 @@ def test_it_goes_on_from_the_answers_that_were_given(problem: Problem, search) -
     found, answers = asked(problem, search, fails)
     middle = len(answers) // 2
     foreseen = course(
-        problem,
+        PassContext(problem),
         search,
         problem.whole,
         answers[:middle],

@@ -14,6 +14,7 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.problem import Problem
 from biopsy.tensors.recorded_values import NoValues
@@ -157,7 +158,7 @@ def test_forms_closes_no_candidate_that_it_may_not_ask_about() -> None:
     index = index_bytes(made.SerializeToString())
     values = {f"i{at}": np.full((2, 2), (-1) ** at, np.int64) for at in range(41)}
     problem = problem_of(index, samples=[values])
-    rounds = list(forms(problem, Candidate(tuple(range(2, 40)))))
+    rounds = list(forms(PassContext(problem), Candidate(tuple(range(2, 40)))))
     in_both_forms = [proposals for proposals in rounds if len(proposals) == 2]
     every_cut_fed = rounds[len(in_both_forms) :]
     assert 1 <= len(every_cut_fed) <= 2

@@ -81,7 +81,7 @@ def _percent(rate: float) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
+class RepeatedRun:
     """One run of the command: its number, from 0 in the order in which they were begun, and what it said."""
 
     number: int
@@ -90,7 +90,7 @@ class Run:
 
 def repeated(
     check: Check, rules: Rules, times: int | None, jobs: int, before: Callable[[int], None]
-) -> Generator[Run, None, None]:
+) -> Generator[RepeatedRun, None, None]:
     """Run a check ``times`` times, or for ever if None, up to ``jobs`` at once; yields each run when it has ended.
 
     ``before`` is called with the number of a run just before it begins. With one job the next run does not begin before
@@ -109,7 +109,7 @@ def repeated(
                     return
                 ended, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in sorted(ended, key=running.__getitem__):
-                    yield Run(running.pop(future), _judged(future.result(), rules))
+                    yield RepeatedRun(running.pop(future), _judged(future.result(), rules))
         finally:
             stop.set()
 
@@ -132,7 +132,7 @@ class Kind:
     times: int = 1
 
 
-class Tally:
+class RunTally:
     """What many runs add up to. What they printed is not kept. ``match`` says which failures are of one kind."""
 
     def __init__(self, match: Match) -> None:
@@ -140,7 +140,7 @@ class Tally:
         self.outcomes: Counter[Outcome] = Counter()
         self.kinds: list[Kind] = []
 
-    def add(self, run: Run) -> bool:
+    def add(self, run: RepeatedRun) -> bool:
         """Count one run; returns whether it fails in a way that was not met before."""
         judged = run.judged
         self.outcomes[judged.outcome] += 1

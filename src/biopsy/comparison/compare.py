@@ -11,13 +11,13 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import metrics
-from biopsy.comparison.limits import Figures, Judged, figures, judge
+from biopsy.comparison.limits import Figures, JudgedLimit, figures, judge
 from biopsy.comparison.metrics import Element, ErrorStatistics, Index, Scalar, Statistics
 from biopsy.comparison.tolerance import (
     DEFAULT_QUANTILE,
     STRICTEST,
-    Asked,
-    Limits,
+    Criteria,
+    MetricLimits,
     Stat,
     Stats,
     Tolerance,
@@ -32,7 +32,7 @@ Detail: TypeAlias = Literal["brief", "usual", "full"]
 
 
 @dataclass(frozen=True)
-class Measured:
+class ErrorSummary:
     """The numbers of two tensors of one shape.
 
     ``mismatching`` counts the elements outside the tolerances, whichever statistic decides; ``broken`` those of them
@@ -83,8 +83,8 @@ class OutputComparison:
     expected_dtype: str
     actual_statistics: Statistics | None
     expected_statistics: Statistics | None
-    measured: Measured | None
-    judged: tuple[Judged, ...] = ()
+    measured: ErrorSummary | None
+    judged: tuple[JudgedLimit, ...] = ()
     tolerances_decide: bool = True
     figures: Figures | None = None
 
@@ -103,19 +103,19 @@ def compare_tensors(
     strings must be equal. Two NaN in the same place are equal, as are two infinities of the same sign; a NaN or
     infinity on one side only fails whatever the statistic. ``stat`` and ``quantile`` (0 to 1): see tolerance.Stat.
     """
-    given = Asked() if tolerance is None else Asked(tolerance, tolerance)
+    given = Criteria() if tolerance is None else Criteria(tolerance, tolerance)
     return compare_output(name, actual, expected, replace(given, stat=stat, quantile=quantile))
 
 
 def compare_output(
-    name: str, actual: Array, expected: Array, asked: Asked, detail: Detail = "usual"
+    name: str, actual: Array, expected: Array, asked: Criteria, detail: Detail = "usual"
 ) -> OutputComparison:
     """As ``compare_tensors``, with all that can be asked of an output.
 
     Raises DoesNotFit if the output lacks an axis along which ranks are asked for.
     """
     measured = shown = None
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgedLimit, ...] = ()
     tolerance = asked.tolerance_of(expected)
     if actual.shape != expected.shape:
         reason: str | None = f"shapes differ: {list(actual.shape)}, expected {list(expected.shape)}"
@@ -144,7 +144,7 @@ def _dtype(array: Array) -> str:
     return "string" if is_text(array) else array.dtype.name
 
 
-def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> Measured:
+def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, quantile: float) -> ErrorSummary:
     if actual.dtype == expected.dtype and np.array_equal(actual, expected):
         return _measured_equal(actual.size, tolerance, stat)
     found = metrics.errors_between(actual, expected)
@@ -162,7 +162,7 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
         passing_rtol = metrics.rounded_up(max(_of(relative, stat), least))
     mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
     finite = np.isfinite(found.magnitude)
-    return Measured(
+    return ErrorSummary(
         found.absolute.size,
         mismatching,
         found.broken,
@@ -186,11 +186,11 @@ def _offending(actual: Array, expected: Array, found: metrics.Errors, tolerance:
     return None if one is None else replace(one, error=farthest)
 
 
-def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> Measured:
+def _measured_equal(elements: int, tolerance: Tolerance, stat: Stat) -> ErrorSummary:
     """What is measured of equal tensors. Most are: nothing of their size is computed for them."""
     none = ErrorStatistics(0.0, 0.0, 0.0, 0.0)
     passing = (tolerance.atol, tolerance.rtol) if stat == "elemwise" else (0.0, 0.0)
-    return Measured(elements, 0, 0, none, none, None, None, *passing)
+    return ErrorSummary(elements, 0, 0, none, none, None, None, *passing)
 
 
 def _of(statistics: ErrorStatistics, stat: Stat) -> float:
@@ -203,7 +203,7 @@ def _of(statistics: ErrorStatistics, stat: Stat) -> float:
     return by_name[stat]
 
 
-def _require_ranks(name: str, actual: Array, judged: Sequence[Judged]) -> None:
+def _require_ranks(name: str, actual: Array, judged: Sequence[JudgedLimit]) -> None:
     """Raise DoesNotFit where indices are to be compared and none is looked at: that all of none fit says nothing."""
     if actual.size and any(one.limit.metric == "indices" and one.ranks == 0 for one in judged):
         raise errors.DoesNotFit(
@@ -212,7 +212,7 @@ def _require_ranks(name: str, actual: Array, judged: Sequence[Judged]) -> None:
         )
 
 
-def _reason(measured: Measured, asked: Asked, tolerance: Tolerance, judged: Sequence[Judged]) -> str | None:
+def _reason(measured: ErrorSummary, asked: Criteria, tolerance: Tolerance, judged: Sequence[JudgedLimit]) -> str | None:
     if measured.broken:
         return f"{_elements(measured.broken, measured.elements)} NaN or infinite on one side only"
     reasons = [_beyond_tolerance(measured, tolerance, asked.stat)] if asked.tolerances_decide else []
@@ -220,7 +220,7 @@ def _reason(measured: Measured, asked: Asked, tolerance: Tolerance, judged: Sequ
     return "; ".join(filter(None, reasons)) or None
 
 
-def _beyond_tolerance(measured: Measured, tolerance: Tolerance, stat: Stat) -> str | None:
+def _beyond_tolerance(measured: ErrorSummary, tolerance: Tolerance, stat: Stat) -> str | None:
     if stat == "elemwise":
         if measured.mismatching == 0:
             return None
@@ -233,7 +233,7 @@ def _beyond_tolerance(measured: Measured, tolerance: Tolerance, stat: Stat) -> s
     return f"{stat} errors are outside the tolerances: absolute {absolute:.3g}, relative {relative:.3g}"
 
 
-def _beyond_limit(one: Judged, measured: Measured) -> str | None:
+def _beyond_limit(one: JudgedLimit, measured: ErrorSummary) -> str | None:
     if one.passed:
         return None
     if one.limit.metric == "cosine" and one.limit.value >= STRICTEST["cosine"]:
@@ -248,13 +248,13 @@ def _elements(some: int, everything: int) -> str:
     return f"{some} of {everything} elements {'is' if some == 1 else 'are'}"
 
 
-def _measured_text(actual: Array, expected: Array) -> Measured:
+def _measured_text(actual: Array, expected: Array) -> ErrorSummary:
     differ = metrics.differing(actual, expected).reshape(-1).astype(np.float64)
     counts = metrics.error_statistics(differ, DEFAULT_QUANTILE)
     worst = metrics.worst(actual, expected, differ)
     some = int(differ.sum())
     offending = None if worst is None else replace(worst, error=math.inf)
-    return Measured(differ.size, some, 0, counts, counts, worst, worst, None, None, offending, some)
+    return ErrorSummary(differ.size, some, 0, counts, counts, worst, worst, None, None, offending, some)
 
 
 # Runs
@@ -314,7 +314,7 @@ def compare_runs(
     tolerances: Tolerances | None = None,
     stats: Stats | None = None,
     fail_fast: bool = False,
-    limits: Limits | None = None,
+    limits: MetricLimits | None = None,
     detail: Detail = "usual",
 ) -> RunComparison:
     """Compare the outputs of two runners, iteration by iteration, by name.
@@ -323,7 +323,7 @@ def compare_runs(
     fails. What is read from a memory map is in memory for one output at a time. Raises CannotCompare if no output, or
     no iteration, is common to both, and if nothing fails but no output has any element: equal shapes prove nothing.
     """
-    tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or Limits()
+    tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or MetricLimits()
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
         raise _nothing_in_common(actual, expected)
@@ -390,7 +390,7 @@ def require_same_inputs(
     other values says nothing about it.
     """
     tolerances, stats = tolerances or Tolerances(), stats or Stats()
-    no_limits = Limits(chosen=frozenset({"simple"}))
+    no_limits = MetricLimits(chosen=frozenset({"simple"}))
     for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
         for name in feed.keys() & iteration.outputs.keys():
             asked = asked_of(name, tolerances, stats, no_limits)

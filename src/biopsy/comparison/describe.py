@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from biopsy.comparison.compare import Measured, OutputComparison
-from biopsy.comparison.limits import Judged
+from biopsy.comparison.compare import ErrorSummary, OutputComparison
+from biopsy.comparison.limits import JudgedLimit
 from biopsy.comparison.metrics import Element, Scalar, Statistics
 from biopsy.comparison.noise import Deviation, NoiseComparison, explained_by
 from biopsy.comparison.tolerance import AT_LEAST, Tolerance
@@ -121,7 +121,7 @@ def _passing(output: OutputComparison) -> str:
     )
 
 
-def _worst_lines(measured: Measured) -> list[str]:
+def _worst_lines(measured: ErrorSummary) -> list[str]:
     absolute, relative = measured.worst_absolute, measured.worst_relative
     if absolute is None:
         return []
@@ -142,7 +142,7 @@ def _element(worst: Element) -> str:
     return f"at {index(worst.index)}: {number(worst.actual)}, expected {number(worst.expected)}"
 
 
-def _limit_text(one: Judged) -> str:
+def _limit_text(one: JudgedLimit) -> str:
     limit = one.limit
     if limit.metric == "indices":
         what = "indices" if limit.top is None else f"top {limit.top.k}"
@@ -161,7 +161,7 @@ def _limit_lines(output: OutputComparison) -> list[str]:
     return lines
 
 
-def _tolerance_lines(output: OutputComparison, measured: Measured) -> list[str]:
+def _tolerance_lines(output: OutputComparison, measured: ErrorSummary) -> list[str]:
     if isinstance(measured.worst_absolute, Element) and isinstance(measured.worst_absolute.actual, (str, bytes)):
         return []
     given = f"atol {output.tolerance.atol:g}, rtol {output.tolerance.rtol:g}, {output.stat}"

@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from biopsy.comparison.compare import NotFinite, OutputComparison, RunComparison
-from biopsy.comparison.limits import Judged
+from biopsy.comparison.limits import JudgedLimit
 from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 
 VERSION = 1
@@ -59,7 +59,7 @@ def output_tree(output: OutputComparison) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _limit_tree(one: Judged) -> dict[str, Any]:
+def _limit_tree(one: JudgedLimit) -> dict[str, Any]:
     top = one.limit.top
     tree: dict[str, Any] = {
         "metric": one.limit.metric,

@@ -12,7 +12,7 @@ from biopsy.tensors.results import Array
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedLimit:
     """One figure and its limit.
 
     ``value`` of "indices" is how many of ``ranks`` indices are out of place, of "ulp" the greatest distance; ``worst``
@@ -48,7 +48,7 @@ def figures(actual: Array, expected: Array) -> Figures:
     )
 
 
-def judge(name: str, actual: Array, expected: Array, limit: Limit) -> Judged:
+def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
     """Whether two numeric tensors of one shape keep a limit; the strictest one is kept only by equal tensors.
 
     Raises DoesNotFit if the top elements are asked for along an axis that the output ``name`` does not have.
@@ -64,14 +64,14 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> Judged:
         value = float(getattr(similarity, limit.metric)(actual, expected))
     else:
         value = STRICTEST[limit.metric]
-        return Judged(limit, value, True)
+        return JudgedLimit(limit, value, True)
     kept = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
     if limit.metric == "cosine":  # 1 also where one side is a multiple of the other
         kept = kept and limit.value < STRICTEST["cosine"]
-    return Judged(limit, value, kept, worst)
+    return JudgedLimit(limit, value, kept, worst)
 
 
-def _judge_ranks(name: str, actual: Array, expected: Array, limit: Limit) -> Judged:
+def _judge_ranks(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimit:
     left, right = actual, expected
     if limit.top is not None:
         try:
@@ -85,4 +85,4 @@ def _judge_ranks(name: str, actual: Array, expected: Array, limit: Limit) -> Jud
     if found.first is not None:
         ours, theirs = (metrics.element(side.reshape(found.shape), found.first) for side in (left, right))
         worst = Element(found.first, ours, theirs, 1.0)
-    return Judged(limit, found.count, found.count == 0, worst, found.ranks)
+    return JudgedLimit(limit, found.count, found.count == 0, worst, found.ranks)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from biopsy.comparison.tolerance import Limits, Stats, Tolerances
+from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
 from biopsy.model.known_names import require_known
 from biopsy.tensors.results import RunnerResult
 
 
-def spoken_of(tolerances: Tolerances, stats: Stats, limits: Limits | None = None) -> dict[str, Iterable[str]]:
+def spoken_of(tolerances: Tolerances, stats: Stats, limits: MetricLimits | None = None) -> dict[str, Iterable[str]]:
     """The names that are given, by the option of ``biopsy run`` that gives them."""
-    limits = limits or Limits()
+    limits = limits or MetricLimits()
     found: dict[str, Iterable[str]] = {
         "--atol": tolerances.atol,
         "--rtol": tolerances.rtol,

@@ -114,7 +114,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MetricLimits:
     """Limits of metrics by output name, "" as in Tolerances; ``tops``: how many ranks of an output are compared.
 
     ``chosen``: the metrics that hold for every output, and whether the tolerances do ("simple"), whatever was given for
@@ -139,7 +139,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Criteria:
     """All that is asked of one output. ``tolerances_decide``: whether the tolerances do, beside the ``limits``.
 
     ``integers`` are the tolerances if integers or booleans are expected.
@@ -158,7 +158,7 @@ class Asked:
         return self.integers if integral else self.tolerance
 
 
-def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: Limits) -> Asked:
+def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: MetricLimits) -> Criteria:
     """What is asked of an output.
 
     The most special word counts. If any tolerance, statistic or limit is given for this output by name, what was given
@@ -173,7 +173,7 @@ def asked_of(name: str, tolerances: Tolerances, stats: Stats, limits: Limits) ->
         if not metrics and not decide:
             metrics = limits.named("")
             decide = not metrics or _speaks_of("", tolerances, stats)
-    return Asked(*settings, tuple(limits.limit(metric, name) for metric in metrics), decide)
+    return Criteria(*settings, tuple(limits.limit(metric, name) for metric in metrics), decide)
 
 
 def _speaks_of(name: str, tolerances: Tolerances, stats: Stats) -> bool:

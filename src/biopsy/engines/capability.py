@@ -18,7 +18,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 
 
-class Asked(Protocol):
+class EngineAsked(Protocol):
     """Who is asked about models: a ``Worker``, so that an engine that crashes ends a process of its own."""
 
     def build(self, model: ModelInput) -> None:
@@ -29,7 +29,7 @@ class Asked(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class ModelPart:
     """Connected nodes that the engine takes, or does not take."""
 
     supported: bool
@@ -60,7 +60,7 @@ class Survey:
         """Whether nothing was refused."""
         return not self.refused and not self.together
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ModelPart]:
         """The nodes in parts, in the order of their first nodes. No path leaves a part and comes back to it."""
         index = self.index
         stage: dict[int, int] = {}
@@ -78,7 +78,7 @@ class Survey:
                 for one in members.pop(other):
                     members[target].append(one)
                     part_of[one] = target
-        found = [Part(nodes[0] not in self.refused, tuple(sorted(nodes))) for nodes in members.values()]
+        found = [ModelPart(nodes[0] not in self.refused, tuple(sorted(nodes))) for nodes in members.values()]
         return sorted(found, key=lambda part: part.nodes)
 
     def _differs(self, one: int, other: int) -> bool:
@@ -105,7 +105,9 @@ class Parts:
         return candidate_bytes(subset, Boundary(infos, {}))
 
 
-def survey(index: ModelIndex, asked: Asked, parts: Parts, listen: Callable[[Survey], None] = lambda _: None) -> Survey:
+def survey(
+    index: ModelIndex, asked: EngineAsked, parts: Parts, listen: Callable[[Survey], None] = lambda _: None
+) -> Survey:
     """Find out which nodes are refused, and why. ``listen`` is called with each question.
 
     Raises what the engine raises, but for EngineFailure, which is the answer of a build.
@@ -117,7 +119,7 @@ def survey(index: ModelIndex, asked: Asked, parts: Parts, listen: Callable[[Surv
 
 
 class _Search:
-    def __init__(self, found: Survey, asked: Asked, parts: Parts, listen: Callable[[Survey], None]) -> None:
+    def __init__(self, found: Survey, asked: EngineAsked, parts: Parts, listen: Callable[[Survey], None]) -> None:
         self.found = found
         self._asked = asked
         self._parts = parts
@@ -188,7 +190,7 @@ class _Search:
         self._listen(self.found)
 
 
-def file_names(parts: Sequence[Part], folder: Path) -> list[Path]:
+def file_names(parts: Sequence[ModelPart], folder: Path) -> list[Path]:
     """A file for each part, numbered from 1: ``supported-1.onnx``, ``unsupported-2.onnx``."""
     width = len(str(len(parts)))
     return [

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Option, Session
+from biopsy.engines.built_model import BuiltModel
 from biopsy.engines.option import count, number, words
-from biopsy.model.tensor_type import FLOATS, TensorType, ValueType
+from biopsy.model.tensor_type import FLOATS, TensorType
 from biopsy.tensors.results import Array, Feed
 
 if TYPE_CHECKING:
@@ -164,28 +165,15 @@ class Fake(Engine):
         return ModelInput(proto.SerializeToString(), model.folder)
 
 
-class FakeSession(Session):
+class FakeSession(BuiltModel):
     """A session of ONNX Runtime that may fail while it runs."""
 
     def __init__(self, session: Session, engine: Fake, faults: _Faults) -> None:
+        remarks = [f"the model has no layer for {setting}: nothing goes wrong there" for setting in faults.unknown]
+        super().__init__(session.inputs, session.outputs, remarks)
         self._session = session
         self._engine = engine
         self._faults = faults
-
-    @property
-    def inputs(self) -> Mapping[str, ValueType | None]:
-        """Inputs that must be fed."""
-        return self._session.inputs
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names of the outputs."""
-        return self._session.outputs
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Which settings do nothing."""
-        return [f"the model has no layer for {setting}: nothing goes wrong there" for setting in self._faults.unknown]
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once, after the delay, or fail."""

@@ -33,7 +33,7 @@ class Inputs:
 
 
 @dataclass(frozen=True)
-class Feeds:
+class GivenFeeds:
     """Inputs for a model. ``made_up``: names that were not among the given ones; ``guessed``: shapes nobody said."""
 
     feeds: Sequence[Feed]
@@ -41,7 +41,7 @@ class Feeds:
     guessed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
-def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> Feeds:
+def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFeeds:
     """A feed for each iteration. Inputs that cannot be fed are left out: ``checked_feed`` tells of them.
 
     Raises DoesNotFit if the shape of an input that must be made up is unknown, or if a range or shape is said of an
@@ -54,16 +54,16 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> Feeds:
     open_ones = {dim for type_ in tensors.values() for dim in type_.shape or () if isinstance(dim, str)}
     require_known("--input-symbols", "open dimension", inputs.symbols, open_ones)
     if inputs.given is None:
-        return Feeds(_generated(values, inputs, inputs.iterations), (), _guessed(tensors, inputs))
+        return GivenFeeds(_generated(values, inputs, inputs.iterations), (), _guessed(tensors, inputs))
     if not may_lack_names():
         for feed in inputs.given:
             require_inputs_of(wanted, feed)
     missing = {name: values[name] for feed in inputs.given for name in missing_inputs(feed, values)}
     if not missing or not inputs.complete:
-        return Feeds(inputs.given)
+        return GivenFeeds(inputs.given)
     extra = _generated(missing, inputs, len(inputs.given))
     feeds = [{**made, **feed} for made, feed in zip(extra, inputs.given, strict=True)]
-    return Feeds(feeds, tuple(missing), _guessed(_drawn(missing), inputs))
+    return GivenFeeds(feeds, tuple(missing), _guessed(_drawn(missing), inputs))
 
 
 def _guessed(tensors: Mapping[str, TensorType], inputs: Inputs) -> Mapping[str, tuple[int, ...]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from biopsy.comparison import metrics
 from biopsy.comparison.compare import OutputComparison, compare_output
 from biopsy.comparison.metrics import Element
-from biopsy.comparison.tolerance import Limits, Stats, Tolerance, Tolerances, asked_of
+from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerance, Tolerances, asked_of
 from biopsy.layerwise.findings import TensorError
 from biopsy.tensors.results import Array, release
 
@@ -20,7 +20,7 @@ class Judge:
 
     tolerances: Tolerances = field(default_factory=Tolerances)
     stats: Stats = field(default_factory=Stats)
-    limits: Limits = field(default_factory=Limits)
+    limits: MetricLimits = field(default_factory=MetricLimits)
 
     def error(self, name: str, actual: Sequence[Array], expected: Sequence[Array]) -> TensorError:
         """The error of a tensor, one value per sample on both sides; memory of mapped files is given back."""

@@ -28,7 +28,7 @@ SEARCHED_FOR = "Softplus"
 _SEED = 20
 
 
-class _Writer:
+class _NodeWriter:
     """Collects nodes and weights; every method returns the name of the tensor that it adds."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def demonstration_model() -> onnx.ModelProto:
     """The model: float32 ``tokens`` [32, 32] to ``logits`` [32, 32]; the same bytes at every call."""
     from onnx import TensorProto, helper
 
-    made = _Writer()
+    made = _NodeWriter()
     x = "tokens"
     for number in range(BLOCKS):
         scope = f"block{number}"

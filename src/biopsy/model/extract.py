@@ -50,7 +50,7 @@ def extract(
     nodes = _needed(index, ends, set(given))
     if inputs is None:
         given = [tensor for tensor in given if tensor not in index.weights or _is_read(index, tensor, nodes, ends)]
-    types = _Types(index)
+    types = _TypeInfos(index)
     infos = {_number(index, wanted.name): types.of(wanted, "inputs") for wanted in inputs or ()}
     for wanted in outputs or ():
         infos.setdefault(_number(index, wanted.name), types.of(wanted, "outputs"))
@@ -107,7 +107,7 @@ def _is_read(index: ModelIndex, tensor: int, nodes: set[int], ends: Iterable[int
     return tensor in ends or any(number in nodes for number in index.consumers.get(tensor, ()))
 
 
-class _Types:
+class _TypeInfos:
     """Types of tensors as ValueInfoProto; inference runs when the first one is asked for that needs it."""
 
     def __init__(self, index: ModelIndex) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.named_pass import Pass
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.pass_context import PassContext
 from biopsy.search.lookahead import foresee
 from biopsy.search.rounds import Round
 
 
 def course(
-    problem: Problem,
+    context: PassContext,
     search: Pass,
     start: Candidate,
     answers: Sequence[Candidate | None],
@@ -32,7 +32,7 @@ def course(
         target = answer or target
         return answer
 
-    return foresee(lambda: search(problem, start), answers, expect)
+    return foresee(lambda: search(context, start), answers, expect)
 
 
 def _expected(

@@ -20,6 +20,7 @@ from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.course import course
 from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
 from biopsy.search.drive import RunningSearch, drive
@@ -73,13 +74,13 @@ class Driver:
         """Candidates that passed, in the order in which they were asked about."""
         return list(self._passing)
 
-    def search(self, named: NamedPass, target: Candidate) -> Candidate:
+    def search(self, named: NamedPass, target: Candidate, context: PassContext) -> Candidate:
         """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
         started, checks = time.monotonic(), self.trials.tally.checks
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
         answers: list[Candidate | None] = []
-        ahead = _Ahead(self, named, before, answers)
+        ahead = _Ahead(self, named, context, before, answers)
 
         def answer(proposals: Round[Proposal]) -> Candidate | None:
             nonlocal target
@@ -88,20 +89,20 @@ class Driver:
             target = reproducing or target
             return reproducing
 
-        drive(named.search(self.problem, target), answer)
+        drive(named.search(context, target), answer)
         self.trials.abandon_all()
         taken = self.trials.tally.checks - checks
         self.listener(events.StageDone(named.name, before.size, target.size, taken, time.monotonic() - started))
         return target
 
-    def refine(self, named: NamedModelPass) -> None:
+    def refine(self, named: NamedModelPass, context: PassContext) -> None:
         """Run one pass over the model itself to its end; ``refined`` is then the simplest that reproduced.
 
         Whether values may change is asked, which can cost checks, only if the pass has something to propose.
         """
         started, checks, before = time.monotonic(), self.trials.tally.checks, self.left
         search = RunningSearch(named.search(self.best_model()))
-        if search.round is None or not (named.keeps_values or self.problem.may_change_values):
+        if search.round is None or not (named.keeps_values or context.may_change_values):
             return
         self.listener(events.StageStarted(named.name, before, 0))
         search.run(lambda changes: self._first_change_that_reproduces(changes, named.name))
@@ -253,9 +254,17 @@ class Driver:
 class _Ahead:
     """Keeps the checks going that a pass will probably ask for next."""
 
-    def __init__(self, driver: Driver, named: NamedPass, start: Candidate, answers: Sequence[Candidate | None]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        named: NamedPass,
+        context: PassContext,
+        start: Candidate,
+        answers: Sequence[Candidate | None],
+    ) -> None:
         self._driver = driver
         self._named = named
+        self._context = context
         self._start = start
         self._answers = answers
         self._expected: Iterator[Proposal] = iter(())
@@ -270,7 +279,7 @@ class _Ahead:
             return
         self._foreseen.clear()
         self._expected = course(
-            self._driver.problem, self._named.search, self._start, self._answers, self._guess, self._driver.eligible
+            self._context, self._named.search, self._start, self._answers, self._guess, self._driver.eligible
         )
         soon = list(islice(self._trials(asked, trial), trials.jobs))
         trials.abandon_all(but=soon)

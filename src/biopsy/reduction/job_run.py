@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from biopsy.reduction.fault_localization import suspected
 from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.job import Job
 from biopsy.reduction.journal_identity import open_journal
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.reduce import reduce_problem
 from biopsy.reduction.result import Reduction, write_result
@@ -119,7 +121,13 @@ def _answers_in(journal: Journal) -> str:
 
 def _reduce(driver: Driver, schedule: Schedule, job: Job) -> Reduction:
     flakiness = Flakiness(driver.trials, job.repeating)
-    return reduce_problem(driver, schedule, job.target, flakiness)
+    context = PassContext(
+        driver.problem,
+        may_change_values=partial(may_change_values, driver, job.values, job.compares_recorded),
+        suspects=tuple if job.ranking else partial(suspected, driver),
+        ranking=job.ranking,
+    )
+    return reduce_problem(driver, context, schedule, job.target, flakiness)
 
 
 def _driver(
@@ -144,9 +152,6 @@ def _driver(
         keep_inputs=job.keep_inputs,
         keep_outputs=job.keep_outputs,
         mark_intermediate=job.mark_intermediate,
-        may_change_values=lambda: may_change_values(driver, job.values, job.compares_recorded),
-        suspects=lambda: () if job.ranking else suspected(driver),
-        ranking=job.ranking,
     )
 
     def keep_other(trial: Trial, number: int) -> Path | None:

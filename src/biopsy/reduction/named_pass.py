@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from biopsy.reduction.candidate import Candidate, NodeSearch
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.pass_context import PassContext
 
-Pass: TypeAlias = Callable[[Problem, Candidate], NodeSearch]
+Pass: TypeAlias = Callable[[PassContext, Candidate], NodeSearch]
 """One way to propose smaller candidates.
 
 A pass is a generator over rounds. The driver checks the proposals of a round, in their order or several at once, and
 sends back the first in the round's order that reproduces, which is the target from then on, or None. What a pass may
 rely on, and what it owes:
 
-- It is deterministic: the same problem, target and answers give the same rounds. The result never depends on how many
+- It is deterministic: the same context, target and answers give the same rounds. The result never depends on how many
   proposals are checked at once.
 - It never repeats itself to a fixed point; the schedule does that.
 - The answer need not be what was proposed: the driver may have added nodes that cannot be cut away, or proposals may

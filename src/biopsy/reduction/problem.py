@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -27,8 +27,7 @@ class Problem:
     """What passes and the driver know of the model.
 
     ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
-    is an output, because the failure is masked otherwise. ``may_change_values`` and ``suspects`` are
-    asked once, when a pass wants to know. ``ranking``: sets of nodes that a report names, the worst first.
+    is an output, because the failure is masked otherwise.
     """
 
     def __init__(
@@ -41,9 +40,6 @@ class Problem:
         keep_inputs: bool = False,
         keep_outputs: bool = False,
         mark_intermediate: bool = False,
-        may_change_values: Callable[[], bool] = lambda: False,
-        suspects: Callable[[], Sequence[int]] = tuple,
-        ranking: Sequence[Sequence[int]] = (),
     ) -> None:
         self.index = index
         self.recording = recording
@@ -52,9 +48,6 @@ class Problem:
         self._keep_inputs = keep_inputs
         self._keep_outputs = keep_outputs
         self._mark_intermediate = mark_intermediate
-        self._may_change_values = may_change_values
-        self._suspects = suspects
-        self.ranking = ranking
         self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
@@ -68,16 +61,6 @@ class Problem:
     def may_cut_outputs(self) -> bool:
         """Whether inner tensors may become outputs."""
         return not self._keep_outputs
-
-    @cached_property
-    def may_change_values(self) -> bool:
-        """Whether candidates may compute other values than the original did: see ``values.py``."""
-        return self._may_change_values()
-
-    @cached_property
-    def suspects(self) -> Sequence[int]:
-        """Nodes that are suspected, the most suspicious first: see ``suspicion.py``."""
-        return self._suspects()
 
     @cached_property
     def elements(self) -> int:
@@ -305,19 +288,7 @@ class Problem:
         return self._recorded_constant(tensor, sample)
 
     def _turned(self, tensor: int, sample: int) -> bytes | None:
-        if self.frozen(tensor, sample) is not None or not self._recorded_may_be_compared:
-            return None
-        return self._recorded_constant(tensor, sample)
-
-    @property
-    def _recorded_may_be_compared(self) -> bool:
-        """Whether a constant with a recorded value cannot fail by itself.
-
-        Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
-        the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
-        those of the check.
-        """
-        return self.recording.holds_inner or self.may_change_values
+        return None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample)
 
     def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
         name = self.index.names[tensor]

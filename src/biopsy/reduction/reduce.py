@@ -19,6 +19,7 @@ from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import doubt, last_words
 from biopsy.reduction.named_pass import NamedPass
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, reads_of, write_result
 from biopsy.reduction.result_file import ResultFile, make_room
@@ -27,7 +28,9 @@ from biopsy.session.flakiness import Flakiness
 from biopsy.session.trials import BudgetSpentError, Trial
 
 
-def reduce_problem(driver: Driver, schedule: Schedule, target: Target, flakiness: Flakiness) -> Reduction:
+def reduce_problem(
+    driver: Driver, context: PassContext, schedule: Schedule, target: Target, flakiness: Flakiness
+) -> Reduction:
     """Reduce the driver's problem and write the result.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
@@ -40,11 +43,11 @@ def reduce_problem(driver: Driver, schedule: Schedule, target: Target, flakiness
         stopped = _until_spent(driver, lambda: _preflight(driver, flakiness))
         if stopped is None:
             driver.feeding.begin()
-        stopped = stopped or _search(driver, schedule, target, flakiness)
+        stopped = stopped or _search(driver, context, schedule, target, flakiness)
         result.write()
         if _flaky_after_all(driver, target.output, result, flakiness):
             driver.feeding.begin()
-            stopped = _search(driver, schedule, target, flakiness)
+            stopped = _search(driver, context, schedule, target, flakiness)
             result.write()
             _flaky_after_all(driver, target.output, result, flakiness)
     except (KeyboardInterrupt, errors.Interrupted) as stop:
@@ -76,7 +79,9 @@ def _until_spent(driver: Driver, work: Callable[[], None]) -> str | None:
     return None
 
 
-def _search(driver: Driver, schedule: Schedule, target: Target, flakiness: Flakiness) -> str | None:
+def _search(
+    driver: Driver, context: PassContext, schedule: Schedule, target: Target, flakiness: Flakiness
+) -> str | None:
     """Run the passes from the best so far, and return what stopped them before their end, if anything did.
 
     When a check cannot be run any more, the best so far is written.
@@ -84,7 +89,7 @@ def _search(driver: Driver, schedule: Schedule, target: Target, flakiness: Flaki
 
     def search() -> None:
         driver.trials.limited = True
-        while not _searched(driver, schedule, target, flakiness):
+        while not _searched(driver, context, schedule, target, flakiness):
             pass
 
     try:
@@ -96,15 +101,15 @@ def _search(driver: Driver, schedule: Schedule, target: Target, flakiness: Flaki
         raise errors.CheckError(str(error), kept=kept) from error
 
 
-def _searched(driver: Driver, schedule: Schedule, target: Target, flakiness: Flakiness) -> bool:
+def _searched(driver: Driver, context: PassContext, schedule: Schedule, target: Target, flakiness: Flakiness) -> bool:
     """Run all passes once; False if that must be done again, knowing more."""
     assert driver.best is not None
     try:
-        driver.best = _run_schedule(driver, schedule, target, driver.best)
+        driver.best = _run_schedule(driver, context, schedule, target, driver.best)
         if not flakiness.holds(driver.best_trial("confirm", "the smallest so far once more")):
             driver.doubt()
             return False
-        _refine(driver, schedule.afterwards)
+        _refine(driver, context, schedule.afterwards)
         _require_confirmed(driver, target.output)
     except UndoError:  # the search is run again, with every other answer remembered
         if driver.take_back() == driver.original("", "").digest:
@@ -134,19 +139,21 @@ def _require_confirmed(driver: Driver, output: Path) -> None:
         )
 
 
-def _run_schedule(driver: Driver, schedule: Schedule, target: Target, left: Candidate) -> Candidate:
+def _run_schedule(
+    driver: Driver, context: PassContext, schedule: Schedule, target: Target, left: Candidate
+) -> Candidate:
     for named in schedule.once:
-        left = _run_pass(driver, named, target, left)
+        left = _run_pass(driver, context, named, target, left)
     before = None
     while schedule.repeated and left != before and left.size > 1:
         before = left
         for named in schedule.repeated:
-            left = _run_pass(driver, named, target, left)
+            left = _run_pass(driver, context, named, target, left)
     return left
 
 
-def _run_pass(driver: Driver, named: NamedPass, target: Target, left: Candidate) -> Candidate:
-    found = driver.search(named, left)
+def _run_pass(driver: Driver, context: PassContext, named: NamedPass, target: Target, left: Candidate) -> Candidate:
+    found = driver.search(named, left, context)
     if found is not left:
         _save(driver, target)
     return found
@@ -162,7 +169,7 @@ def _save(driver: Driver, target: Target) -> None:
         _write_model(driver, driver.best_parts(), target, target.output, target.external)
 
 
-def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
+def _refine(driver: Driver, context: PassContext, passes: Sequence[NamedModelPass]) -> None:
     """Run the passes over the model itself, again and again until none changes it; then what they could not do.
 
     They work on protobuf objects, which cannot hold every model that bytes can.
@@ -175,7 +182,7 @@ def _refine(driver: Driver, passes: Sequence[NamedModelPass]) -> None:
     while passes:
         before = driver.refined
         for named in passes:
-            driver.refine(named)
+            driver.refine(named, context)
         if driver.refined is before:
             break
     for text in dict.fromkeys(text for named in passes for text in named.remarks(driver.best_model())):

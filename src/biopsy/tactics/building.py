@@ -21,7 +21,7 @@ from biopsy.isolation.cleanup import take_what_stands_at
 from biopsy.tactics.builder import Builder, Built, Order
 from biopsy.tactics.difference import Build, build_of
 from biopsy.tactics.record import TacticRecord, write_record
-from biopsy.tactics.setting_changes import Change, CheckTemplate
+from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.variations import Drawn, Variation, changes
 from biopsy.text import first_line
 
@@ -31,7 +31,7 @@ Until = int | Literal["good", "bad"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class BuildPlan:
     """What to build, how often, and what to leave where; see the options of ``biopsy debug build``.
 
     ``artifact`` is where the engine saves what it has built; None if it cannot, and the check then gets the model.
@@ -53,7 +53,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Iteration:
+class BuildIteration:
     """One build and what was said of it."""
 
     number: int
@@ -62,13 +62,13 @@ class Iteration:
     judged: Judged
 
     @property
-    def change(self) -> Change:
+    def change(self) -> SettingChange:
         """The settings that were built with."""
         return self.drawn.change
 
 
 @dataclass
-class Tally:
+class BuildTally:
     """What many builds add up to. ``builds`` are the good and bad ones, with their choices."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
@@ -81,13 +81,13 @@ class Tally:
         return self.outcomes.total()
 
 
-CheckFor = Callable[[Change], Check]
+CheckFor = Callable[[SettingChange], Check]
 """Gives the check for a build with a change: its words may name the engine."""
 
 
 def build_repeatedly(
-    plan: Plan, check_for: CheckFor, tally: Tally, listener: events.Listener = events.ignore
-) -> Generator[Iteration, None, None]:
+    plan: BuildPlan, check_for: CheckFor, tally: BuildTally, listener: events.Listener = events.ignore
+) -> Generator[BuildIteration, None, None]:
     """Build, check and sort as often as the plan says; yields each iteration when it is over.
 
     A build that fails is INVALID, unless building is what is checked. Raises CheckError if a check cannot be run, and
@@ -105,15 +105,15 @@ def build_repeatedly(
 
 
 def _one(
-    plan: Plan,
+    plan: BuildPlan,
     number: int,
     drawn: Drawn,
     builder: Builder,
     check_for: CheckFor,
     listener: events.Listener,
     digest: str,
-    tally: Tally,
-) -> Iteration:
+    tally: BuildTally,
+) -> BuildIteration:
     change = drawn.change
     spec = CheckTemplate((), plan.spec).changed(change)
     if plan.info is not None:
@@ -141,10 +141,10 @@ def _one(
     _count(record, judged, tally)
     for missing in plan.artifacts.sort(judged.outcome, number, ""):
         listener(events.Remark(f"the artifact {missing} was not there after iteration {number}"))
-    return Iteration(number, drawn, built, judged)
+    return BuildIteration(number, drawn, built, judged)
 
 
-def _record(plan: Plan, number: int, drawn: Drawn, spec: EngineSpec, built: Built, digest: str) -> TacticRecord:
+def _record(plan: BuildPlan, number: int, drawn: Drawn, spec: EngineSpec, built: Built, digest: str) -> TacticRecord:
     devices = {layer.device for layer in built.layers}
     version = built.version
     if not version:
@@ -168,7 +168,7 @@ def _record(plan: Plan, number: int, drawn: Drawn, spec: EngineSpec, built: Buil
     )
 
 
-def _judged(plan: Plan, change: Change, built: Built, check: Check, candidate: Path) -> Judged:
+def _judged(plan: BuildPlan, change: SettingChange, built: Built, check: Check, candidate: Path) -> Judged:
     failure = built.failure
     if failure is not None:
         outcome = Outcome.REPRODUCES if plan.checks_building else Outcome.INVALID
@@ -191,7 +191,7 @@ def _said(check: Check, candidate: Path) -> Evidence:
             return check.run(candidate)
 
 
-def _count(record: TacticRecord, judged: Judged, tally: Tally) -> None:
+def _count(record: TacticRecord, judged: Judged, tally: BuildTally) -> None:
     tally.outcomes[judged.outcome] += 1
     tally.version = tally.version or record.version
     if judged.outcome in _OUTCOMES:

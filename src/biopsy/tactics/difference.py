@@ -68,7 +68,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Group:
+class ChoiceGroup:
     """Choices that were all made in the same builds: in how many bad and good ones, and how likely that is by chance.
 
     ``chance`` is that of Fisher's test, or of its like where builds were put in order in blocks; of a pair of settings
@@ -101,7 +101,7 @@ class Difference:
 
     good: int
     bad: int
-    groups: tuple[Group, ...] = ()
+    groups: tuple[ChoiceGroup, ...] = ()
     more: int | None = None
     remarks: tuple[str, ...] = field(default=())
 
@@ -111,12 +111,12 @@ class Difference:
         return len(self.groups)
 
     @property
-    def decided(self) -> tuple[Group, ...]:
+    def decided(self) -> tuple[ChoiceGroup, ...]:
         """The groups that chance does not explain."""
         return tuple(group for group in self.groups if group.adjusted <= LEVEL)
 
     @property
-    def only_in_bad(self) -> tuple[Group, ...]:
+    def only_in_bad(self) -> tuple[ChoiceGroup, ...]:
         """The groups that no good build has: what a plain difference of sets finds. No pairs: no file holds them."""
         return tuple(group for group in self.groups if group.only_bad and group.choices[-1].kind != "settings")
 
@@ -178,13 +178,13 @@ def difference(builds: Sequence[Build]) -> Difference:
     if not (bad and good):
         return Difference(good, bad)
     compared = _compared(patterns, builds)
-    evidence = {pattern: Evidence(builds, tests) for pattern, (_, tests) in compared.items()}
+    evidence = {pattern: CauseTests(builds, tests) for pattern, (_, tests) in compared.items()}
     chances = [one.chance for one in evidence.values()]
     outcomes = [build.is_bad for build in builds]
     groups = []
     for (pattern, (choices, _)), chance, adjusted in zip(compared.items(), chances, holm(chances), strict=True):
         table = _table(list(zip(pattern, outcomes, strict=True)))
-        groups.append((Group(tuple(sorted(choices, key=_rank)), table, chance, adjusted), pattern))
+        groups.append((ChoiceGroup(tuple(sorted(choices, key=_rank)), table, chance, adjusted), pattern))
     groups.sort(key=lambda found: (found[0].chance, not found[0].table.is_perfect, _rank(found[0].told)))
     more = evidence[groups[0][1]].more(LEVEL / len(groups)) if groups else None
     return Difference(good, bad, tuple(group for group, _ in groups), more)
@@ -216,7 +216,7 @@ def _pairs(patterns: Mapping[Pattern, Sequence[Choice]]) -> Iterable[Pair]:
     return pairs({key: dict(sorted(values.items())) for key, values in sorted(settings.items())})
 
 
-class Evidence:
+class CauseTests:
     """What tests say of one cause, where all of them must speak for it."""
 
     def __init__(self, builds: Sequence[Build], tests: Sequence[Test]) -> None:

@@ -13,7 +13,7 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.tactics.optimizers import Optimizers
-from biopsy.tactics.setting_changes import Change, VariedCheck
+from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 
 _RUNS_AT_FIRST = 3
 _RUNS_TO_MEASURE = 20
@@ -23,7 +23,7 @@ _RUNS_TO_MEASURE = 20
 class Tried:
     """What a change of settings did: the outcome of the check, and after how many runs."""
 
-    change: Change
+    change: SettingChange
     outcome: Outcome
     reason: str
     runs: int
@@ -41,7 +41,7 @@ class Switch:
     ``verified``: with it fresh processes pass, and without it they fail.
     """
 
-    change: Change
+    change: SettingChange
     optimizers: tuple[str, ...] = ()
     verified: bool = False
 
@@ -94,7 +94,7 @@ class Flags:
         }
 
 
-def _json_of(change: Change) -> dict[str, Mapping[str, str]]:
+def _json_of(change: SettingChange) -> dict[str, Mapping[str, str]]:
     return {"settings": change.settings, "environment": change.environment}
 
 
@@ -111,7 +111,7 @@ class SettingProbe:
         self.needed = 1
         self.found = Flags()
 
-    def once(self, change: Change, description: str, *, cold: bool = False) -> Judged:
+    def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
         number, self.found.checks = self.found.checks, self.found.checks + 1
@@ -128,7 +128,7 @@ class SettingProbe:
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
-        nothing = Change()
+        nothing = SettingChange()
         answers = [self._first()]
         while len(answers) < _RUNS_AT_FIRST:
             answers.append(self.once(nothing, "the engine as it is set"))
@@ -147,7 +147,7 @@ class SettingProbe:
             self._listener(events.FlakyFailure(len(failing), len(answers), self.needed, 0.99))
 
     def _first(self) -> Judged:
-        judged = self.once(Change(), "the engine as it is set")
+        judged = self.once(SettingChange(), "the engine as it is set")
         if judged.outcome in (Outcome.INFRASTRUCTURE, Outcome.INVALID):
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
@@ -162,9 +162,9 @@ class SettingProbe:
 
     @property
     def _line(self) -> str:
-        return self._check.with_change(Change()).line(self._model)
+        return self._check.with_change(SettingChange()).line(self._model)
 
-    def change(self, change: Change, description: str = "") -> Tried:
+    def change(self, change: SettingChange, description: str = "") -> Tried:
         """Whether a change makes the failure go away: in every one of the runs that are needed to believe it."""
         for run in range(self.needed):
             judged = self.once(change, description or change.text)
@@ -172,12 +172,13 @@ class SettingProbe:
                 return Tried(change, judged.outcome, judged.reason, run + 1)
         return Tried(change, Outcome.PASSES, judged.reason, self.needed)
 
-    def verified(self, change: Change) -> bool:
+    def verified(self, change: SettingChange) -> bool:
         """Whether fresh processes pass with a change, and still fail without it."""
         passing = all(
             self.once(change, f"fresh: {change.text}", cold=True).outcome is Outcome.PASSES for _ in range(self.needed)
         )
         failing = any(
-            self.once(Change(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES for _ in range(self.needed)
+            self.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES
+            for _ in range(self.needed)
         )
         return passing and failing

@@ -48,7 +48,7 @@ that oneDNN may use."""
 
 
 @dataclass(frozen=True)
-class Change:
+class SettingChange:
     """Settings of an engine that differ from the user's, and environment variables that do."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -60,20 +60,20 @@ class Change:
         pairs = [*self.settings.items(), *((f"env.{name}", value) for name, value in self.environment.items())]
         return " ".join(f"{key}={value}" for key, value in pairs)
 
-    def joined(self, other: Change) -> Change:
+    def joined(self, other: SettingChange) -> SettingChange:
         """Both; the other one's values where the two disagree."""
-        return Change({**self.settings, **other.settings}, {**self.environment, **other.environment})
+        return SettingChange({**self.settings, **other.settings}, {**self.environment, **other.environment})
 
 
-def change_of(text: str) -> Change:
+def change_of(text: str) -> SettingChange:
     """``key=value`` or ``env.NAME=value`` as a change."""
     key, _, value = text.partition("=")
     if key.startswith("env."):
-        return Change(environment={key.removeprefix("env."): value})
-    return Change({key: value})
+        return SettingChange(environment={key.removeprefix("env."): value})
+    return SettingChange({key: value})
 
 
-def changes_to_try(spec: EngineSpec) -> list[Change]:
+def changes_to_try(spec: EngineSpec) -> list[SettingChange]:
     """Single changes of a spec, in the order of asking: declared options first, then what only engines know.
 
     Every other value of an option with choices or of a switch, ``threads=1``, the CPU for other providers.
@@ -84,7 +84,7 @@ def changes_to_try(spec: EngineSpec) -> list[Change]:
     return found
 
 
-def _other_values(option: Option, spec: EngineSpec) -> Iterator[Change]:
+def _other_values(option: Option, spec: EngineSpec) -> Iterator[SettingChange]:
     if option.name in _NOT_TRIED or option.is_family:
         return
     now = spec.settings.get(option.name, option.default_text)
@@ -98,19 +98,19 @@ def _other_values(option: Option, spec: EngineSpec) -> Iterator[Change]:
         values = ("cpu",)
     for value in values:
         if value.lower() != now.lower():
-            yield Change({option.name: value})
+            yield SettingChange({option.name: value})
 
 
-def _is_set(spec: EngineSpec, change: Change) -> bool:
+def _is_set(spec: EngineSpec, change: SettingChange) -> bool:
     return all(spec.settings.get(key) == value for key, value in change.settings.items()) and all(
         os.environ.get(name) == value for name, value in change.environment.items()
     )
 
 
-def without_optimizers(spec: EngineSpec, names: Sequence[str]) -> Change:
+def without_optimizers(spec: EngineSpec, names: Sequence[str]) -> SettingChange:
     """The change that switches optimizers of onnxrt off, besides those that the spec has off already."""
     off = [name for name in (spec.settings.get(OPTIMIZERS) or "").split("+") if name]
-    return Change({OPTIMIZERS: "+".join(dict.fromkeys([*off, *names]))})
+    return SettingChange({OPTIMIZERS: "+".join(dict.fromkeys([*off, *names]))})
 
 
 @dataclass(frozen=True)
@@ -129,17 +129,17 @@ class CheckTemplate:
         """Whether a change of settings changes the words."""
         return any(ENGINE_PLACE in word or SETTINGS_PLACE in word for word in self.words)
 
-    def changed(self, change: Change) -> EngineSpec:
+    def changed(self, change: SettingChange) -> EngineSpec:
         """The engine with a change of its settings."""
         return EngineSpec(self.spec.name, {**self.spec.settings, **change.settings})
 
-    def with_change(self, change: Change) -> tuple[str, ...]:
+    def with_change(self, change: SettingChange) -> tuple[str, ...]:
         """The words of the check with a change."""
         spec = self.changed(change)
         settings = spec.text.partition(":")[2]
         return tuple(word.replace(ENGINE_PLACE, spec.text).replace(SETTINGS_PLACE, settings) for word in self.words)
 
-    def as_if_unchanged(self, evidence: Evidence, change: Change) -> Evidence:
+    def as_if_unchanged(self, evidence: Evidence, change: SettingChange) -> Evidence:
         """What a check left, with the engine called as it was before a change: or no failure would be the same one."""
         now, before = self.changed(change).text, self.spec.text
         said = evidence.verdict
@@ -148,7 +148,7 @@ class CheckTemplate:
         return replace(evidence, verdict=replace(said, engine=engine), output=output)
 
     @contextmanager
-    def environment(self, change: Change) -> Iterator[None]:
+    def environment(self, change: SettingChange) -> Iterator[None]:
         """What a check that is started inside finds in its environment. For one thread: it is that of this process."""
         wanted = {**change.environment, VARIABLE: self.changed(change).text}
         before = {name: os.environ.get(name) for name in wanted}
@@ -174,7 +174,7 @@ class VariedCheck:
         self.template = template
         self._check = check
 
-    def with_change(self, change: Change, *, cold: bool = False) -> CommandCheck:
+    def with_change(self, change: SettingChange, *, cold: bool = False) -> CommandCheck:
         """The check of a change; it is good until the next call."""
         words = self.template.with_change(change)
         check = self._check

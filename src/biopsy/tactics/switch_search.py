@@ -16,7 +16,7 @@ from biopsy.search.minimal_subsets import minimal_subsets, shortest
 from biopsy.search.subset import minimal_subset
 from biopsy.tactics.flags import Flags, SettingProbe, Switch
 from biopsy.tactics.optimizers import RULES, optimizers_of, rules
-from biopsy.tactics.setting_changes import Change, CheckTemplate, VariedCheck, changes_to_try, without_optimizers
+from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, changes_to_try, without_optimizers
 
 _MOST_SETS = 12
 """Sets of settings or optimizers that are sought; what is not sought any more is said."""
@@ -61,9 +61,9 @@ def find_switches(
     return found
 
 
-def _fewest_together(probe: SettingProbe) -> list[Change]:
+def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
     """All smallest sets of changes that work together only; none if no choice of values does with all of them set."""
-    values: dict[str, list[Change]] = {}
+    values: dict[str, list[SettingChange]] = {}
     for tried in probe.found.tried:
         if tried.outcome in (Outcome.REPRODUCES, Outcome.UNSTABLE):
             values.setdefault(" ".join([*tried.change.settings, *tried.change.environment]), []).append(tried.change)
@@ -71,13 +71,13 @@ def _fewest_together(probe: SettingProbe) -> list[Change]:
         return []
     known: dict[str, bool] = {}
 
-    def gone(changes: Sequence[Change]) -> bool:
+    def gone(changes: Sequence[SettingChange]) -> bool:
         whole = _joined(changes)
         if whole.text not in known:
             known[whole.text] = probe.change(whole, "" if len(changes) < len(values) else "all settings together").gone
         return known[whole.text]
 
-    together: dict[str, list[Change]] = {}
+    together: dict[str, list[SettingChange]] = {}
     for chosen in islice(product(*values.values()), _MOST_VALUES):
         sets, complete = _minimal_sets(chosen, gone)
         probe.found.complete = probe.found.complete and complete
@@ -88,8 +88,8 @@ def _fewest_together(probe: SettingProbe) -> list[Change]:
 
 
 def _minimal_sets(
-    changes: Sequence[Change], gone: Callable[[Sequence[Change]], bool]
-) -> tuple[list[list[Change]], bool]:
+    changes: Sequence[SettingChange], gone: Callable[[Sequence[SettingChange]], bool]
+) -> tuple[list[list[SettingChange]], bool]:
     """The minimal sets of some changes that switch the failure off; and whether these are all."""
 
     def switch_off(places: Sequence[int]) -> bool:
@@ -99,8 +99,8 @@ def _minimal_sets(
     return [[changes[place] for place in places] for places in sets], complete
 
 
-def _joined(changes: Sequence[Change]) -> Change:
-    whole = Change()
+def _joined(changes: Sequence[SettingChange]) -> SettingChange:
+    whole = SettingChange()
     for change in changes:
         whole = whole.joined(change)
     return whole

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from biopsy import errors
 from biopsy.engines import registry
 from biopsy.engines.registry import EngineSpec
-from biopsy.tactics.setting_changes import Change, change_of
+from biopsy.tactics.setting_changes import SettingChange, change_of
 
 LEAST_BLOCK = 10
 """Builds of a block, about: fewer could not tell chance from a cause, since only builds of a block are compared."""
@@ -83,7 +83,7 @@ def combinations(variations: Sequence[Variation]) -> int:
 class Drawn(NamedTuple):
     """The change for one build, and the number of the block that it belongs to."""
 
-    change: Change
+    change: SettingChange
     block: int
 
 
@@ -110,8 +110,8 @@ def _block_sizes(combinations: int, total: int | None) -> Iterator[int]:
         yield total
 
 
-def _change(variations: Sequence[Variation], values: Sequence[str]) -> Change:
-    whole = Change()
+def _change(variations: Sequence[Variation], values: Sequence[str]) -> SettingChange:
+    whole = SettingChange()
     for variation, value in zip(variations, values, strict=True):
         whole = whole.joined(change_of(f"{variation.key}={value}"))
     return whole

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput
-from biopsy.engines.capability import Part, Parts, Survey, survey
+from biopsy.engines.capability import ModelPart, Parts, Survey, survey
 from biopsy.model.index import index_bytes
 from support.models import chain, info, model, save, weight
 
@@ -96,7 +96,7 @@ def test_parts_are_connected_and_no_path_leaves_one_and_comes_back():
         helper.make_node("Add", ["left", "right"], ["y"]),
     ]
     parts = found(model(nodes, [info("x")], [info("y")]), Asked(builds="Abs")).parts()
-    assert parts == [Part(True, (0, 1)), Part(False, (2,)), Part(True, (3,))]
+    assert parts == [ModelPart(True, (0, 1)), ModelPart(False, (2,)), ModelPart(True, (3,))]
 
 
 def test_parts_that_meet_become_one():
@@ -105,7 +105,7 @@ def test_parts_that_meet_become_one():
         helper.make_node("Relu", ["z"], ["b"]),
         helper.make_node("Add", ["a", "b"], ["y"]),
     ]
-    assert found(model(nodes, [info("x"), info("z")], [info("y")]), Asked()).parts() == [Part(True, (0, 1, 2))]
+    assert found(model(nodes, [info("x"), info("z")], [info("y")]), Asked()).parts() == [ModelPart(True, (0, 1, 2))]
 
 
 # Real engines, from the command line

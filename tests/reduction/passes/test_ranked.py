@@ -1,15 +1,17 @@
 """The layers that a report names come first: the worst with their neighbours, then twice as many, until it fails."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from biopsy import events
 from biopsy.model.index import index_bytes
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
-from biopsy.reduction.candidate import Candidate
+from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.ranked import ranked
 from biopsy.reduction.problem import Problem
+from biopsy.search.drive import drive
 from support.models import chain
 
 
@@ -17,15 +19,16 @@ def proposals(ranking: Sequence[Sequence[int]], target: Sequence[int] = range(10
     """What is proposed of a chain of 100 nodes while nothing reproduces; ``right``: the proposal that does."""
     index = index_bytes(chain(100).SerializeToString())
     recording = Recording(index, list, Path(), events.ignore)
-    problem = Problem(index, CutTypes(index, recording), recording, ranking=ranking)
-    search, answer, found = ranked(problem, Candidate(tuple(target))), None, []
-    while True:
-        try:
-            (proposal,) = search.send(answer)
-        except StopIteration:
-            return found
-        answer = proposal.candidate if len(found) == right else None
+    problem = Problem(index, CutTypes(index, recording), recording)
+    found: list[list[int]] = []
+
+    def answer(round_: Iterable[Proposal]) -> Candidate | None:
+        (proposal,) = round_
         found.append(list(proposal.candidate.nodes))
+        return proposal.candidate if len(found) == right + 1 else None
+
+    drive(ranked(PassContext(problem, ranking=ranking), Candidate(tuple(target))), answer)
+    return found
 
 
 def test_the_worst_with_its_neighbours_then_twice_as_many_each_time() -> None:

@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.cli.arguments import file_kinds, types
 from biopsy.cli.arguments.groups import SAVED_FORMATS
 from biopsy.cli.arguments.named_values import by_name
-from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Limits, Metric, TopK
+from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Metric, MetricLimits, TopK
 
 _COMPARISONS: dict[str, frozenset[str]] = {
     "simple": frozenset({"simple"}),
@@ -141,7 +141,7 @@ def _add_comparisons(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def limits_of(args: argparse.Namespace) -> Limits:
+def limits_of(args: argparse.Namespace) -> MetricLimits:
     """The limits asked for. Raises UsageError for words that are none."""
     values: dict[Metric, dict[str, float]] = {}
     for metric, words, example in (
@@ -159,7 +159,7 @@ def limits_of(args: argparse.Namespace) -> Limits:
                 words, option, example, partial(number_from, least=-1 if metric == "cosine" else 0)
             )
     tops = by_name(args.top_k, "--top-k", "5 out:3,axis=1", _top)
-    return Limits(values, tops, _chosen(args.compare, bool(tops)))
+    return MetricLimits(values, tops, _chosen(args.compare, bool(tops)))
 
 
 def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:

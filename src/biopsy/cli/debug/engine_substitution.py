@@ -17,10 +17,10 @@ def varied_check(template: CheckTemplate, default_name: str, timeout: float | No
     """The check for words that vary: forks of a warm process if it is our own run."""
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.warm import command_check
-    from biopsy.tactics.setting_changes import Change, VariedCheck
+    from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 
     made = command_check if template.is_own_run else CommandCheck
-    return VariedCheck(made(template.with_change(Change()), default_name, timeout), template)
+    return VariedCheck(made(template.with_change(SettingChange()), default_name, timeout), template)
 
 
 def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:

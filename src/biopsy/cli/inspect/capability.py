@@ -13,7 +13,7 @@ from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.engines.capability import Part, Parts, Survey
+    from biopsy.engines.capability import ModelPart, Parts, Survey
     from biopsy.engines.registry import EngineSpec
     from biopsy.model.index import ModelIndex
 
@@ -145,7 +145,7 @@ def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:
     console.note(f"{count(len(each), 'part')} in {folder}")
 
 
-def _write_one(part: Part, path: Path, parts: Parts) -> None:
+def _write_one(part: ModelPart, path: Path, parts: Parts) -> None:
     from biopsy.model import load, weights_file
 
     made = load.parse(parts.bytes_of(part.nodes), None)

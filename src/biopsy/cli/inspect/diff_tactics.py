@@ -14,7 +14,7 @@ from biopsy.cli.live_line import COLUMN
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tactics.difference import Choice, Difference, Group
+    from biopsy.tactics.difference import Choice, ChoiceGroup, Difference
     from biopsy.tactics.record import TacticRecord
     from biopsy.tactics.replay import TacticReplay
     from biopsy.tactics.significance import Table
@@ -144,7 +144,7 @@ def _short(value: str) -> str:
     return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
 
 
-def _group_lines(number: int, group: Group, *, whole: bool) -> Iterator[str]:
+def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
     from biopsy.tactics.difference import summarized
 
     chance = f"by chance {_percent(group.chance)}, with all that was compared {_percent(group.adjusted)}"
@@ -180,7 +180,7 @@ def verdict_lines(found: Difference) -> Iterator[str]:
         yield from _undecided(found)
 
 
-def _decided(groups: tuple[Group, ...]) -> Iterator[str]:
+def _decided(groups: tuple[ChoiceGroup, ...]) -> Iterator[str]:
     from biopsy.tactics.difference import SETTINGS
 
     best = groups[0]
@@ -236,7 +236,7 @@ def _save_report(path: Path, found: Difference) -> None:
     write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
 
 
-def _group_tree(group: Group) -> dict[str, Any]:
+def _group_tree(group: ChoiceGroup) -> dict[str, Any]:
     def plain(choice: Choice) -> dict[str, str]:
         return {"where": choice.where, "kind": choice.kind, "value": choice.value}
 

@@ -14,7 +14,7 @@ from biopsy.cli.arguments import comparing, engine_options, groups, tensorrt
 from biopsy.cli.run import options
 from biopsy.cli.run.comparisons import compare, find_not_finite, judge_rounding, pairs_of, warn_of_random
 from biopsy.cli.run.conclusion import conclude, conclude_crash, hinted
-from biopsy.cli.run.execution import Execution, save_outputs
+from biopsy.cli.run.execution import ModelExecution, save_outputs
 from biopsy.cli.run.findings import Findings
 from biopsy.cli.run.inputs import Feeder, require_same
 
@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     model = model_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
     _require_names(args, model)
-    execution = Execution(model, feeder, args, console)
+    execution = ModelExecution(model, feeder, args, console)
     recorder = execution.recorder(engines, args.save_outputs)
     ran = execution.run_all(engines, recorder)
     save_outputs(args.save_outputs, ran, recorder, console)
@@ -107,7 +107,9 @@ def _require_names(args: argparse.Namespace, model: ModelInput) -> None:
     require_known_names(args, model, {**spoken, "--noise-ratio": options.noise_ratios_of(args)})
 
 
-def _reported(findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: Execution) -> Findings:
+def _reported(
+    findings: Findings, pairs: Sequence[tuple[RunnerResult, RunnerResult]], execution: ModelExecution
+) -> Findings:
     """The findings, sized where a reduction asks for that, and written where a person does."""
     from biopsy.checks import verdict
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.cli.run.execution import Execution
+    from biopsy.cli.run.execution import ModelExecution
     from biopsy.comparison.compare import Detail, NotFinite, RunComparison
     from biopsy.comparison.noise import NoiseReport
-    from biopsy.comparison.tolerance import Limits, Stats, Tolerances
+    from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.tensors.results import RunnerResult
 
@@ -28,7 +28,7 @@ def pairs_of(
 def compare(
     pairs: Sequence[tuple[RunnerResult, RunnerResult]],
     golden: Sequence[RunnerResult],
-    settings: tuple[Tolerances, Stats, Limits],
+    settings: tuple[Tolerances, Stats, MetricLimits],
     args: argparse.Namespace,
     console: Console,
 ) -> list[RunComparison]:
@@ -56,7 +56,7 @@ def compare(
 
 
 def judge_rounding(
-    done: Sequence[RunnerResult], execution: Execution, ratios: Mapping[str, float]
+    done: Sequence[RunnerResult], execution: ModelExecution, ratios: Mapping[str, float]
 ) -> list[NoiseReport]:
     """Hold every engine against float64, by the error of plain float32. Raises CannotCompare if that cannot be had."""
     from biopsy.cli.run.noise import judge_noise

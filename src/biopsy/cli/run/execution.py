@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Execution:
+class ModelExecution:
     """A model that is run in engines, all with the inputs of one feeder, as the arguments say."""
 
     model: ModelInput

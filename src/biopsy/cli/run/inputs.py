@@ -13,7 +13,7 @@ from biopsy.shell_words import option_line
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.comparison.tolerance import Stats, Tolerances
-    from biopsy.engines.feeding import Feeds, Inputs
+    from biopsy.engines.feeding import GivenFeeds, Inputs
     from biopsy.model.tensor_type import ValueType
     from biopsy.tensors.results import Feed, RunnerResult
 
@@ -59,7 +59,7 @@ class Feeder:
             raise errors.CannotCompare("no input has a number that could be one rounding off")
         return other
 
-    def _tell(self, found: Feeds) -> None:
+    def _tell(self, found: GivenFeeds) -> None:
         if found.made_up:
             names = ", ".join(map(repr, found.made_up))
             self._console.warn(f"the inputs loaded have no {names}: random values are used for it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,14 +12,24 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
-from biopsy.engines.onnxrt.facts import CPU, RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
+from biopsy.engines.built_model import BuiltModel, require_ending
+from biopsy.engines.onnxrt.facts import RECORD_ASSIGNMENT, precision_remarks, provider_remarks, read_profile
+from biopsy.engines.onnxrt.providers import Providers, require_active
+from biopsy.engines.onnxrt.values import (
+    BYTE_WIDE_OR_MORE,
+    PLAIN,
+    copy_of_memory,
+    element_of,
+    readable,
+    value_type_of,
+    with_true_ranks,
+)
 from biopsy.engines.option import count, switch, words
 from biopsy.filesystem.write import cannot_write
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model import load
-from biopsy.model.tensor_type import DTYPE_OF_ELEM, MapType, OptionalType, SequenceType, TensorType, ValueType
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
 from biopsy.tensors.containers import all_flattened, structured
-from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
 
 LEVELS = {
@@ -32,16 +41,7 @@ LEVELS = {
 }
 """Optimization level, as biopsy spells it -> the name ONNX Runtime has for it."""
 
-_ELEM_OF_ORT = {
-    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "string": 8, "bool": 9,
-    "float16": 10, "double": 11, "uint32": 12, "uint64": 13, "complex64": 14, "complex128": 15, "bfloat16": 16,
-    "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20, "uint4": 21, "int4": 22,
-    "float4e2m1": 23, "float8e8m0": 24, "uint2": 25, "int2": 26,
-}  # fmt: skip
-_PLAIN = frozenset({*range(1, 14)})
-"""Element types that the package hands over as NumPy arrays by itself, with their true values."""
 
-_BYTE_WIDE_OR_MORE = frozenset({16, 17, 18, 19, 20, 24})
 _SILENT = 4
 _LARGEST_MESSAGE = (1 << 31) - 1
 
@@ -84,7 +84,7 @@ class OnnxRuntime(Engine):
         A provider that starts but leaves nodes to others is told in the remarks.
         """
         ort = _import()
-        providers = _Providers(ort, self.options)
+        providers = Providers(ort, self.options)
         options = self.session_options(ort, model.folder)
         if providers.others_than_cpu:
             options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
@@ -102,7 +102,7 @@ class OnnxRuntime(Engine):
 
     def load(self, path: Path) -> Session:
         """A model that ``save`` has written, run as it is: nothing is optimized again."""
-        require_ending(self, path)
+        require_ending(type(self), path)
         ort = _import()
         as_it_is = OnnxRuntime({**self.options, "optimization": "none"}, self.label)
         model = ModelInput(load.read_bytes(path), path.parent, path)
@@ -110,7 +110,7 @@ class OnnxRuntime(Engine):
         if path.suffix == ".ort":
             options.add_session_config_entry("session.load_model_format", "ORT")
         try:
-            session = as_it_is._session(ort, model, options, _Providers(ort, self.options))
+            session = as_it_is._session(ort, model, options, Providers(ort, self.options))
         except errors.EngineFailure as failure:
             failure.stage = "load"
             raise
@@ -128,9 +128,9 @@ class OnnxRuntime(Engine):
             options.add_session_config_entry(
                 "session.optimized_model_external_initializers_file_name", f"{path.name}.data"
             )
-        self._session(ort, model, options, _Providers(ort, self.options))
+        self._session(ort, model, options, Providers(ort, self.options))
 
-    def _session(self, ort: Any, model: ModelInput, options: Any, providers: _Providers) -> Any:
+    def _session(self, ort: Any, model: ModelInput, options: Any, providers: Providers) -> Any:
         ort.set_default_logger_severity(_SILENT)
         try:
             session = ort.InferenceSession(
@@ -144,7 +144,7 @@ class OnnxRuntime(Engine):
             if model.path is None or model.path.suffix != ".ort":
                 load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise self._failure(error, _stage(error)) from error
-        _require_active(session.get_providers(), providers.names)
+        require_active(session.get_providers(), providers.names)
         return session
 
     def session_options(self, ort: Any, folder: Path) -> Any:
@@ -177,15 +177,7 @@ def source_of(model: ModelInput) -> bytes | str:
     return model.data
 
 
-def require_ending(engine: Engine, path: Path) -> None:
-    """Raise UsageError unless a file's name ends as those do that the engine saves."""
-    if path.suffix not in engine.capabilities.saves:
-        raise errors.UsageError(
-            f"{path}: {engine.name} saves and loads {' and '.join(engine.capabilities.saves)} files"
-        )
-
-
-class OnnxRuntimeSession(Session):
+class OnnxRuntimeSession(BuiltModel):
     """A model that ONNX Runtime has loaded."""
 
     def __init__(self, ort: Any, session: Any, engine: OnnxRuntime, model: ModelInput, remarks: Sequence[str]) -> None:
@@ -193,41 +185,25 @@ class OnnxRuntimeSession(Session):
         self._session = session
         self._engine = engine
         self._model = model
-        self._remarks = tuple(remarks)
         self._is_ort_file = model.path is not None and model.path.suffix == ".ort"
-        self._inputs = {node.name: _value_type(node.type, node.shape) for node in session.get_inputs()}
+        inputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_inputs()}
         if not self._is_ort_file:
-            self._inputs = _with_true_ranks(self._inputs, model)
-        self._outputs = {node.name: _value_type(node.type, node.shape) for node in session.get_outputs()}
-        types = [*self._inputs.values(), *self._outputs.values()]
-        self._all_plain = all(type_ is None or _elem(type_) in _PLAIN for type_ in types)
-        self._fetched = {name: type_ for name, type_ in self._outputs.items() if type_ is not None}
+            inputs = with_true_ranks(inputs, model)
+        outputs = {node.name: value_type_of(node.type, node.shape) for node in session.get_outputs()}
+        types = [*inputs.values(), *outputs.values()]
+        self._all_plain = all(type_ is None or element_of(type_) in PLAIN for type_ in types)
+        self._fetched = {name: type_ for name, type_ in outputs.items() if type_ is not None}
         if not self._all_plain:
             self._fetched = {name: type_ for name, type_ in self._fetched.items() if isinstance(type_, TensorType)}
-        left_out = [name for name in self._outputs if name not in self._fetched]
-        if left_out:
-            self._remarks += (f"not read from onnxruntime, since its type is not: {', '.join(map(repr, left_out))}",)
+        skipped = ", ".join(repr(name) for name in outputs if name not in self._fetched)
+        more = [f"not read from onnxruntime, since its type is not: {skipped}"] if skipped else []
+        super().__init__(inputs, tuple(outputs), (*remarks, *more))
         self._run_options = ort.RunOptions()
         self._run_options.log_severity_level = _SILENT
 
-    @property
-    def inputs(self) -> Mapping[str, ValueType | None]:
-        """Inputs that must be fed, with the types that the model declares."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names of the outputs."""
-        return tuple(self._outputs)
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """What was asked for and not used: providers, their options, types that the CPU computes in float32."""
-        return self._remarks
-
     def save(self, path: Path) -> None:
         """Write the optimized model, as ``.onnx`` or ``.ort``; the latter leaves out optimizations of the layout."""
-        require_ending(self._engine, path)
+        require_ending(type(self._engine), path)
         self._require_model("saved again")
         with _written_whole(path) as made:
             self._engine.write_optimized(self._model, made)
@@ -274,7 +250,7 @@ class OnnxRuntimeSession(Session):
             raise self._engine._failure(error, "run") from error
         if fetched is None:
             return {}
-        return all_flattened(self._fetched, values, _readable)
+        return all_flattened(self._fetched, values, readable)
 
     def _fed(self, feed: Feed) -> dict[str, Any]:
         return {name: structured(feed, name, kind) for name, kind in self._inputs.items()}
@@ -287,9 +263,9 @@ class OnnxRuntimeSession(Session):
         declared = self._inputs[name]
         if not isinstance(declared, TensorType):
             raise self._unsupported(f"input {name!r}, {declared}, cannot be fed beside types such as bfloat16")
-        if declared.elem in _PLAIN:
+        if declared.elem in PLAIN:
             return self._ort.OrtValue.ortvalue_from_numpy(array)
-        if declared.elem not in _BYTE_WIDE_OR_MORE:
+        if declared.elem not in BYTE_WIDE_OR_MORE:
             raise self._unsupported(f"input {name!r} of type {declared.dtype} cannot be fed from Python")
         return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), declared.elem)
 
@@ -297,12 +273,12 @@ class OnnxRuntimeSession(Session):
         if not value.has_value():
             return None
         elem = value.element_type()
-        if elem in _PLAIN:
+        if elem in PLAIN:
             array: Array = value.numpy()
             return array
-        if elem not in _BYTE_WIDE_OR_MORE or value.device_name() != "cpu":
+        if elem not in BYTE_WIDE_OR_MORE or value.device_name() != "cpu":
             raise self._unsupported(f"an output of type {DTYPE_OF_ELEM.get(elem, elem)} cannot be read from Python")
-        return _copy_memory(value.data_ptr(), DTYPE_OF_ELEM[elem], value.shape())
+        return copy_of_memory(value.data_ptr(), DTYPE_OF_ELEM[elem], value.shape())
 
     def _unsupported(self, message: str) -> errors.EngineFailure:
         return errors.EngineFailure(
@@ -325,67 +301,6 @@ def _level(ort: Any, word: str) -> Any:
     if found is None:
         raise errors.UsageError(f"onnxruntime {ort.__version__} has no optimization level {word!r}")
     return found
-
-
-class _Providers:
-    """The execution providers that options ask for, with options of their own."""
-
-    def __init__(self, ort: Any, options: Mapping[str, Any]) -> None:
-        self.names = list(dict.fromkeys(_find_provider(ort, word) for word in options["providers"]))
-        self.options: dict[str, dict[str, str]] = {}
-        for key, value in options["provider"].items():
-            word, _, own_key = key.partition(".")
-            name = _best_match(word, self.names)
-            if name is None or not own_key:
-                raise errors.UsageError(
-                    f"engine 'onnxrt': provider.{key}: the options of a provider in use are written "
-                    f"provider.NAME.OPTION=VALUE; in use: {', '.join(self.names)}"
-                )
-            self.options.setdefault(name, {})[own_key] = value
-
-    @property
-    def asked(self) -> list[str | tuple[str, dict[str, str]]]:
-        """What a session is told: names, those with options together with them."""
-        return [(name, self.options[name]) if name in self.options else name for name in self.names]
-
-    @property
-    def others_than_cpu(self) -> bool:
-        """Whether any is not the CPU's, which takes every node."""
-        return any(name != CPU for name in self.names)
-
-
-def _find_provider(ort: Any, word: str) -> str:
-    """The full name of a provider that is in this package: by its exact name, its beginning, or a part of it."""
-    available = ort.get_available_providers()
-    match = _best_match(word, available)
-    if match is not None:
-        return match
-    known = _best_match(word, ort.get_all_providers())
-    if known is None:
-        raise errors.UsageError(f"onnxruntime knows no execution provider {word!r}; here it has {', '.join(available)}")
-    raise errors.EngineMissing(
-        f"the installed onnxruntime {ort.__version__} has no {known}, only {', '.join(available)}",
-        next_steps=["install the onnxruntime package that has it, such as onnxruntime-gpu for CUDA and TensorRT"],
-    )
-
-
-def _best_match(word: str, providers: Sequence[str]) -> str | None:
-    wanted = word.lower()
-    tests = (
-        lambda name: name.lower() in (wanted, f"{wanted}executionprovider"),
-        lambda name: name.lower().startswith(wanted),
-        lambda name: wanted in name.lower(),
-    )
-    return next((name for test in tests for name in providers if test(name)), None)
-
-
-def _require_active(active: Sequence[str], wanted: Sequence[str]) -> None:
-    missing = [name for name in wanted if name not in active]
-    if missing:
-        raise errors.EngineMissing(
-            f"onnxruntime could not start {', '.join(missing)} here and would have used {', '.join(active)} instead",
-            next_steps=["check the driver and the libraries that this provider needs"],
-        )
 
 
 def _stage(error: Exception) -> errors.Stage:
@@ -427,54 +342,3 @@ def _folder_for_profiles() -> Path:
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)
     return until_the_end.enter_context(temporary_folder("biopsy-profile-"))
-
-
-def _value_type(text: str, shape: Sequence[Any] | None = None) -> ValueType | None:
-    """What ONNX Runtime calls ``tensor(float)``, ``seq(tensor(int64))``, ``map(string,tensor(float))``."""
-    kind, _, rest = text.partition("(")
-    inner = rest.removesuffix(")")
-    if kind == "tensor":
-        elem = _ELEM_OF_ORT.get(inner)
-        return None if elem is None else TensorType(elem, None if shape is None else tuple(shape))
-    if kind == "map":
-        key, _, value = inner.partition(",")
-        held = _value_type(value)
-        return None if held is None or key not in _ELEM_OF_ORT else MapType(_ELEM_OF_ORT[key], held)
-    held = _value_type(inner)
-    if held is None or kind not in ("seq", "optional"):
-        return None
-    return SequenceType(held) if kind == "seq" else OptionalType(held)
-
-
-def _elem(kind: ValueType) -> int:
-    """The type of the elements that a value holds."""
-    if isinstance(kind, TensorType):
-        return kind.elem
-    return _elem(kind.value if isinstance(kind, MapType) else kind.item)
-
-
-def _with_true_ranks(inputs: dict[str, ValueType | None], model: ModelInput) -> dict[str, ValueType | None]:
-    """ONNX Runtime shows an unknown rank as no dimensions, like a scalar, and no shapes of items: the model does."""
-    unsure = [name for name, type_ in inputs.items() if not isinstance(type_, TensorType) or type_.shape == ()]
-    if unsure:
-        from biopsy.model.index import index_bytes
-
-        index = index_bytes(model.data, model.folder)
-        inputs |= {name: index.value_type(index.ids[name]) for name in unsure}
-    return inputs
-
-
-def _readable(value: Any) -> Array:
-    """Strings come as objects, which no store takes: give them NumPy's type for text."""
-    array = np.asarray(value)
-    return text(array) if array.dtype == object else array
-
-
-def _copy_memory(address: int, dtype_name: str, shape: Sequence[int]) -> Array:
-    import ctypes
-
-    import ml_dtypes
-
-    dtype = np.dtype(getattr(ml_dtypes, dtype_name))
-    size = math.prod(shape) * dtype.itemsize
-    return np.frombuffer(ctypes.string_at(address, size), dtype=dtype).reshape(shape).copy()

@@ -13,13 +13,14 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
+from biopsy.engines.built_model import BuiltModel, indexed, require_ending
 from biopsy.engines.openvino.facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.openvino.ignored_inputs import ignored_inputs
 from biopsy.engines.option import count, switch
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole
 from biopsy.model import load
-from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -64,7 +65,7 @@ class OpenVino(Engine):
     def build(self, model: ModelInput) -> Session:
         """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
         openvino = _import()
-        index = _indexed(model)
+        index = indexed(model)
         core = self._core(openvino)
         try:
             read = _read(core, model, index)
@@ -91,7 +92,7 @@ class OpenVino(Engine):
 
     def load(self, path: Path) -> Session:
         """A model that ``save`` has exported: the same version of OpenVINO on a like device must read it."""
-        _require_blob(path)
+        require_ending(OpenVino, path)
         openvino = _import()
         core = self._core(openvino)
         try:
@@ -109,7 +110,7 @@ class OpenVino(Engine):
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
         """The nodes with an operation that the device says it does not have."""
         openvino = _import()
-        index = _indexed(model)
+        index = indexed(model)
         core = self._core(openvino)
         device = self.options["device"]
         try:
@@ -186,12 +187,7 @@ def _precision(compiled: Any) -> str:
     return name
 
 
-def _require_blob(path: Path) -> None:
-    if path.suffix != BLOB:
-        raise errors.UsageError(f"{path}: openvino saves and loads {BLOB} files")
-
-
-class OpenVinoSession(Session):
+class OpenVinoSession(BuiltModel):
     """A model that OpenVINO has compiled; without the model's index it was loaded as such."""
 
     def __init__(
@@ -200,35 +196,19 @@ class OpenVinoSession(Session):
         self._openvino = openvino
         self._compiled = compiled
         self._index = index
-        self._remarks = tuple(remarks)
         self._request = compiled.create_infer_request()
         self._profiles: list[Sequence[Any]] | None = [] if profiled else None
         if index is None:
-            self._inputs = {_any_name(port): _type_of(port) for port in compiled.inputs}
-            self._outputs = tuple(_any_name(port) for port in compiled.outputs)
+            types = {_any_name(port): _type_of(port) for port in compiled.inputs}
+            super().__init__(types, [_any_name(port) for port in compiled.outputs], tuple(remarks))
             self._input_ports = dict(zip(self._inputs, compiled.inputs, strict=True))
             self._output_ports = dict(zip(self._outputs, compiled.outputs, strict=True))
             return
-        self._inputs = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-        self._outputs = tuple(index.names[tensor] for tensor in index.outputs)
+        declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
+        super().__init__(declared, [index.names[tensor] for tensor in index.outputs], tuple(remarks))
         read = [index.names[tensor] for tensor in index.fed_inputs() if _is_read(index, tensor)]
         self._input_ports = _match(read, compiled.inputs)
         self._output_ports = _match(self._outputs, compiled.outputs)
-
-    @property
-    def inputs(self) -> Mapping[str, TensorType | None]:
-        """Inputs that must be fed, with the types that the model declares; OpenVINO may ignore some of them."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names of the outputs."""
-        return self._outputs
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Inputs of nodes that OpenVINO ignores, and where it computes in other types than were asked for."""
-        return self._remarks
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
@@ -251,7 +231,7 @@ class OpenVinoSession(Session):
 
     def save(self, path: Path) -> None:
         """Export the compiled model as ``.blob``."""
-        _require_blob(path)
+        require_ending(OpenVino, path)
         exported = io.BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
             self._compiled.export_model(exported)
@@ -275,14 +255,6 @@ def _import() -> Any:
             f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
         ) from error
     return openvino
-
-
-def _indexed(model: ModelInput) -> ModelIndex:
-    try:
-        return index_bytes(model.data, model.folder)
-    except errors.ModelError:
-        load.parse(model.data, model.path)  # a file that is damaged is told as that, with its name
-        raise
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex) -> Any:

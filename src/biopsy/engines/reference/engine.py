@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.built_model import BuiltModel
 from biopsy.engines.option import switch
 from biopsy.engines.reference.stacked_outputs import stack_outputs
 from biopsy.model import external, load
@@ -101,33 +102,19 @@ def _remarks(proto: onnx.ModelProto) -> list[str]:
     return [f"onnx computes {', '.join(found)} in float32 inside, in spite of float64"] if found else []
 
 
-class ReferenceSession(Session):
+class ReferenceSession(BuiltModel):
     """A model that the reference evaluator has loaded; ``wide``: remarks on how, if it computes in float64."""
 
     def __init__(self, evaluator: Any, index: ModelIndex, wide: Sequence[str] | None = None) -> None:
         self._evaluator = evaluator
-        self._wide = wide
-        self._inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
-        self._outputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
-
-    @property
-    def inputs(self) -> Mapping[str, ValueType | None]:
-        """Inputs that must be fed, with the types that the model declares."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names of the outputs."""
-        return tuple(self._outputs)
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """What is not computed in float64 although that was asked for."""
-        return tuple(self._wide or ())
+        self._is_wide = wide is not None
+        self._types = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
+        inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        super().__init__(inputs, tuple(self._types), tuple(wide or ()))
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
-        if self._wide is not None:
+        if self._is_wide:
             from biopsy.engines.reference.wide_evaluator import widened
 
             feed = {name: widened(value) for name, value in feed.items()}
@@ -136,8 +123,8 @@ class ReferenceSession(Session):
                 values = self._evaluator.run(None, {n: structured(feed, n, kind) for n, kind in self._inputs.items()})
         except Exception as error:
             raise _failure(error, "run") from error
-        values = map(_unwrapped, values, self._outputs.values())
-        return all_flattened(self._outputs, values, _readable)
+        values = map(_unwrapped, values, self._types.values())
+        return all_flattened(self._types, values, _readable)
 
 
 def _unwrapped(value: Any, kind: ValueType | None) -> Any:

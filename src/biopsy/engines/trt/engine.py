@@ -10,6 +10,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, ModelInput, Session
+from biopsy.engines.built_model import BuiltModel, indexed, require_ending
 from biopsy.engines.trt import package as trt_package
 from biopsy.engines.trt.cuda import gpu_names, require_gpu
 from biopsy.engines.trt.element_types import numpy_name
@@ -17,7 +18,7 @@ from biopsy.engines.trt.package import Package
 from biopsy.engines.trt.settings import OPTIONS, Settings, span_of, unknown_names
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model import load
-from biopsy.model.index import ModelIndex, index_bytes
+from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
 
@@ -56,7 +57,7 @@ class TensorRt(Engine):
         package = self._package()
         settings = Settings(package, self.options)
         settings.require_precisions()
-        index = _indexed(model)
+        index = indexed(model)
         package.logged.clear()
         builder = self._builder(package)
         network, parser = self._parsed(package, settings, builder, model)
@@ -81,7 +82,7 @@ class TensorRt(Engine):
 
     def load(self, path: Path) -> Session:
         """An engine that was saved. Only a GPU can read it."""
-        require_ending(path)
+        require_ending(TensorRt, path)
         package = self._package()
         try:
             plan = memoryview(read_whole(path))
@@ -97,7 +98,7 @@ class TensorRt(Engine):
     def refusals(self, model: ModelInput) -> Mapping[int, str]:
         """The nodes that its parser does not take. It stops at some kinds of errors: ask again without them."""
         package = self._package()
-        index = _indexed(model)
+        index = indexed(model)
         package.logged.clear()
         builder = self._builder(package)
         settings = Settings(package, self.options)
@@ -181,12 +182,6 @@ class TensorRt(Engine):
         return remarks
 
 
-def require_ending(path: Path) -> None:
-    """Raise UsageError unless a file's name ends as an engine's does."""
-    if path.suffix not in ENDINGS:
-        raise errors.UsageError(f"{path}: trt saves and loads {', '.join(ENDINGS)} files")
-
-
 class _Marked:
     """What marking tensors changed about a network's outputs."""
 
@@ -233,14 +228,6 @@ def _path_for_weights(model: ModelInput) -> str:
     """A file in the folder that external weights are sought in; it need not be there."""
     in_place = model.path is not None and model.path.parent == model.folder
     return str(model.path if in_place else model.folder / "model.onnx")
-
-
-def _indexed(model: ModelInput) -> ModelIndex:
-    try:
-        return index_bytes(model.data, model.folder)
-    except errors.ModelError:
-        load.parse(model.data, model.path)  # a file that is damaged is told as that, with its name
-        raise
 
 
 def _outer_number(index: ModelIndex, refusal: trt_package.Refusal) -> int | None:
@@ -308,7 +295,7 @@ def _type_of(engine: Any, name: str) -> TensorType | None:
     return TensorType(elem, tuple(None if dim < 0 else dim for dim in engine.get_tensor_shape(name)))
 
 
-class TensorRtSession(Session):
+class TensorRtSession(BuiltModel):
     """An engine that TensorRT has built, as a plan; it is read by a GPU when it first runs."""
 
     def __init__(
@@ -320,45 +307,28 @@ class TensorRtSession(Session):
         remarks: Sequence[str],
         engine: Any = None,
     ) -> None:
+        super().__init__(inputs, outputs, tuple(remarks))
         self._package = package
         self._plan = plan
-        self._inputs = inputs
-        self._outputs = tuple(outputs)
-        self._remarks = tuple(remarks)
         self._engine = engine
         self._running: Any = None
-
-    @property
-    def inputs(self) -> Mapping[str, TensorType | None]:
-        """Inputs that must be fed, with the types that the model declares."""
-        return self._inputs
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """Names of the outputs, those that were marked last."""
-        return self._outputs
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Types that are replaced, shapes that are guessed, and what was asked for without effect."""
-        return self._remarks
 
     def save(self, path: Path) -> None:
         """Write the engine."""
         from biopsy.filesystem.write import write_whole
 
-        require_ending(path)
+        require_ending(TensorRt, path)
         write_whole(path, [bytes(self._plan)])
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once on the first GPU. Raises EngineMissing if there is none."""
         if self._running is None:
-            from biopsy.engines.trt.execution import Running
+            from biopsy.engines.trt.execution import Execution
 
             require_gpu(
                 f"{self._package.name} {self._package.version} has built the model; running it",
                 "--build-only    asks only whether it can be built",
             )
             engine = self._engine or deserialized(self._package, self._plan)
-            self._running = Running(self._package, engine)
+            self._running = Execution(self._package, engine)
         return dict(self._running.run({name: np.asarray(value) for name, value in feed.items()}, self._outputs))

@@ -15,7 +15,7 @@ from biopsy.engines.trt.package import ENGINE, Package, build_failure
 from biopsy.tensors.results import Array
 
 
-class Running:
+class Execution:
     """An engine with what it needs to run. Raises EngineFailure with stage "run"."""
 
     def __init__(self, package: Package, engine: Any) -> None:

@@ -204,7 +204,7 @@ def _quietly(work: Callable[[], Any]) -> Any:
 
 
 @dataclass(frozen=True)
-class Span:
+class ShapeRange:
     """The shapes of one input that an engine is built for."""
 
     least: tuple[int, ...]
@@ -213,7 +213,7 @@ class Span:
     is_guess: bool = False
 
 
-def span_of(name: str, type_: TensorType, options: Mapping[str, Any], model: ModelInput, guess: Shapes) -> Span:
+def span_of(name: str, type_: TensorType, options: Mapping[str, Any], model: ModelInput, guess: Shapes) -> ShapeRange:
     """The shapes to build for: those asked for, else those of the values to be fed, else a guess.
 
     Raises DoesNotFit if they contradict the model or each other.
@@ -222,17 +222,17 @@ def span_of(name: str, type_: TensorType, options: Mapping[str, Any], model: Mod
     asked = best or most or least
     fed = model.shapes.get(name, ())
     if asked is not None:
-        span = Span(least or asked, asked, most or asked)
+        span = ShapeRange(least or asked, asked, most or asked)
     elif fed and len({len(shape) for shape in fed}) == 1:
         columns = list(zip(*fed, strict=True))
-        span = Span(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
+        span = ShapeRange(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
     else:
-        span = Span(guess[name], guess[name], guess[name], is_guess=True)
+        span = ShapeRange(guess[name], guess[name], guess[name], is_guess=True)
     _require_fitting(name, type_, span)
     return span
 
 
-def _require_fitting(name: str, type_: TensorType, span: Span) -> None:
+def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
     declared = type_.shape
     for shape in (span.least, span.best, span.most):
         fits = declared is None or (

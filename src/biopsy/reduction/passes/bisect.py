@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.problem import Problem
 from biopsy.search.prefix import shortest_prefix
 from biopsy.search.rounds import Search
 
 
-def bisect(problem: Problem, target: Candidate) -> NodeSearch:
+def bisect(context: PassContext, target: Candidate) -> NodeSearch:
     """Halve the model from its end, then what is left from its beginning."""
+    problem = context.problem
     if problem.may_cut_outputs:
         target = yield from _shortest(problem, target, "first")
     if problem.may_cut_inputs:

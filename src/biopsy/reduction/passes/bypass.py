@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.pass_context import PassContext
 from biopsy.search.prefix import in_turn
 from biopsy.search.rounds import Search
 from biopsy.search.subset import minimize_subset
 
 
-def bypass(problem: Problem, target: Candidate) -> NodeSearch:
+def bypass(context: PassContext, target: Candidate) -> NodeSearch:
     """Bypass as many nodes as possible at once, then what is left one by one, by each input that agrees.
 
     Fusion bugs need their few nodes connected while everything between them goes. A bypass changes values, so this
     pass proposes nothing where the check compares with recorded ones.
     """
+    problem = context.problem
     order = problem.order(target)
     detours = {node: tensors for node in order if (tensors := problem.detours(target, node))}
-    if not detours or not problem.may_change_values:
+    if not detours or not context.may_change_values:
         return
     able = list(detours)
     start = target

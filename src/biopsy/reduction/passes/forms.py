@@ -7,12 +7,13 @@ from dataclasses import replace
 from itertools import islice
 
 from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.problem import Problem
 from biopsy.search.prefix import in_turn
 from biopsy.search.removal import remove_in_runs
 
 
-def forms(problem: Problem, target: Candidate) -> NodeSearch:
+def forms(context: PassContext, target: Candidate) -> NodeSearch:
     """Try to do without each node once, what it computed fed, and frozen, whatever the policy makes of it.
 
     An engine computes with a constant before the model runs, and there the bug may be gone; or only there it may be.
@@ -20,13 +21,14 @@ def forms(problem: Problem, target: Candidate) -> NodeSearch:
     goes at all, some nodes are tried with every cut fed, since a constant elsewhere may hide what the failure needs:
     so many that no more checks are made than there are nodes.
     """
+    problem = context.problem
     problem.will_freeze(target)
     tried = 0
 
     def without(target: Candidate, gone: Sequence[int]) -> list[Proposal]:
         nonlocal tried
-        proposals = _without(problem, target, gone)
-        tried += _news(problem, target, proposals)
+        proposals = _without(context, target, gone)
+        tried += _news(problem, target, gone, proposals)
         return proposals
 
     left = yield from remove_in_runs(problem.order(target), target, without, lambda left: set(left.nodes))
@@ -34,23 +36,36 @@ def forms(problem: Problem, target: Candidate) -> NodeSearch:
         yield from in_turn(islice(_all_fed(problem, target), max(0, target.size - tried)))
 
 
-def _without(problem: Problem, target: Candidate, gone: Sequence[int]) -> list[Proposal]:
+def _without(context: PassContext, target: Candidate, gone: Sequence[int]) -> list[Proposal]:
     """A candidate without some nodes, once with what they computed fed and once with it frozen."""
-    index = problem.index
+    problem, index = context.problem, context.problem.index
     rest = target.without(gone)
     written = [tensor for node in gone for tensor in index.node_writes[node]]
     name = index.nodes[gone[0]].label if len(gone) == 1 else f"{len(gone)} nodes"
     return [
         Proposal(problem.as_fed(rest, written), f"without {name}, fed"),
-        Proposal(problem.as_frozen(rest, written), f"without {name}, frozen"),
+        Proposal(_frozen(context, rest, written), f"without {name}, frozen"),
     ]
 
 
-def _news(problem: Problem, target: Candidate, proposals: Sequence[Proposal]) -> int:
-    """How many of the proposals are no candidate that ``linear`` has tried."""
+def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Candidate:
+    """A candidate with what some nodes computed frozen; the others stay fed where a recorded value could fail.
+
+    Whether it could is asked, which can cost checks, only if there is anything to be frozen so.
+    """
+    problem = context.problem
+    frozen = problem.as_frozen(rest, written)
+    recorded = {tensor for tensor in frozen.turned if problem.frozen(tensor) is None}
+    closed = problem.closed(replace(rest, turned=())) if recorded else None
+    if closed is None or recorded.isdisjoint(problem.subset(closed).cuts) or context.may_freeze_recorded:
+        return frozen
+    return replace(frozen, turned=tuple(tensor for tensor in frozen.turned if tensor not in recorded))
+
+
+def _news(problem: Problem, target: Candidate, gone: Sequence[int], proposals: Sequence[Proposal]) -> int:
+    """How many of the proposals without some nodes are no candidate that ``linear`` has tried."""
     closed = {problem.closed(proposal.candidate) for proposal in proposals}
-    usual = {problem.closed(replace(proposal.candidate, turned=target.turned)) for proposal in proposals}
-    return len(closed - usual)
+    return len(closed - {problem.closed(target.without(gone))})
 
 
 def _all_fed(problem: Problem, target: Candidate) -> Iterator[Proposal]:

@@ -14,6 +14,7 @@ from biopsy.recording.reference_run import Recording
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change
 from biopsy.reduction.named_pass import Pass
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.passes.linear import linear
@@ -37,25 +38,26 @@ def nodes_again(
     index = index_bytes(model.SerializeToString(deterministic=True))
     recording = Recording(index, tuple, Path(), events.ignore)
     types = CutTypes(index, recording)
-    problem = Problem(index, types, recording, may_change_values=lambda: not keep_values)
+    problem = Problem(index, types, recording)
+    context = PassContext(problem, may_change_values=lambda: not keep_values)
     target, before = problem.whole, None
     while target != before and target.size > 1:
         before = target
         for search in (sets, bypass, linear, forms):
-            target = yield from _searched(problem, search, target)
+            target = yield from _searched(context, search, target)
     return model if target == problem.whole else _model_of(problem, target)
 
 
-def _searched(problem: Problem, search: Pass, target: Candidate) -> Search[Change, onnx.ModelProto, Candidate]:
+def _searched(context: PassContext, search: Pass, target: Candidate) -> Search[Change, onnx.ModelProto, Candidate]:
     """Run a pass over nodes, its candidates proposed as models."""
 
     def answer(proposals: Round[Proposal]) -> Search[Change, onnx.ModelProto, Candidate | None]:
         nonlocal target
-        reproducing = yield from _first(problem, proposals, target)
+        reproducing = yield from _first(context.problem, proposals, target)
         target = reproducing or target
         return reproducing
 
-    yield from nest(search(problem, target), answer)
+    yield from nest(search(context, target), answer)
     return target
 
 

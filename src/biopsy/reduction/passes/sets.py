@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
-from biopsy.reduction.problem import Problem
+from biopsy.reduction.pass_context import PassContext
 from biopsy.search.subset import minimize_subset
 
 
-def sets(problem: Problem, target: Candidate) -> NodeSearch:
+def sets(context: PassContext, target: Candidate) -> NodeSearch:
     """Delta debugging over node sets (Zeller and Hildebrandt 2002), in the order of the graph's neighbourhoods."""
+    problem = context.problem
     order = problem.order(target)
 
     def propose(kept: Sequence[int]) -> Proposal:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
+from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.problem import Problem
 from biopsy.search.prefix import in_turn
 
 _STEPS_AROUND = 3
 
 
-def suspects(problem: Problem, target: Candidate) -> NodeSearch:
+def suspects(context: PassContext, target: Candidate) -> NodeSearch:
     """The first suspect alone; with its neighbours, since an engine fuses what is connected; then all of them."""
-    ranked = [node for node in problem.suspects if node in set(target.nodes)]
+    problem = context.problem
+    ranked = [node for node in context.suspects if node in set(target.nodes)]
     if not ranked:
         return
     first = problem.index.nodes[ranked[0]].label

@@ -55,13 +55,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Build as often as asked; returns 0 whatever the builds were like; raises what ends with another status."""
     from biopsy.cli.debug.build.plan import plan_of
     from biopsy.session.claim import set_aside
-    from biopsy.tactics.building import Tally, build_repeatedly, remove
+    from biopsy.tactics.building import BuildTally, build_repeatedly, remove
 
     spec = engine_of(args)
     plan = plan_of(args, spec)
     checking.require_names(args, args.model)
     check_for, close = checks_of(args, plan)
-    tally, started, interrupted = Tally(), time.monotonic(), False
+    tally, started, interrupted = BuildTally(), time.monotonic(), False
     with (
         checking.ended_politely(),
         set_aside(plan.artifact, "last build") as remark,

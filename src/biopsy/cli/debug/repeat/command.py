@@ -16,7 +16,7 @@ from biopsy.cli.debug.repeat.summary import save_report, say_result
 if TYPE_CHECKING:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.checks.judge import Rules
-    from biopsy.checks.repetition import Run, Tally
+    from biopsy.checks.repetition import RepeatedRun, RunTally
     from biopsy.cli.console import Console
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -69,11 +69,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it ran as often as asked; raises what ends with another status."""
     from biopsy.checks.artifacts import Artifacts
-    from biopsy.checks.repetition import Tally
+    from biopsy.checks.repetition import RunTally
 
     _require_sense(args)
     rules = checking.rules_of(args)
-    tally, artifacts = Tally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
+    tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
     with checking.ended_politely(), RepeatProgress(console, args) as progress:
         try:
@@ -109,7 +109,9 @@ def _require_sense(args: argparse.Namespace) -> None:
             require_writable(path)
 
 
-def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifacts, progress: RepeatProgress) -> None:
+def _run(
+    args: argparse.Namespace, rules: Rules, tally: RunTally, artifacts: Artifacts, progress: RepeatProgress
+) -> None:
     from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.outcome import Outcome
@@ -136,7 +138,7 @@ def _run(args: argparse.Namespace, rules: Rules, tally: Tally, artifacts: Artifa
                 return
 
 
-def _could_not_be_run(run: Run, tally: Tally, line: str) -> errors.CheckError:
+def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.CheckError:
     before = f"; {outcomes_text(tally)} before it" if tally.runs else ""
     return errors.CheckError(
         f"the check could not be run: {run.judged.reason}",

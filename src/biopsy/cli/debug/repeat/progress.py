@@ -14,7 +14,7 @@ from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.checks.outcome import Outcome
-    from biopsy.checks.repetition import Run, Tally
+    from biopsy.checks.repetition import RepeatedRun, RunTally
     from biopsy.cli.console import Console
 
 
@@ -42,7 +42,7 @@ class RepeatProgress(Progress):
         if number == 0:
             self._live.update("repeat", "the first run")
 
-    def show_outcome(self, run: Run, tally: Tally, missing: list[Path], *, is_new: bool) -> None:
+    def show_outcome(self, run: RepeatedRun, tally: RunTally, missing: list[Path], *, is_new: bool) -> None:
         """A run has ended, and was counted."""
         judged = run.judged
         seconds = judged.evidence.seconds
@@ -72,7 +72,7 @@ class RepeatProgress(Progress):
             done = tally.runs / until if isinstance(until, int) else 0.0
             self._live.update("repeat", self._progress(tally), done)
 
-    def _progress(self, tally: Tally) -> str:
+    def _progress(self, tally: RunTally) -> str:
         spent = time.monotonic() - self._started
         until = self._args.until
         if not isinstance(until, int):
@@ -86,7 +86,7 @@ def word_for(outcome: Outcome) -> str:
     return "failed" if outcome.name == "REPRODUCES" else outcome.value
 
 
-def outcomes_text(tally: Tally) -> str:
+def outcomes_text(tally: RunTally) -> str:
     """``13 passed · 7 failed · 1 timed out``."""
     return " · ".join(
         [f"{tally.passed} passed", f"{tally.failed} failed"]

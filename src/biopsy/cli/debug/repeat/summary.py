@@ -15,13 +15,13 @@ from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
-    from biopsy.checks.repetition import Tally
+    from biopsy.checks.repetition import RunTally
     from biopsy.cli.console import Console
 
 _CONFIDENCE = 0.99  # of the advice at the end
 
 
-def say_result(console: Console, tally: Tally, args: argparse.Namespace, seconds: float) -> None:
+def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seconds: float) -> None:
     """What was measured, and what to type next."""
     from biopsy.checks.repetition import rate_text
 
@@ -44,7 +44,7 @@ def say_result(console: Console, tally: Tally, args: argparse.Namespace, seconds
             head = ""
 
 
-def _advice(tally: Tally, command: Sequence[str]) -> list[str]:
+def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
     from biopsy.checks.repetition import interval, runs_needed
 
     lower, upper = interval(tally.failed, tally.decided)
@@ -78,7 +78,7 @@ def _reduction(command: Sequence[str], *options: str) -> str:
     return line_of((*words, "--check", *check))
 
 
-def save_report(args: argparse.Namespace, tally: Tally, seconds: float, *, interrupted: bool) -> None:
+def save_report(args: argparse.Namespace, tally: RunTally, seconds: float, *, interrupted: bool) -> None:
     """Write what was measured as JSON, to the file of --save-report."""
     from biopsy.checks.repetition import interval
     from biopsy.filesystem.write import write_whole

@@ -1,0 +1,49 @@
+"""What a pass may ask: the problem, and what the check or a report says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from biopsy.reduction.problem import Problem
+
+
+class PassContext:
+    """The problem, and what can be known of it besides its geometry.
+
+    ``may_change_values`` and ``suspects`` may cost checks, so they are found out once, when a pass wants to know.
+    ``ranking``: sets of nodes that a report names, the worst first.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        may_change_values: Callable[[], bool] = lambda: False,
+        suspects: Callable[[], Sequence[int]] = tuple,
+        ranking: Sequence[Sequence[int]] = (),
+    ) -> None:
+        self.problem = problem
+        self.ranking = ranking
+        self._may_change_values = may_change_values
+        self._suspects = suspects
+
+    @cached_property
+    def may_change_values(self) -> bool:
+        """Whether candidates may compute other values than the original did: see ``values.py``."""
+        return self._may_change_values()
+
+    @cached_property
+    def suspects(self) -> Sequence[int]:
+        """Nodes that are suspected, the most suspicious first: see ``fault_localization.py``."""
+        return self._suspects()
+
+    @property
+    def may_freeze_recorded(self) -> bool:
+        """Whether a constant with a recorded value cannot fail by itself.
+
+        Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
+        the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
+        those of the check.
+        """
+        return self.problem.recording.holds_inner or self.may_change_values
