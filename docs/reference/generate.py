@@ -14,7 +14,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from biopsy.cli.app import COMMANDS, Parser
+from biopsy.cli.commands import COMMANDS
+from biopsy.cli.parser import Parser
 from biopsy.engines import registry
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES

@@ -12,9 +12,11 @@ import onnx
 import pytest
 
 from biopsy import errors
-from biopsy.cli.app import COMMANDS, Command, main, parser_of
+from biopsy.cli.app import main
 from biopsy.cli.arguments import conflicts
 from biopsy.cli.arguments.conflicts import FileKind
+from biopsy.cli.commands import COMMANDS, Command
+from biopsy.cli.parser import parser_of
 from biopsy.tensors.files import write_feeds
 from support.models import chain, save
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from biopsy import errors
-from biopsy.cli import app
-from biopsy.cli.app import COMMANDS, GROUPS, main
+from biopsy.cli import commands
+from biopsy.cli.app import main
+from biopsy.cli.commands import COMMANDS, GROUPS
 
 WORDS = [" ".join(command.words) for command in COMMANDS]
 HEAVY = ("numpy", "onnx", "onnxruntime", "rich", "rich_argparse", "safetensors", "openvino", "google.protobuf")
@@ -28,7 +29,7 @@ def test_every_option_of_every_command_is_explained(command: str) -> None:
     import importlib
 
     parser = argparse.ArgumentParser()
-    importlib.import_module(app._find(command.split()).module).configure(parser)
+    importlib.import_module(commands.find(command.split()).module).configure(parser)
     assert [action.dest for action in parser._actions if not action.help] == []
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from biopsy import events
 from biopsy.cli.console import Console
-from biopsy.cli.debug.build import BuildProgress
+from biopsy.cli.debug.build.progress import BuildProgress
 from biopsy.cli.debug.flags import FlagsProgress
 from biopsy.cli.debug.layers_report import LayersReport
 from biopsy.cli.debug.precision_report import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
-from biopsy.cli.debug.repeat import RepeatProgress
+from biopsy.cli.debug.repeat.progress import RepeatProgress
 from biopsy.cli.progress import Progress, shows, time_left
 
 

@@ -17,7 +17,7 @@ import pytest
 import biopsy
 from biopsy import events
 from biopsy.checks import verdict
-from biopsy.cli.app import COMMANDS
+from biopsy.cli.commands import COMMANDS
 from biopsy.engines import registry
 from biopsy.reduction import schedule
 from support.bug import skip_without_it

@@ -92,7 +92,7 @@ def test_run_tells_which_engine_ended_by_which_signal(number: str, folder: Path)
     told = f"error: {engine} ended with {number} while it ran the model"
     assert err.splitlines() == [
         told + ": the system may have run out of memory" * (number == "SIGKILL"),
-        "warning: out.npz is not written: what other engines gave is lost",
+        "warning: out.npz is not written: the outputs of the other engines are lost",
     ]
     assert out.startswith("reference  1 iteration")
     assert out.endswith(f"FAILED | {engine} failed to run the model\n")

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biopsy import errors
-from biopsy.cli.app import COMMANDS, parser_of
 from biopsy.cli.arguments.named_values import parse_ranges, parse_shapes, parse_tolerances
+from biopsy.cli.commands import COMMANDS
 from biopsy.cli.debug.layers_next import next_lines
+from biopsy.cli.parser import parser_of
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
 from biopsy.filesystem.write import cannot_write

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.cli.app import COMMANDS
+from biopsy.cli.commands import COMMANDS
 from support.hostile_names import HOSTILE, MODELS, faults, hostile, write_files
 from support.streams import KINDS, shown_by
 

@@ -44,8 +44,8 @@ def _search_for(operator: str) -> tuple[str, ...]:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``demo``."""
     parser.description = (
-        "Builds a transformer of some 450 nodes in which ONNX Runtime's optimizer silently computes something else in\n"
-        "one branch, and finds the six nodes that it happens in. Everything is left in a folder."
+        "Builds a transformer of some 450 nodes, in one branch of which ONNX Runtime's optimizer silently computes\n"
+        "something else, and finds the six nodes responsible. Everything is kept in a folder."
     )
     parser.add_argument(
         "-o",
@@ -58,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="use the folder although it exists; its files of the same names are replaced",
+        help="use the folder even if it exists, and replace its files of the same names",
     )
 
 

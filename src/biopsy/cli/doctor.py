@@ -18,8 +18,8 @@ NEEDED = "onnxrt"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``doctor``."""
-    parser.epilog = "exit status: 0 if the engine onnxrt, or the one named, works here; else 4"
-    parser.add_argument("engine", nargs="?", metavar="ENGINE", help="show this engine and its options only")
+    parser.epilog = "exit status: 0 if the engine onnxrt, or the named one, works here; else 4"
+    parser.add_argument("engine", nargs="?", metavar="ENGINE", help="show only this engine, with its options")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -30,8 +30,9 @@ def warm_up(words: Sequence[str]) -> bool:
     command = parse(words)
     if not isinstance(command, OwnRun):
         return False
-    from biopsy.cli.app import COMMANDS, parser_of
     from biopsy.cli.arguments.engine_options import engine_specs
+    from biopsy.cli.commands import COMMANDS
+    from biopsy.cli.parser import parser_of
     from biopsy.engines.registry import find_class
 
     parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))

@@ -217,7 +217,7 @@ def test_an_artifact_that_is_missing_or_was_there_before_is_told_once(here: Path
     (here / "old.txt").write_text("of yesterday")
     assert repeat("--until", "3", "--artifacts", "old.txt", "no.txt", "--check", "true") == 0
     shown = told(capsys)
-    assert "old.txt is there already" in shown
+    assert "old.txt exists already" in shown
     assert shown.count("no.txt was not there after iteration 0") == 1
     assert shown.count("was not there") == 2
 
@@ -352,7 +352,7 @@ def test_a_signal_ends_with_what_was_measured_and_leaves_no_process(here: Path, 
     out, err = process.communicate(timeout=30)
     assert process.returncode == 5
     assert "iterations   " in out
-    assert err.startswith("interrupted: what still ran was ended, and is not counted")
+    assert err.startswith("interrupted: runs in progress were ended, and are not counted")
     report = json.loads((here / "r.json").read_text())
     assert report["interrupted"]
     assert report["passed"] == report["iterations"] >= 3

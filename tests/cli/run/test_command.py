@@ -359,7 +359,7 @@ def test_words_of_polygraphy_choose_what_is_compared(words: tuple[str, ...]):
         (("--psnr", "loud"), "--psnr loud: 'loud' is no number"),
         (("--ulp", "-1"), "it must be 0 or more"),
         (("--cosine", ":0.5"), "there is no name before the colon"),
-        (("--top-k", "none"), "'none' is no number of elements"),
+        (("--top-k", "none"), "'none' is not a number of elements"),
         (("--noise-ratio", "0.5"), "it must be 1 or more"),
         (("--top-k", "1,axis=9"), "has no axis 9"),
     ],

@@ -31,13 +31,13 @@ _COMPARISONS: dict[str, frozenset[str]] = {
 
 def add_comparing(parser: argparse.ArgumentParser) -> None:
     """Golden values, tolerances and what of the error is held against them."""
-    group = parser.add_argument_group("outputs and comparing")
+    group = parser.add_argument_group("outputs and comparison")
     group.add_argument(
         "--save-outputs",
         "--save-results",
         type=file_kinds.WRITTEN,
         metavar="FILE",
-        help=f"save what every engine gave: {SAVED_FORMATS}",
+        help=f"save the outputs of every engine: {SAVED_FORMATS}",
     )
     group.add_argument(
         "--load-outputs",
@@ -45,13 +45,17 @@ def add_comparing(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=file_kinds.READ,
         metavar="FILE",
-        help="golden values saved before; every engine, the first one too, is compared with all of them",
+        help="compare every engine, the first one too, with all of these golden values",
     )
     add_tolerances(group)
-    group.add_argument("--validate", action="store_true", help="fail if an engine gives NaN or infinity")
+    group.add_argument("--validate", action="store_true", help="fail if an output holds NaN or infinity")
     group.add_argument("--fail-fast", action="store_true", help="stop at the first failure")
     group.add_argument(
-        "--warm-up", type=types.count, default=0, metavar="N", help="runs before the first that is timed"
+        "--warm-up",
+        type=types.count,
+        default=0,
+        metavar="N",
+        help="runs before the first one that is timed (default: 0)",
     )
 
 
@@ -64,7 +68,7 @@ def add_tolerances(group: argparse._ArgumentGroup) -> None:
         "--absolute-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"greatest absolute difference allowed, {tolerance}; 0 for integers and booleans)",
+        help=f"largest absolute difference allowed, {tolerance}; 0 for integers and booleans)",
     )
     group.add_argument(
         "--rtol",
@@ -72,26 +76,26 @@ def add_tolerances(group: argparse._ArgumentGroup) -> None:
         "--relative-tolerance",
         nargs="+",
         metavar="[OUTPUT:]VALUE",
-        help=f"greatest difference allowed relative to the expected value, {tolerance}; for integers only by name)",
+        help=f"largest difference allowed relative to the expected value, {tolerance}; for integers only by name)",
     )
     group.add_argument(
         "--check-error-stat",
         nargs="+",
         metavar="[OUTPUT:]STAT",
-        help="what is held against the tolerances: elemwise, max, mean, median or quantile (default: elemwise)",
+        help="what the tolerances apply to: elemwise, max, mean, median or quantile (default: elemwise)",
     )
     group.add_argument(
         "--error-quantile",
         nargs="+",
         metavar="[OUTPUT:]Q",
-        help="which quantile 'quantile' means, 0 to 1 (default: 0.99)",
+        help="the quantile for 'quantile', 0 to 1 (default: 0.99)",
     )
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """The limits of other figures than the tolerances'."""
     group = parser.add_argument_group(
-        "limits of other figures, for all outputs or one of them; these replace the default tolerances"
+        "limits on other measures, for all outputs or one of them; they replace the default tolerances"
     )
     least = "[OUTPUT:]LEAST"
     most = "[OUTPUT:]MOST"
@@ -99,32 +103,41 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
         "--cosine", "--cosine-similarity-threshold", nargs="+", metavar=least, help="cosine similarity, -1 to 1"
     )
     group.add_argument(
-        "--psnr", "--psnr-threshold", "--psnr-tolerance", nargs="+", metavar=least, help="peak signal to noise, in dB"
+        "--psnr",
+        "--psnr-threshold",
+        "--psnr-tolerance",
+        nargs="+",
+        metavar=least,
+        help="peak signal-to-noise ratio, in dB",
     )
     group.add_argument(
-        "--snr", "--snr-threshold", "--snr-tolerance", nargs="+", metavar=least, help="signal to noise, in dB"
+        "--snr", "--snr-threshold", "--snr-tolerance", nargs="+", metavar=least, help="signal-to-noise ratio, in dB"
     )
     group.add_argument("--l2", "--l2-threshold", "--l2-tolerance", nargs="+", metavar=most, help="Euclidean distance")
-    group.add_argument("--ulp", nargs="+", metavar=most, help="numbers of the type between any two elements")
+    group.add_argument("--ulp", nargs="+", metavar=most, help="most representable values between the two (ULPs)")
     group.add_argument(
         "--top-k",
         "--postprocess",
         "--postprocess-func",
         nargs="+",
         metavar="[OUTPUT:]K[,axis=A]",
-        help="compare the indices of the K greatest elements; 'top-K' is the same (axis: the last one by default)",
+        help="compare the indices of the K greatest elements; 'top-K' means the same (axis: the last one by default)",
     )
     group.add_argument(
-        "--index-tolerance", nargs="+", metavar=most, help="places that an index may have moved (default: 0)"
+        "--index-tolerance", nargs="+", metavar=most, help="how many places an index may move (default: 0)"
     )
+    _add_comparisons(group)
+
+
+def _add_comparisons(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--compare",
         "--compare-func",
         nargs="+",
         metavar="NAME",
-        help=f"which comparisons must hold for every output: {', '.join(_COMPARISONS)}; those without a limit have "
-        f"{', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: what limits are given "
-        "for, else simple: the tolerances)",
+        help=f"the comparisons that every output must pass: {', '.join(_COMPARISONS)}; those without a limit of yours "
+        f"have {', '.join(f'{name} {value:g}' for name, value in DEFAULT_LIMITS.items())} (default: those with a "
+        "limit of yours, else simple: the tolerances)",
     )
 
 
@@ -173,5 +186,5 @@ def number_from(text: str, least: float) -> float:
 def _top(text: str) -> TopK:
     count, _, axis = text.removeprefix("top-").partition(",axis=")
     if not count.isdecimal() or not int(count):
-        raise ValueError(f"{text!r} is no number of elements")
+        raise ValueError(f"{text!r} is not a number of elements")
     return TopK(int(count), int(axis) if axis else -1)

@@ -25,7 +25,7 @@ _ORT_LEVELS = {
 _LEVELS = tuple(_ORT_LEVELS.values())
 
 
-_SEVERAL = "engines (repeatable); the first is what the others are compared with"
+_SEVERAL = "engines (repeatable); the others are compared with the first"
 
 
 def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
@@ -38,7 +38,7 @@ def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
         "--reference:float64",
         **flag,  # type: ignore[arg-type]
         const="reference:float64",
-        help="the same with everything computed in float64, whatever the model declares",
+        help="the same, computing everything in float64, whatever the model declares",
     )
     group.add_argument("--openvino", **flag, const="openvino", help="OpenVINO, in float32")  # type: ignore[arg-type]
     group.add_argument("--trt", **flag, const=tensorrt.PLAIN, help="TensorRT, or TensorRT for RTX")  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
         action="append",
         dest="engines",
         metavar="NAME[:key=value,...]",
-        help="any engine with its options, such as onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
+        help="any engine, with its options, as in onnxrt:optimization=none; 'biopsy doctor NAME' lists them",
     )
     group = parser.add_argument_group("settings of --onnxrt (with --engine, write them after the name)")
     group.add_argument(
@@ -55,17 +55,17 @@ def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
         "--execution-providers",
         nargs="+",
         metavar="NAME",
-        help="execution providers, best first, such as cuda cpu (default: cpu)",
+        help="execution providers, most preferred first, such as cuda cpu (default: cpu)",
     )
     group.add_argument(
         "--optimization-level",
         "--graph-optimization-level",
         type=_optimization_level,
         metavar="LEVEL",
-        help=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names such as ORT_DISABLE_ALL (default: all)",
+        help=f"{', '.join(_LEVELS)}, or ONNX Runtime's own names, such as ORT_DISABLE_ALL (default: all)",
     )
     group.add_argument(
-        "--threads", type=types.count, metavar="N", help="threads within an operator; 0: the engine's choice"
+        "--threads", type=types.count, metavar="N", help="threads within an operator; 0 lets the engine choose"
     )
 
 
@@ -75,7 +75,7 @@ def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
 
     if not args.engines:
         raise errors.UsageError(
-            "no engine is given to run the model in",
+            "no engine is named to run the model",
             next_steps=["--onnxrt", "--engine NAME    for any engine that 'biopsy doctor' shows"],
         )
     plain = {

@@ -25,7 +25,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--outputs",
         nargs="+",
         metavar="NAME",
-        help="tensors to return instead of the model's outputs, patterns allowed; 'mark all': every tensor too",
+        help="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every tensor",
     )
     add_weights_folder(group)
 
@@ -38,7 +38,7 @@ def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         "--ext",
         type=file_kinds.FOLDER_READ,
         metavar="DIR",
-        help="where external weights stand (default: the model's folder)",
+        help="the folder of the external weights (default: the model's folder)",
     )
 
 
@@ -50,7 +50,7 @@ def add_weights_file(parser: argparse.ArgumentParser | argparse._ArgumentGroup) 
         nargs="?",
         const="",
         metavar="FILE",
-        help="put weights into a file of this name beside the output (default name: OUTPUT.data)",
+        help="write weights to a file of this name beside the output (default name: OUTPUT.data)",
     )
 
 
@@ -76,7 +76,7 @@ def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] |
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Where inputs come from, and where they go."""
-    group = parser.add_argument_group("inputs: random ones, the same for the same seed, unless they are loaded")
+    group = parser.add_argument_group("inputs (default: random ones, the same for the same seed)")
     source = group.add_mutually_exclusive_group()
     source.add_argument(
         "--load-inputs",
@@ -84,8 +84,7 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=file_kinds.READ,
         metavar="FILE",
-        help="inputs saved before; the iterations of several files follow one another; tensors that the model "
-        "does not take are ignored",
+        help="load inputs from these files, one after the other; tensors that the model does not take are ignored",
     )
     source.add_argument(
         "--data-loader-script",
@@ -105,14 +104,19 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def _add_random_inputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--iterations", "--iters", type=types.positive, default=1, metavar="N", help="random inputs to make"
+        "--iterations",
+        "--iters",
+        type=types.positive,
+        default=1,
+        metavar="N",
+        help="how many random inputs to make (default: 1)",
     )
     group.add_argument("--seed", type=types.count, default=1, metavar="N", help="seed of random inputs (default: 1)")
     group.add_argument(
         "--val-range",
         nargs="+",
         metavar="[NAME:][lo,hi]",
-        help="range of random values, for all inputs or one of them (default: [0,1])",
+        help="range of the random values, for all inputs or one of them (default: [0,1])",
     )
     group.add_argument(
         "--input-shapes",
@@ -121,11 +125,11 @@ def _add_random_inputs(group: argparse._ArgumentGroup) -> None:
         "--model-inputs",
         nargs="+",
         metavar="NAME:[d0,d1,...]",
-        help="shapes of random inputs, where the model leaves them open",
+        help="shapes of the random inputs, where the model leaves them open",
     )
     group.add_argument(
         "--input-symbols",
         nargs="+",
         metavar="NAME=SIZE",
-        help="sizes of open dimensions of random inputs, by their names in the model",
+        help="sizes of the open dimensions of random inputs, by their names in the model",
     )

@@ -12,12 +12,12 @@ PLAIN = "--trt"
 
 
 _SWITCHES = {
-    "--fp16": ("fp16", "allow float16 (TensorRT 10; later ones use the types of the model)"),
-    "--bf16": ("bf16", "allow bfloat16 (the same)"),
-    "--fp8": ("fp8", "allow 8-bit floats (the same)"),
-    "--int8": ("int8", "allow int8 (the same)"),
+    "--fp16": ("fp16", "allow float16 (TensorRT 10 only: later versions use the types of the model)"),
+    "--bf16": ("bf16", "allow bfloat16 (TensorRT 10 only)"),
+    "--fp8": ("fp8", "allow 8-bit floats (TensorRT 10 only)"),
+    "--int8": ("int8", "allow int8 (TensorRT 10 only)"),
     "--tf32": ("tf32", "allow TF32 for float32"),
-    "--strongly-typed": ("strongly_typed", "use the types of the model (always so but for TensorRT 10)"),
+    "--strongly-typed": ("strongly_typed", "use the types of the model (later versions than TensorRT 10 always do)"),
 }
 """Flag -> its setting and help."""
 
@@ -44,19 +44,31 @@ _FILES = {
 """Settings that name files."""
 
 _WORDS = (
-    (("--trt-min-shapes",), "min_shapes", "NAME:[d0,...]", _MANY, "smallest shapes of inputs"),
-    (("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", _MANY, "shapes of inputs to be fastest for"),
-    (("--trt-max-shapes",), "max_shapes", "NAME:[d0,...]", _MANY, "greatest shapes of inputs"),
-    (("--trt-outputs",), "outputs", "NAME", _MANY, "tensors of TensorRT's network to return; 'mark all': every one"),
-    (("--pool-limit", "--memory-pool-limit"), "pool", "POOL:SIZE", _MANY, "limits of memory pools: workspace:16M"),
-    (("--workspace",), "pool.workspace", "SIZE", _ONE, "the same for the pool workspace"),
-    (("--load-timing-cache",), "load_timing_cache", "FILE", _ONE, "a timing cache to begin with"),
-    (("--save-timing-cache",), "save_timing_cache", "FILE", _ONE, "where to keep the timing cache"),
-    (("--builder-optimization-level",), "optimization", "LEVEL", _ONE, "0 to 5"),
+    (("--trt-min-shapes",), "min_shapes", "NAME:[d0,...]", _MANY, "smallest input shapes"),
+    (("--trt-opt-shapes",), "opt_shapes", "NAME:[d0,...]", _MANY, "input shapes to optimize for"),
+    (("--trt-max-shapes",), "max_shapes", "NAME:[d0,...]", _MANY, "largest input shapes"),
+    (
+        ("--trt-outputs",),
+        "outputs",
+        "NAME",
+        _MANY,
+        "tensors of TensorRT's network to return; 'mark all' returns every one",
+    ),
+    (
+        ("--pool-limit", "--memory-pool-limit"),
+        "pool",
+        "POOL:SIZE",
+        _MANY,
+        "limits of memory pools, such as workspace:16M",
+    ),
+    (("--workspace",), "pool.workspace", "SIZE", _ONE, "the limit of the workspace pool"),
+    (("--load-timing-cache",), "load_timing_cache", "FILE", _ONE, "start with this timing cache"),
+    (("--save-timing-cache",), "save_timing_cache", "FILE", _ONE, "write the timing cache to this file"),
+    (("--builder-optimization-level",), "optimization", "LEVEL", _ONE, "from 0 to 5"),
     (("--hardware-compatibility-level",), "hardware_compatibility", "LEVEL", _ONE, "such as ampere_plus"),
-    (("--tactic-sources",), "tactic_sources", "NAME", _MANY, "tactic sources to use, and no others"),
+    (("--tactic-sources",), "tactic_sources", "NAME", _MANY, "use only these tactic sources"),
     (("--onnx-flags",), "onnx_flags", "NAME", _MANY, "flags of the ONNX parser, such as native_instancenorm"),
-    (("--plugins",), "plugins", "FILE", _MANY, "libraries of plug-ins to load"),
+    (("--plugins",), "plugins", "FILE", _MANY, "load these plug-in libraries"),
 )
 """Options with values: spellings, the setting they stand for, what a value is, whether there may be several, help."""
 

@@ -9,15 +9,15 @@ from biopsy.cli.console import Console
 from biopsy.quantities import count
 
 EPILOG = """\
-A smaller candidate needs values for tensors that were inside the original model. Save all of them once, merge them
-with the inputs, and give the merged file to every check:
+A smaller candidate needs values for tensors inside the original model. Save all of them once, merge them with the
+inputs, and let every check load the merged file:
 
   biopsy run model.onnx --onnxrt --save-inputs inputs.json \\
       --onnx-outputs mark all --save-outputs layerwise_golden.json
   biopsy data to-input inputs.json layerwise_golden.json -o layerwise_inputs.json
 
-The format is chosen by the extension: .json, .npz, .safetensors; none for a folder with one file per iteration.
-Where two files hold the same tensor, the later file wins. Each iteration keeps its own values."""
+The extension chooses the format: .json, .npz, .safetensors; none for a folder with one file per iteration.
+If two files hold the same tensor, the later file wins. Each iteration keeps its own values."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=file_kinds.READ,
         metavar="FILE",
-        help="files or folders of inputs, or outputs of one runner",
+        help="files or folders of inputs, or of outputs of one runner",
     )
     parser.add_argument(
         "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="the file to write"

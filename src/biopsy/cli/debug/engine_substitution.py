@@ -23,7 +23,7 @@ def varied_check(template: CheckTemplate, default_name: str, timeout: float | No
     return VariedCheck(made(template.with_change(SettingChange()), default_name, timeout), template)
 
 
-def own_wording(command: OwnRun, wanted: str | None) -> CheckTemplate:
+def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
     """The words of a ``biopsy run`` with ``{engine}`` in the place of the engine ``wanted``. Raises UsageError."""
     from biopsy.tactics.setting_changes import ENGINE_PLACE, CheckTemplate
 
@@ -40,7 +40,7 @@ def own_wording(command: OwnRun, wanted: str | None) -> CheckTemplate:
 
 def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     """The engines that a ``biopsy run`` runs, in order. Raises UsageError for one that is none."""
-    from biopsy.cli.app import Parser
+    from biopsy.cli.parser import Parser
     from biopsy.cli.run import command as run
 
     parser = Parser(prog="biopsy run", allow_abbrev=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors, events
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.check_output import say_output
-from biopsy.cli.debug import engine_substitution as varied_run
+from biopsy.cli.debug import checking, engine_substitution
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows
 from biopsy.quantities import count
@@ -23,22 +23,19 @@ if TYPE_CHECKING:
 
 REST_OPTIONS = checks.REST_OPTIONS
 
-DEFAULT_CANDIDATE = "polygraphy_debug.onnx"
-
-_EPILOG = """\
+_EPILOG = f"""\
 examples:
   An engine against itself; the last one of this name is the one whose settings vary:
     biopsy debug flags reduced.onnx --engine onnxrt \\
-        --check biopsy run {} --engine onnxrt:optimization=none --engine onnxrt
+        --check biopsy run {{}} --engine onnxrt:optimization=none --engine onnxrt
   Against golden values:
     biopsy debug flags model.onnx --engine openvino \\
-        --check biopsy run {} --openvino --load-inputs inputs.json --load-outputs golden.json
-  Any command; {engine} is the engine with its settings, {settings} are the settings alone, key=value,...
-    biopsy debug flags model.onnx --engine onnxrt --check ./check.sh {} {engine}
-  The environment variable BIOPSY_ENGINE holds the same as {engine}.
+        --check biopsy run {{}} --openvino --load-inputs inputs.json --load-outputs golden.json
+  Any command; {{engine}} is the engine with its settings, {{settings}} the settings alone: key=value,...
+    biopsy debug flags model.onnx --engine onnxrt --check ./check.sh {{}} {{engine}}
+  The environment variable BIOPSY_ENGINE holds the same as {{engine}}.
 
-exit status of a check: 0 passes, 125 cannot say, 126 and 127 mean that it could not be run; any other fails.
-"""
+{checks.STATUSES}"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -48,17 +45,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
-        help="the engine whose settings are varied: the last one of 'biopsy run' that is written so, or else that has "
+        help="the engine whose settings to vary: the last one in 'biopsy run' written exactly so, else the last one of "
         "this name (default: the last one)",
     )
     parser.add_argument(
-        "-o", "--output", "--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was found as JSON"
+        "-o",
+        "--output",
+        "--save-report",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help="write the findings to this file, as JSON",
     )
     group = parser.add_argument_group("the check")
     checks.add_command(
         group,
-        "the command that tells whether the model fails: the whole rest of the line. In it, {} or the name "
-        f"{DEFAULT_CANDIDATE} stands for the model",
+        "the command that tells whether the model fails",
+        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model",
     )
     checks.add_rules(group, "how alike two failures must be to count as the same")
     checks.add_timeout(group, "20 times as long as the first, at least 60")
@@ -68,27 +70,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Find the settings; returns 0, also if there are none: a report says so."""
+    """Find the settings; returns 0 even if there are none, which the report says."""
     from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
     from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
-        raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {} --onnxrt"])
+        raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {{}} --onnxrt"])
     if args.output is not None:
         require_writable(args.output)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
-    checks.require_names(args, args.model)
+    checking.require_names(args, args.model)
     template = _template(args)
     if not template.names_settings:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
-    check = varied_run.varied_check(template, DEFAULT_CANDIDATE, args.check_timeout)
-    rules = checks.rules_of(args)
+    check = engine_substitution.varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
+    rules = checking.rules_of(args)
     try:
-        with checks.ended_politely(), FlagsProgress(console, args) as display:
-            display.plan(template.spec)
-            found = find_switches(check, args.model, rules, display, args.external_data_dir)
+        with checking.ended_politely(), FlagsProgress(console, args) as progress:
+            progress.show_plan(template.spec)
+            found = find_switches(check, args.model, rules, progress, args.external_data_dir)
     finally:
         check.close()
     if args.output is not None:
@@ -109,7 +111,7 @@ def _template(args: argparse.Namespace) -> CheckTemplate:
     command = parse(args.check)
     is_own_run = isinstance(command, OwnRun)
     if isinstance(command, OwnRun) and not _has_place(command.words):
-        return varied_run.own_wording(command, args.engine)
+        return engine_substitution.own_template(command, args.engine)
     if args.engine is None:
         raise errors.UsageError(
             "the check does not tell whose settings to vary: it is not 'biopsy run', or names the engine as {engine}",
@@ -137,7 +139,7 @@ class FlagsProgress(Progress):
         self._checks = 0
         self._shown_failure = False
 
-    def plan(self, spec: EngineSpec) -> None:
+    def show_plan(self, spec: EngineSpec) -> None:
         """Say what is going to happen."""
         self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
 

@@ -99,7 +99,7 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
-    from biopsy.cli.arguments.checks import ended_politely
+    from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination

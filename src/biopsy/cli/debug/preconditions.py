@@ -1,4 +1,4 @@
-"""What would ruin a reduction, or a file of the user, and can be told from the command line alone."""
+"""What must hold before a reduction starts, and can be told from the command line alone."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def require_writable_candidate(path: Path) -> None:
 def require_inputs_of_golden_values(own_run: argparse.Namespace | None, *, keep_inputs: bool) -> None:
     """Raise UsageError if a check compares parts of the model with golden values that are of other inputs.
 
-    ``own_run`` are the options of a check that is ``biopsy run``. If it makes its inputs up, a cut tensor gets random
-    values, and whatever is computed from those differs from the golden values, right or wrong.
+    ``own_run`` are the options of a check that is ``biopsy run``. If it makes up its inputs, a cut tensor gets random
+    values, and everything computed from those differs from the golden values, right or wrong.
     """
     if own_run is None or keep_inputs or not own_run.load_outputs:
         return
     if not (own_run.load_inputs or own_run.data_loader_script):
         raise errors.UsageError(
-            "the check compares with golden values (--load-outputs), but makes its inputs up: a part of the model would"
-            " be fed with random values in the middle and always fail",
+            "the check compares with golden values (--load-outputs) but makes up its inputs: a part of the model would"
+            " get random values in the middle and always fail",
             next_steps=[
                 "save inputs and every tensor:  biopsy run MODEL --onnxrt --save-inputs inputs.json"
                 " --onnx-outputs mark all --save-outputs golden.json",

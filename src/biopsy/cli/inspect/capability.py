@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  biopsy inspect capability model.onnx --trt                    what does TensorRT not take? (no GPU is needed with RTX)
+  biopsy inspect capability model.onnx --trt                    what does TensorRT refuse? (RTX needs no GPU)
   biopsy inspect capability model.onnx --openvino -o parts      write the parts as models
   biopsy inspect capability model.onnx --engine onnxrt:providers=cuda
 
@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=types.duration,
         default="10m",
         metavar="TIME",
-        help="a build that takes longer counts as refused: 90s, 10m, 1h (default: 10m)",
+        help="a build that takes longer counts as a refusal: 90s, 10m, 1h (default: 10m)",
     )
     groups.add_weights_folder(parser)
     engine_options.add_engines(parser, "the engine to ask")
@@ -82,7 +82,7 @@ def _engine(args: argparse.Namespace) -> EngineSpec:
 
     specs = engine_options.engine_specs(args)
     if len(specs) != 1:
-        raise errors.UsageError("inspect capability asks one engine, not several")
+        raise errors.UsageError("inspect capability asks only one engine: name one")
     create(specs[0])
     return specs[0]
 
@@ -129,7 +129,7 @@ def _questions(found: Survey) -> str:
 
 def _require_empty(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise errors.UsageError(f"{folder} is no empty folder: nothing in it is overwritten")
+        raise errors.UsageError(f"{folder} is not an empty folder, and nothing in it may be overwritten")
 
 
 def _write(folder: Path, found: Survey, parts: Parts, console: Console) -> None:

@@ -35,21 +35,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-a", "--all", action="store_true", help="show all iterations, not only the first")
     parser.add_argument("-s", "--show-values", action="store_true", help="show the values too")
     parser.add_argument("--histogram", action="store_true", help="show how the values are distributed")
-    parser.add_argument("--name", nargs="+", metavar="NAME", help="show only these tensors; '*' stands for anything")
+    parser.add_argument("--name", nargs="+", metavar="NAME", help="show only these tensors; '*' matches anything")
     parser.add_argument(
         "-n",
         "--num-items",
         type=int,
         default=3,
         metavar="N",
-        help="values to show at the start and end of each dimension; -1 for all of them (default: 3)",
+        help="how many values to show at the start and end of each dimension; -1 shows all (default: 3)",
     )
     parser.add_argument(
         "--line-width",
         type=int,
         default=75,
         metavar="N",
-        help="characters per line of values; -1 to break lines only where a dimension ends (default: 75)",
+        help="characters per line of values; -1 breaks lines only at the end of a dimension (default: 75)",
     )
 
 

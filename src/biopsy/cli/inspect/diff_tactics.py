@@ -32,9 +32,9 @@ examples:
   biopsy debug diff-tactics --dir replays
   biopsy debug diff-tactics --good replays/good --bad replays/bad/replay_11-21-26_05-31-06_N3.json
 
-Files are tactic records of biopsy, or tactic replays of Polygraphy. A choice is named as the cause only where chance
-would give as much in less than 5 %, by Fisher's exact test with Holm's correction for all choices compared, pairs of
-settings that vary included.
+Files are tactic records of biopsy, or tactic replays of Polygraphy. A choice is named as the cause only if chance
+alone would do as much in less than 5 % of cases, by Fisher's exact test with Holm's correction for all choices
+compared, including pairs of settings that vary.
 """
 
 
@@ -53,9 +53,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bad", type=file_kinds.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
     )
-    parser.add_argument("--all", action="store_true", help="show every choice, not only the first ones")
+    parser.add_argument("--all", action="store_true", help="show every choice, not only the first few")
     parser.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write what was found as JSON too"
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="also write the findings to this file, as JSON"
     )
 
 

@@ -17,35 +17,35 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compare-with",
         choices=("noise",),
-        help="noise: hold the error of each engine against a float64 run against the error of plain float32, instead "
-        "of comparing engines with each other",
+        help="noise: instead of comparing engines with each other, compare the error of each, against a float64 run, "
+        "with the error of plain float32",
     )
     group.add_argument(
         "--noise-ratio",
         nargs="+",
         metavar="[OUTPUT:]TIMES",
-        help="how many times the error of plain float32 still is rounding (default: 10)",
+        help="how many times the error of plain float32 still counts as rounding (default: 10)",
     )
     group.add_argument("--tell-rounding", action="store_true", help=argparse.SUPPRESS)  # debug reduce asks for it
     group = parser.add_argument_group("building")
-    group.add_argument("--build-only", action="store_true", help="build the model in every engine, and run nothing")
+    group.add_argument("--build-only", action="store_true", help="build the model in every engine, but run nothing")
     group.add_argument(
         "--save-engine",
         type=file_kinds.WRITTEN,
         metavar="FILE",
-        help="save what the engine has built that writes such files: .engine TensorRT, .blob OpenVINO, .ort ONNX "
-        "Runtime; MODEL may be such a file too",
+        help="save what the engine built: .engine (TensorRT), .blob (OpenVINO) or .ort (ONNX Runtime); MODEL may be "
+        "such a file too",
     )
     group = parser.add_argument_group("report and memory")
     group.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write what was found as JSON too"
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="also write the findings to this file, as JSON"
     )
     group.add_argument(
         "--memory-limit",
         type=byte_size,
         metavar="SIZE",
-        help="keep at most so much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
-        "batches (--save-outputs must be .safetensors); the same command goes on where it was stopped",
+        help="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
+        "batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
     )
 
 

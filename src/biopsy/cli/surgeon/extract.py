@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
     parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="where the part is written"
+        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="write the part to this file"
     )
     parser.add_argument(
         "--inputs",
@@ -124,7 +124,7 @@ def _elem(text: str, whole: str) -> int:
         return ELEM_OF_DTYPE[name]
     close = get_close_matches(text, [*ELEM_OF_DTYPE, *_ALSO_CALLED], n=3)
     raise errors.UsageError(
-        f"{text!r} in {whole!r} is no element type",
+        f"{text!r} in {whole!r} is not an element type",
         next_steps=[f"the nearest are: {', '.join(close)}" if close else "types are float32, int64, auto and so on"],
     )
 

@@ -32,28 +32,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=file_kinds.written_over("model"),
         required=True,
         metavar="FILE",
-        help="where the result is written",
+        help="write the result to this file",
     )
     parser.add_argument(
         "--override-input-shapes",
         "--override-inputs",
         nargs="+",
         metavar="NAME:SHAPE",
-        help="fix the shapes of inputs; a symbolic dimension gets its size wherever it stands",
+        help="fix the shapes of inputs; a symbolic dimension gets its size everywhere",
     )
     parser.add_argument(
         "--fold-constants",
         action="store_true",
-        help='compute what does not depend on the inputs, and drop what is then unused (pip install "biopsy[surgeon]")',
+        help="compute what does not depend on the inputs, and remove what that leaves unused "
+        '(pip install "biopsy[surgeon]")',
     )
-    parser.add_argument("--cleanup", action="store_true", help="remove nodes, weights and functions that nobody uses")
-    parser.add_argument("--toposort", action="store_true", help="sort the nodes so that each stands behind its inputs")
+    parser.add_argument("--cleanup", action="store_true", help="remove unused nodes, weights and functions")
+    parser.add_argument("--toposort", action="store_true", help="sort the nodes so that each comes after its inputs")
     shapes = parser.add_mutually_exclusive_group()
     shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
     shapes.add_argument(
         "--force-fallback-shape-inference",
         action="store_true",
-        help="take types and shapes from one run of the model in onnxruntime; dynamic dimensions become sizes",
+        help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
     )
     groups.add_weights_folder(parser)
     groups.add_weights_file(parser)

@@ -1,0 +1,86 @@
+"""``biopsy debug build``: one model, built again and again; which builds are bad, and what they share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import checks, file_kinds
+from biopsy.cli.debug import checking
+from biopsy.cli.debug.build import options
+from biopsy.cli.debug.build.checked import checks_of, engine_of
+from biopsy.cli.debug.build.progress import BuildProgress
+from biopsy.cli.debug.build.summary import say_result
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+REST_OPTIONS = checks.REST_OPTIONS
+
+_EPILOG = f"""\
+examples:
+  Which precision is to blame?
+    biopsy debug build model.onnx --openvino --vary precision=f32,bf16 --until 20 \\
+        --save-tactics replay.json --artifacts replay.json --art-dir replays \\
+        --check biopsy run {{}} --openvino --load-inputs inputs.json --load-outputs golden.json
+    biopsy debug diff-tactics --dir replays
+  An engine that saves nothing, or a check that builds the model itself: {{engine}} is the engine with its settings.
+    biopsy debug build model.onnx --onnxrt --vary threads=1,2 --vary execution=sequential,parallel \\
+        --check biopsy run model.onnx --engine onnxrt:optimization=none --engine {{engine}}
+  Does it build every time?
+    biopsy debug build model.onnx --trt --until 5 --check build
+
+{checks.STATUSES}"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug build``."""
+    parser.epilog = _EPILOG
+    options.add(parser)
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The file that the engine saves, if no option names it."""
+    from biopsy.tactics.building import artifact_name
+
+    name = artifact_name(engine_of(args)) if args.iter_artifact is None else None
+    return {"--iter-artifact": (Path(name) if name else None, file_kinds.ITERATION)}
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Build as often as asked; returns 0 whatever the builds were like; raises what ends with another status."""
+    from biopsy.cli.debug.build.plan import plan_of
+    from biopsy.session.claim import set_aside
+    from biopsy.tactics.building import BuildTally, build_repeatedly, remove
+
+    spec = engine_of(args)
+    plan = plan_of(args, spec)
+    checking.require_names(args, args.model)
+    check_for, close = checks_of(args, plan)
+    tally, started, interrupted = BuildTally(), time.monotonic(), False
+    with (
+        checking.ended_politely(),
+        set_aside(plan.artifact, "last build") as remark,
+        BuildProgress(console, args, plan) as progress,
+    ):
+        if remark is not None:
+            console.note(remark)
+        try:
+            progress.show_plan()
+            with contextlib.closing(build_repeatedly(plan, check_for, tally, progress)) as builds:
+                for iteration in builds:
+                    progress.show_iteration(iteration, tally)
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            close()
+            if not args.no_remove_intermediate:
+                remove(plan.artifact)
+    say_result(console, plan, tally, time.monotonic() - started)
+    if interrupted:
+        raise errors.Interrupted("the build in progress is not counted")
+    return 0

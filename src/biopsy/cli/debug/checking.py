@@ -1,0 +1,115 @@
+"""From the arguments to the check: its rules, how many run at once, the check itself, and how its work is ended."""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import types
+from biopsy.isolation.interrupts import interrupted_once
+
+if TYPE_CHECKING:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.judge import Rules
+    from biopsy.checks.outcome import Check
+    from biopsy.cli.console import Console
+
+_MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
+
+_SECONDS_TO_END = 5.0
+"""Who asks again after so long is heard again: what is written by then, or does not end, is given up."""
+
+
+def rules_of(args: argparse.Namespace) -> Rules:
+    """The rules that the options of ``add_rules`` say. Raises UsageError for what is no regular expression."""
+    from biopsy.checks.judge import Rules
+
+    patterns = tuple(types.regex("--fail-regex", text) for text in args.fail_regex or ())
+    return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), patterns, args.match)
+
+
+def jobs_of(args: argparse.Namespace, console: Console) -> int:
+    """How many checks run at once; one where they would look at, or write, the same files, which is told."""
+    from biopsy.checks.command_line import parse
+    from biopsy.isolation.memory import processors
+
+    if args.check is None:
+        return 1
+    jobs: int = min(args.jobs or processors(), _MOST_JOBS)
+    shared = {
+        "--artifacts": args.artifacts,
+        "--iter-info": args.iter_info,
+        "--iter-inputs": getattr(args, "iter_inputs", None),
+        "--no-remove-intermediate": args.no_remove_intermediate,
+    }
+    reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
+    if not parse(args.check).names_candidate(str(args.iter_artifact)):
+        reasons.append("the check does not name the candidate, so all would look at the same file")
+    if not reasons or jobs == 1:
+        return jobs
+    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
+    return 1
+
+
+def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
+    """The check that ``--check`` names; what must warm up for it begins to."""
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.warm import command_check
+
+    given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
+    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs)
+    check.start()
+    return check
+
+
+def note_unnamed_candidate(check: Check, args: argparse.Namespace, console: Console) -> None:
+    """Say so if the words of a check do not name the candidate that it is to judge."""
+    from biopsy.checks.command import CommandCheck
+
+    if isinstance(check, CommandCheck) and not check.names_candidate:
+        console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know where to look")
+
+
+def check_of(args: argparse.Namespace, jobs: int) -> Check:
+    """The check: a command, or the person who typed the line."""
+    if args.check is not None:
+        return command_of(args, jobs)
+    from biopsy.checks.interactive import InteractiveCheck
+    from biopsy.cli.debug.person import ask
+
+    return InteractiveCheck(ask)
+
+
+def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
+    """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
+    from biopsy.checks.command_line import OwnRun, parse
+    from biopsy.cli.parser import Parser
+    from biopsy.cli.run import command as run
+
+    command = parse(args.check or ())
+    if not isinstance(command, OwnRun):
+        return None
+    parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
+    run.configure(parser)
+    try:
+        return parser.parse_known_args(list(command.options))[0]
+    except errors.UsageError:
+        return None  # the check itself will tell what is wrong with it
+
+
+def require_names(args: argparse.Namespace, model: Path) -> None:
+    """Raise DoesNotFit or CannotCompare if a check that is our own ``run`` speaks of another model than this one."""
+    own = own_run(args)
+    if own is not None:
+        from biopsy.cli.run.names import require_names_of_check
+        from biopsy.model.index import index_file
+
+        require_names_of_check(own, index_file(model))
+
+
+def ended_politely() -> AbstractContextManager[None]:
+    """What asks this process to end interrupts what stands inside, once: see ``interrupted_once``."""
+    return interrupted_once(_SECONDS_TO_END)

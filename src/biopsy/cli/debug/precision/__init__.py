@@ -1,0 +1,1 @@
+"""``biopsy debug precision``: which layers need a high precision."""

@@ -1,0 +1,142 @@
+"""``biopsy debug precision``: which layers need a high precision, and the model in which only those have it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli import lines
+from biopsy.cli.arguments import checks, file_kinds, groups
+from biopsy.cli.debug import checking
+from biopsy.cli.debug.precision import options
+from biopsy.cli.debug.precision.models import calibration_feeds, mixed_models
+
+if TYPE_CHECKING:
+    from biopsy.checks.outcome import Check
+    from biopsy.cli.console import Console
+
+REST_OPTIONS = checks.REST_OPTIONS
+
+_EPILOG = f"""\
+examples:
+  First golden values, then the layers for which fp16 is not enough:
+    biopsy run model.onnx --onnxrt --save-inputs inputs.json --save-outputs golden.json
+    biopsy debug precision model.onnx --fp16 -o mixed.onnx --list keep.txt \\
+        --check biopsy run {{}} --onnxrt --load-inputs inputs.json \\
+                --load-outputs golden.json --rtol 1e-2 --atol 1e-2
+  How many of the last layers must be high, by halving:
+    biopsy debug precision model.onnx --fp16 --mode bisect --dir reverse --check ...
+
+A candidate passes if its check does. Anything else (a failure, 'cannot say', no answer in time) rules it out.
+
+{checks.STATUSES}"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``debug precision``."""
+    parser.epilog = _EPILOG
+    options.add(parser)
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The file for weights, the journal, and that of candidates: with an engine, also the model that it builds."""
+    options.complete(args)
+    candidate = args.candidate if args.candidate != args.iter_artifact else None
+    journal = None if args.output is None else checks.journal_of(args.output)
+    return {
+        **groups.derived_weights(args),
+        "the candidate": (candidate, file_kinds.ITERATION),
+        "the journal": (journal, file_kinds.WRITTEN),
+    }
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Search; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
+    from biopsy.cli.debug.precision.job import job_of
+    from biopsy.cli.debug.precision_report import PrecisionReport, say_result
+    from biopsy.cli.run.names import require_names_of_check
+    from biopsy.model.index import index_file
+    from biopsy.precision.job_run import run_job
+    from biopsy.session.claim import set_aside
+
+    jobs = 1 if args.engine is not None else checking.jobs_of(args, console)
+    check = _check(args, jobs)
+    try:
+        job = job_of(args, jobs)
+        index = index_file(args.model, args.external_data_dir)
+        require_names_of_check(checking.own_run(args), index, args.load_inputs or ())
+        _warn_of_dropped_casts(args, console)
+        _warn_of_check_without_reference(args, console)
+        checking.note_unnamed_candidate(check, args, console)
+        built = args.iter_artifact if args.engine is not None else None
+        with (
+            checking.ended_politely(),
+            set_aside(built, "search") as remark,
+            PrecisionReport(console, args.events, _shown(args)) as report,
+        ):
+            if remark is not None:
+                console.note(remark)
+            feeds = calibration_feeds(args, index, console)
+            result = run_job(index, lambda place: mixed_models(args, index, place, feeds), check, job, report)
+    except errors.Interrupted as stop:
+        if stop.kept is None or args.output is None:
+            raise
+        raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
+    finally:
+        check.close()
+    without = (result.stopped or "").split()[:1]
+    say_result(console, result, args.list, _same_line(args, without) if args.output is not None else None)
+    return errors.Interrupted.status if result.stopped else 0
+
+
+def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
+    return lines.resume_line(args.words, REST_OPTIONS, without)
+
+
+def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
+    """Say so if the check runs an engine that optimizes emulated rounding away, as OpenVINO does on a CPU."""
+    own = checking.own_run(args)
+    engines = (own.engines or ()) if own is not None else ()
+    if args.form == "emulate" and args.low in (None, "fp16") and any(each.startswith("openvino") for each in engines):
+        console.warn("OpenVINO drops Casts to fp16 and back on a CPU, so little is rounded there: check with --onnxrt")
+
+
+def _warn_of_check_without_reference(args: argparse.Namespace, console: Console) -> None:
+    """Say so if the check compares a candidate only with itself: both sides then lose the same in low layers."""
+    own = checking.own_run(args)
+    if own is None or own.load_outputs or own.validate or own.compare_with or own.build_only:
+        return
+    console.warn(
+        "this check compares the mixed model with nothing but itself and cannot see what lower precision loses: save"
+        " inputs and outputs of the original (biopsy run MODEL --save-inputs --save-outputs), and have the check load"
+        " them (--load-inputs --load-outputs)"
+    )
+
+
+def _shown(args: argparse.Namespace) -> str:
+    return "all" if args.show_output else "none" if args.hide_fail_output else "low"
+
+
+def _check(args: argparse.Namespace, jobs: int) -> Check:
+    """The check: of the candidate, or of what an engine builds from it."""
+    check = checking.check_of(args, jobs)
+    if args.engine is None:
+        return check
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.words import as_word
+    from biopsy.precision.engine_file import EngineFileCheck
+
+    words = [
+        "biopsy",
+        "run",
+        "{}",
+        "--engine",
+        args.engine,
+        "--build-only",
+        "--save-engine",
+        as_word(args.iter_artifact),
+    ]
+    builder = CommandCheck(words, "", args.check_timeout, args.check_memory)
+    return EngineFileCheck(builder, check, args.iter_artifact, keep=args.no_remove_intermediate)

@@ -1,0 +1,1 @@
+"""``biopsy debug reduce``: the smallest part of a model that still fails the same way."""

@@ -1,0 +1,123 @@
+"""From the arguments of ``biopsy debug reduce`` to the job of a reduction. Importing this imports the reducer."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from biopsy.checks.artifacts import Artifacts
+from biopsy.cli.arguments import checks, groups, named_values
+from biopsy.cli.debug import checking, preconditions
+from biopsy.cli.debug.reduce.outputs import feeds_recorded, output_of
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.reduction.job import BorderOptions, RecordingOptions, ReductionJob
+from biopsy.reduction.result import Target
+from biopsy.reduction.schedule import Selection
+from biopsy.session.budget import Budget
+from biopsy.session.flakiness import Repeating
+from biopsy.session.iteration import IterationFiles
+from biopsy.session.options import SearchOptions
+from biopsy.session.pool import Parallelism
+from biopsy.tensors.results import Feed
+
+
+def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
+    """What is to be reduced, and how. Raises UsageError for arguments that could only mislead."""
+    own_run = checking.own_run(args)
+    output = output_of(args)
+    preconditions.require_writable_candidate(args.iter_artifact)
+    preconditions.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
+    return ReductionJob(
+        target=Target(output, args.min_good, groups.weights_file(args, output)),
+        mode=args.mode,
+        search=_search(args, jobs, output),
+        recording=RecordingOptions(
+            samples=_samples(args, own_run),
+            engines=(args.record_with,) if args.record_with else PLAIN,
+            infer_types=not args.no_shape_inference,
+            types_by_running=args.force_fallback_shape_inference,
+        ),
+        border=_border(args),
+        input_shapes=named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
+        values=args.values,
+        compares_recorded=_compares_recorded(args),
+        selection=_selection(args),
+        ranking=_ranking(args),
+        allow_vacuous_check=args.allow_vacuous_check,
+        feeds_recorded=feeds_recorded(args, own_run, output),
+    )
+
+
+def _search(args: argparse.Namespace, jobs: int, output: Path) -> SearchOptions:
+    return SearchOptions(
+        rules=checking.rules_of(args),
+        candidate=args.iter_artifact,
+        files=_files(args),
+        parallelism=Parallelism(jobs),
+        budget=Budget(args.max_checks, args.max_time),
+        repeating=Repeating(args.repeat, args.confidence),
+        resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
+        keep_other=args.keep_other,
+    )
+
+
+def _border(args: argparse.Namespace) -> BorderOptions:
+    return BorderOptions(
+        cut=args.cut,
+        keep_inputs=args.no_reduce_inputs,
+        keep_outputs=args.no_reduce_outputs,
+        mark_intermediate=args.mark_intermediate,
+    )
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    return Selection(
+        simplify=args.simplify, anonymize=args.anonymize, skip=tuple(args.skip_pass), only=tuple(args.only_pass)
+    )
+
+
+def _files(args: argparse.Namespace) -> IterationFiles:
+    return IterationFiles(
+        artifacts=Artifacts(tuple(args.artifacts), args.art_dir),
+        info=args.iter_info,
+        inputs=args.iter_inputs,
+        keep_last=args.no_remove_intermediate,
+    )
+
+
+def _ranking(args: argparse.Namespace) -> Sequence[Sequence[int]]:
+    if args.order_by is None:
+        return ()
+    from biopsy.layerwise.report import ranking_in
+
+    return ranking_in(args.order_by, args.model)
+
+
+def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Callable[[], Sequence[Feed]] | None:
+    """Inputs to record with: the user's, else those that a check of ours loads: both must speak of the same values.
+
+    The user's are read now, so that a wrong file is told now. Those of the check are told by the check.
+    """
+    if args.load_inputs:
+        feeds = _read(args.load_inputs)
+        return lambda: feeds
+    if own_run is not None and own_run.load_inputs:
+        # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.
+        files = own_run.load_inputs
+        if args.iter_inputs not in files and all(file.exists() for file in files):
+            return lambda: _read(files)
+    return None
+
+
+def _read(files: Sequence[Path]) -> Sequence[Feed]:
+    from biopsy.tensors.files import read_feeds
+
+    return [feed for file in files for feed in read_feeds(file)]
+
+
+def _compares_recorded(args: argparse.Namespace) -> bool | None:
+    """Whether the check's words tell that it looks at the values of the recorded run; None if they do not tell."""
+    from biopsy.checks.command_line import parse
+
+    return parse(args.check or ()).compares_recorded

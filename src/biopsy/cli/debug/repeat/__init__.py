@@ -1,0 +1,1 @@
+"""``biopsy debug repeat``: how often a command fails, and in which ways."""

@@ -1,0 +1,99 @@
+"""What ``biopsy debug repeat`` says and writes at the end: rates, kinds of failures, what to type next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy.checks.words import as_word
+from biopsy.cli.debug.repeat.progress import outcomes_text
+from biopsy.cli.live_line import COLUMN
+from biopsy.quantities import count
+from biopsy.shell_words import line_of
+
+if TYPE_CHECKING:
+    from biopsy.checks.repetition import RunTally
+    from biopsy.cli.console import Console
+
+_CONFIDENCE = 0.99  # of the advice at the end
+
+
+def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seconds: float) -> None:
+    """What was measured, and what to type next."""
+    from biopsy.checks.repetition import rate_text
+
+    console.note("")
+    console.say(f"{count(tally.runs, 'iteration')}   {outcomes_text(tally)} · {seconds:.1f} s")
+    if tally.decided:
+        left_out = f", the {tally.runs - tally.decided} others left out" if tally.undecided else ""
+        console.say(f"{'pass rate':<{COLUMN}} {rate_text(tally.passed, tally.decided)}{left_out}")
+    head = "failures"
+    for kind in sorted(tally.kinds, key=lambda kind: -kind.times):
+        console.say(f"{head:<{COLUMN}} {kind.times} x {kind.reason}, first in iteration {kind.first}")
+        head = ""
+    if args.artifacts and tally.runs:
+        console.say(f"{'artifacts':<{COLUMN}} {args.art_dir}, in good, bad and other")
+    if tally.decided:
+        head = "Next"
+        console.note("")
+        for line in _advice(tally, args.check):
+            console.note(f"{head:<8} {line}")
+            head = ""
+
+
+def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
+    from biopsy.checks.repetition import interval, runs_needed
+
+    lower, upper = interval(tally.failed, tally.decided)
+    if not tally.failed:
+        return [
+            f"it may still fail, in up to {100 * upper:.2g} % of runs; go on until it does:",
+            f"biopsy debug repeat --until bad --check {line_of(command)}",
+        ]
+    if not tally.passed:
+        return [
+            f"it failed every time, but may pass in up to {100 * (1 - lower):.2g} % of runs; more iterations tell",
+            _reduction(command),
+        ]
+    sure = runs_needed(lower, _CONFIDENCE)
+    likely = runs_needed(tally.failed / tally.decided, _CONFIDENCE)
+    return [
+        f"only after {sure} passing runs in a row it is {100 * _CONFIDENCE:.0f} % sure that passing is no luck",
+        f"({likely} if the rate is the measured one; more iterations tell it better)",
+        _reduction(command, "--repeat", str(sure)),
+    ]
+
+
+def _reduction(command: Sequence[str], *options: str) -> str:
+    """The line that reduces the model that a command looks at, if it names one alone."""
+    models = {word for word in command if word.endswith(".onnx") and Path(word).is_file()}
+    if len(models) != 1:
+        return " ".join(("biopsy debug reduce MODEL", *options, "--check ... {}"))
+    (model,) = models
+    words = ("biopsy", "debug", "reduce", as_word(Path(model)), "-o", "reduced.onnx", *options)
+    check = ("{}" if word == model else word for word in command)
+    return line_of((*words, "--check", *check))
+
+
+def save_report(args: argparse.Namespace, tally: RunTally, seconds: float, *, interrupted: bool) -> None:
+    """Write what was measured as JSON, to the file of --save-report."""
+    from biopsy.checks.repetition import interval
+    from biopsy.filesystem.write import write_whole
+
+    tree = {
+        "command": args.check,
+        "until": args.until,
+        "interrupted": interrupted,
+        "iterations": tally.runs,
+        "passed": tally.passed,
+        "failed": tally.failed,
+        "others": {outcome.value: times for outcome, times in tally.undecided.items()},
+        "pass_rate": tally.passed / tally.decided if tally.decided else None,
+        "pass_rate_interval": interval(tally.passed, tally.decided),
+        "failures": [{"reason": kind.reason, "times": kind.times, "first": kind.first} for kind in tally.kinds],
+        "seconds": round(seconds, 3),
+    }
+    write_whole(args.save_report, [json.dumps(tree, indent=4).encode(), b"\n"])

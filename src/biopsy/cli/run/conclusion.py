@@ -1,0 +1,76 @@
+"""The end of a run: a hint on whose fault a failure is, the last line, the verdict file, the exit status."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import engine_options
+from biopsy.cli.run.findings import Findings, Ran, unique, what_passed
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.tensors.results import RunnerResult
+
+
+def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.EngineCrash) -> int:
+    """Report, from the process that is left, an engine that ended the other; only its failure is known."""
+    from biopsy.engines.registry import create
+
+    console.failure(crash)
+    engines = [create(spec) for spec in engine_options.engine_specs(args)]
+    crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
+    if crashed is None:
+        return crash.status
+    if args.save_outputs is not None and args.memory_limit is None:
+        console.warn(f"{args.save_outputs} is not written: the outputs of the other engines are lost")
+    findings = Findings([Ran(crashed, failure=crash)])
+    if args.report is not None:
+        from biopsy.cli.run.report import write_report
+
+        write_report(args.report, args.model, findings)
+    return conclude(findings, console)
+
+
+def hinted(found: Findings, golden: Sequence[RunnerResult], console: Console) -> Findings:
+    """The findings with a hint on whose fault a failure is, if there is one."""
+    if not found.reasons:
+        return found
+    from biopsy.cli.run.hints import whose_fault
+
+    hint = whose_fault(found, golden)
+    if hint is not None:
+        console.warn(hint)
+    return replace(found, hint=hint or "")
+
+
+def conclude(found: Findings, console: Console) -> int:
+    """The last line, the verdict file and the exit status: an engine's failure first, then NaN, then mismatches."""
+    from biopsy.checks import verdict
+
+    failure = next((one.failure for one in found.ran if one.failure is not None), None)
+    wrong = next((one for one in found.compared if not one.passed), None)
+    noisy = next((one for one in found.noise if one.failures), None)
+    if failure is not None:
+        verdict.report_error(failure, found.hint)
+    elif found.odd:
+        engine = found.odd[0][0]
+        names = unique(odd.name for label, odd in found.odd if label == engine)
+        verdict.report_mismatch(engine, names, "not-finite", hint=found.hint)
+    elif wrong is not None:
+        names = unique([*wrong.missing, *(output.name for _, output in wrong.failures)])
+        sizes, rounding = found.mismatches, found.rounding
+        verdict.report_mismatch(wrong.actual, names, mismatches=sizes, rounding=rounding, hint=found.hint)
+    elif noisy is not None:
+        verdict.report_mismatch(noisy.suspect, unique(output.name for output in noisy.failures), "beyond-rounding")
+    elif found.undecided is not None:
+        raise errors.CannotCompare(found.undecided)
+    else:
+        verdict.report_pass()
+        console.say(f"PASSED | {what_passed(found)}")
+        return 0
+    console.say(f"FAILED | {'; '.join(found.reasons)}")
+    return 1
