@@ -139,6 +139,12 @@ def children_of(pid: int) -> list[int]:
     return [int(line) for line in found.stdout.split()]
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used of processors; 0 if it is gone."""
+    found = subprocess.run(["ps", "-o", "cputimes=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return float(found.stdout.strip() or 0)
+
+
 @pytest.mark.skipif(subprocess.run(["which", "pgrep"], capture_output=True).returncode != 0, reason="needs pgrep")
 def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(tmp_path: Path) -> None:
     import threading
@@ -152,7 +158,8 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
         zygote = check._zygote.pid
 
         def kill_child() -> None:
-            while not (running := children_of(zygote)):
+            """Kill the fork once it surely computes: one that ends before it has looked is asked again, cold."""
+            while not (running := children_of(zygote)) or processor_seconds(running[0]) < 1:
                 time.sleep(0.01)
             os.kill(running[0], signal.SIGSEGV)
 
