@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.precision.plan import Layer
-from biopsy.precision.search import LayerSearch, Proposal, bisect, by_cost, linear, minimal
+from biopsy.precision.search import LayerSearch, PrecisionProposal, bisect, by_cost, linear, minimal
 from biopsy.search.drive import drive, first_that
 from biopsy.search.lookahead import foresee_any
 
@@ -19,7 +19,7 @@ def ended(search: LayerSearch, passes: Passes) -> tuple[list[bool], tuple[int, .
     answers: list[bool] = []
     best = None
 
-    def holds(proposal: Proposal) -> bool:
+    def holds(proposal: PrecisionProposal) -> bool:
         nonlocal best
         answers.append(passes(set(proposal.high)))
         if answers[-1]:
@@ -85,10 +85,10 @@ def test_of_two_layers_that_will_do_the_cheaper_one_is_kept(cost: str, kept: int
 @given(st.integers(2, 60), st.sets(st.integers(0, 59), min_size=1, max_size=4), st.integers(0, 30))
 def test_what_will_be_asked_for_is_foreseen_whatever_the_answers_are(count: int, wanted: set[int], steps: int) -> None:
     passes = needs(*(number % count for number in wanted))
-    proposals: list[Proposal] = []
-    answers: list[Proposal | None] = []
+    proposals: list[PrecisionProposal] = []
+    answers: list[PrecisionProposal | None] = []
 
-    def holds(proposal: Proposal) -> bool:
+    def holds(proposal: PrecisionProposal) -> bool:
         proposals.append(proposal)
         passed = passes(set(proposal.high))
         answers.append(proposal if passed else None)

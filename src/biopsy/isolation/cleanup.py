@@ -127,7 +127,7 @@ class TransientFolder:
         strike(*self._entry)
 
 
-class _Watch:
+class _CleanupWatcher:
     """Our end of the pipe to the shell, which is started when there is something to tell it."""
 
     def __init__(self) -> None:
@@ -184,7 +184,7 @@ class _Watch:
             os.close(reading)
 
 
-_watch = _Watch()
+_watch = _CleanupWatcher()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_watch.leave)
 

@@ -55,7 +55,7 @@ class Question:
     timeout: float | None = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Parts:
     """What an examination has got so far; None where it has not come to it."""
 

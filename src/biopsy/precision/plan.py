@@ -67,7 +67,7 @@ class PlannedGraph:
     cast_only: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PrecisionPlan:
     """A model, and what a search over its precisions needs to know of it. The model is not changed any more.
 
@@ -91,7 +91,7 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     reader = _Reader(opset, needed)
     graph = reader.read(model.graph, _inferred(model), None, ())
     taken = frozenset(_names(model))
-    return PrecisionPlan(model, opset, graph, reader.layers, reader.stays, taken)
+    return PrecisionPlan(model=model, opset=opset, graph=graph, layers=reader.layers, stays=reader.stays, taken=taken)
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:

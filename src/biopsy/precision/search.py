@@ -21,14 +21,14 @@ Direction = Literal["forward", "reverse"]
 
 
 @dataclass(frozen=True)
-class Proposal:
+class PrecisionProposal:
     """Layers to be high, by number, all others low; and words for the progress line."""
 
     high: tuple[int, ...]
     description: str
 
 
-LayerSearch: TypeAlias = Search[Proposal, Proposal, None]
+LayerSearch: TypeAlias = Search[PrecisionProposal, PrecisionProposal, None]
 """Yields rounds of one proposal, and is sent that if it passes. The last that passed is the result."""
 
 
@@ -66,8 +66,8 @@ def linear(order: Sequence[int], side: str = "first") -> LayerSearch:
     yield from in_turn(_beginning(order, length, side) for length in range(1, len(order)))
 
 
-def _beginning(order: Sequence[int], length: int, side: str) -> Proposal:
-    return Proposal(tuple(sorted(order[:length])), f"the {side} {length} of {len(order)} layers high")
+def _beginning(order: Sequence[int], length: int, side: str) -> PrecisionProposal:
+    return PrecisionProposal(tuple(sorted(order[:length])), f"the {side} {length} of {len(order)} layers high")
 
 
 def minimal(order: Sequence[int]) -> LayerSearch:
@@ -76,8 +76,8 @@ def minimal(order: Sequence[int]) -> LayerSearch:
     ``order`` is of preference: what comes late is lowered first. About 2k log2(N/k) + 2k checks for k needed layers.
     """
 
-    def propose(high: Sequence[int]) -> Proposal:
-        return Proposal(tuple(sorted(high)), f"{len(high)} of {len(order)} layers high")
+    def propose(high: Sequence[int]) -> PrecisionProposal:
+        return PrecisionProposal(tuple(sorted(high)), f"{len(high)} of {len(order)} layers high")
 
     yield from minimize_subset_singly(order, propose)
 

@@ -11,7 +11,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.precision.candidates import MixedCandidates
 from biopsy.precision.job import PrecisionJob
 from biopsy.precision.result import PrecisionResult
-from biopsy.precision.search import LayerSearch, Proposal, search_of, usual_checks
+from biopsy.precision.search import LayerSearch, PrecisionProposal, search_of, usual_checks
 from biopsy.precision.validity import require_valid
 from biopsy.search.drive import drive, first_that
 from biopsy.search.lookahead import foresee_any
@@ -154,9 +154,9 @@ class PrecisionTask:
         job, oracle = self._job, self._oracle
         started, checks, before = time.monotonic(), oracle.tally.checks, oracle.left
         oracle.listener(events.StageStarted(job.mode, before, usual_checks(before, job.mode)))
-        answers: list[Proposal | None] = []
+        answers: list[PrecisionProposal | None] = []
 
-        def passes(proposal: Proposal) -> bool:
+        def passes(proposal: PrecisionProposal) -> bool:
             passed = self._passes(proposal, answers)
             answers.append(proposal if passed else None)
             return passed
@@ -175,7 +175,7 @@ class PrecisionTask:
         job = self._job
         return search_of(self._candidates.models.layers, job.mode, job.direction, job.cost)
 
-    def _passes(self, proposal: Proposal, answers: Sequence[Proposal | None]) -> bool:
+    def _passes(self, proposal: PrecisionProposal, answers: Sequence[PrecisionProposal | None]) -> bool:
         trial = self._proposed(proposal)
         if self._oracle.jobs > 1 and not self._oracle.is_known(trial):
             self._oracle.ahead(self._proposed(likely) for likely in foresee_any(self._begin, answers))
@@ -184,7 +184,7 @@ class PrecisionTask:
             self._set_best(proposal.high)
         return passed
 
-    def _proposed(self, proposal: Proposal) -> Trial:
+    def _proposed(self, proposal: PrecisionProposal) -> Trial:
         return self._candidates.trial(proposal.high, Stage(self._job.mode), proposal.description)
 
     def _best_trial(self, stage: Stage, description: str) -> Trial:

@@ -31,7 +31,7 @@ class Target:
         return streams_among(self.files)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Reduction:
     """What a reduction found.
 

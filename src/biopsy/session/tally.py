@@ -27,7 +27,7 @@ class OtherFailure:
     model: Path | None = None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SearchTally:
     """Counts what a search has cost and met.
 

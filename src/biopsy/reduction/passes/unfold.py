@@ -29,7 +29,7 @@ def unfolded_if(attribute: str) -> Unfold:
         body = body_of(graph.node[number], attribute)
         if body is None or len(body.output) < len(graph.node[number].output):
             return False
-        _put(model, graph, number, body, {}, list(graph.node[number].output))
+        _put(model, graph, number, body, fed={}, outputs=list(graph.node[number].output))
         return True
 
     return unfold
@@ -50,7 +50,7 @@ def unfolded_loop(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
     _add_scalar(model, graph, goes_on, 9, body.input[1])
     fed = dict(zip((info.name for info in body.input), (trip, goes_on, *initial), strict=True))
     stacked = dict.fromkeys(range(1 + len(initial), 1 + len(node.output)), 0)
-    _put(model, graph, number, body, fed, ["", *node.output], stacked)
+    _put(model, graph, number, body, fed=fed, outputs=["", *node.output], stacked=stacked)
     return True
 
 
@@ -78,7 +78,7 @@ def unfolded_scan(model: onnx.ModelProto, graph: onnx.GraphProto, number: int) -
     ]
     fed = dict(zip((info.name for info in body.input), (*node.input[:states], *slices), strict=True))
     stacked = {position: out_axes[position - states] for position in range(states, len(node.output))}
-    _put(model, graph, number, body, fed, list(node.output), stacked, gathers)
+    _put(model, graph, number, body, fed=fed, outputs=list(node.output), stacked=stacked, before=gathers)
     return True
 
 
@@ -107,6 +107,7 @@ def _put(
     graph: onnx.GraphProto,
     number: int,
     body: onnx.GraphProto,
+    *,
     fed: dict[str, str],
     outputs: Sequence[str],
     stacked: dict[int, int] | None = None,
@@ -122,7 +123,7 @@ def _put(
     del graph.node[number]
     taken = names_in(model).union(*(node.output for node in before), *map(walk.defined, walk.graphs_within(inner.node)))
     rest = list(graph.node)
-    after = _named_anew(model, graph, inner, fed, outputs, stacked or {}, taken)
+    after = _named_anew(model, graph, inner, fed=fed, outputs=outputs, stacked=stacked or {}, taken=taken)
     for node in inner.node:
         node.name = fresh(node.name, taken) if node.name else ""
     kept = [*rest[:number], *before, *inner.node, *after, *rest[number:]]
@@ -138,6 +139,7 @@ def _named_anew(
     model: onnx.ModelProto,
     graph: onnx.GraphProto,
     inner: onnx.GraphProto,
+    *,
     fed: dict[str, str],
     outputs: Sequence[str],
     stacked: dict[int, int],
