@@ -64,6 +64,7 @@ def pairs() -> Iterator[tuple[Command, argparse.Action, argparse.Action]]:
 ON_PURPOSE = {
     ("--output", "model", "surgeon sanitize"),  # as users of Polygraphy do: all of the model is still there afterwards
     ("--save-debug-replay", "--load-debug-replay", "debug reduce"),  # as there: what was loaded is saved too
+    ("--save-debug-replay", "--load-debug-replay", "debug precision"),
     ("--save-timing-cache", "--load-timing-cache", "run"),  # a cache that grows is one file
     ("--save-timing-cache", "--load-timing-cache", "inspect capability"),
     ("--save-timing-cache", "--load-timing-cache", "debug build"),

@@ -136,7 +136,7 @@ def test_an_interrupted_reduction_tells_of_the_inputs_of_its_result(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("biopsy.reduction.reduce._refine", interrupted)
+    monkeypatch.setattr("biopsy.reduction.reduce.ReductionTask._refine", interrupted)
     if inputs_fail:
         monkeypatch.setattr("biopsy.reduction.feeding.write_inputs", _refused)
     _begun(here)

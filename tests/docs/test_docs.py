@@ -156,8 +156,9 @@ def test_every_status_of_an_exception_is_as_the_reference_says() -> None:
 def test_every_event_and_its_keys_stand_in_the_reference() -> None:
     described = section(REFERENCE / "file-formats.md", "## Events")
     for event in events.Event.__subclasses__():
-        row = next(line for line in described.splitlines() if line.startswith(f"| `{event.__name__}` |"))
-        assert re.findall(r"`(\w+)`", row)[1:] == [field.name for field in dataclasses.fields(event)]
+        row = next(line for line in described.splitlines() if line.startswith(f"| `{event.kind}` |"))
+        fields = [field.name for each in (event, *event.__subclasses__()) for field in dataclasses.fields(each)]
+        assert re.findall(r"`(\w+)`", row)[1:] == list(dict.fromkeys(fields))
 
 
 def test_every_outcome_and_every_key_of_the_verdict_file_stand_in_the_reference() -> None:

@@ -15,7 +15,7 @@ from support.models import chain, info, model, weight
 
 def test_the_errors_are_what_numpy_says(examine) -> None:
     value = np.array([[1, 2], [3, 4]], np.float32)
-    found = examine(growing(3), "fake:scale.n0=1.5,offset.n1=1", Inputs([{"t0": value}]))
+    found = examine(growing(3), "fake:scale.n0=1.5,offset.n1=1", Inputs(given=[{"t0": value}]))
     first, second, third = found.layers
     assert first.introduced is not None and second.introduced is not None and second.propagated is not None
     assert (first.introduced.absolute, first.introduced.relative) == (2.0, 0.5)
@@ -40,7 +40,7 @@ def test_a_layer_that_kills_the_engine_is_named_and_the_others_are_measured(exam
 
 def test_the_sample_counts_in_which_a_tensor_is_farthest_off(examine) -> None:
     feeds = [{"t0": np.full((2, 2), value, np.float32)} for value in (1, 3, 2)]
-    found = examine(growing(2), "fake:offset.n1=0,scale.n1=2", Inputs(feeds))
+    found = examine(growing(2), "fake:offset.n1=0,scale.n1=2", Inputs(given=feeds))
     assert found.layers[1].introduced is not None
     assert (found.layers[1].introduced.sample, found.layers[1].introduced.absolute) == (1, 3.0)
 

@@ -29,7 +29,9 @@ def test_an_error_that_a_softmax_or_an_argmax_hides_is_not_missed(examine) -> No
             helper.make_node(last, ["b"], ["y"], name="last", axis=-1),
         ]
         made = model(nodes, [info("x")], [info("y", None, elem)], [weight("big", 100, 1, dtype="float32")])
-        found = examine(made, "fake:scale.exp=1.5", Inputs([{"x": np.array([[0.1, 0.5], [0.2, 0.3]], np.float32)}]))
+        found = examine(
+            made, "fake:scale.exp=1.5", Inputs(given=[{"x": np.array([[0.1, 0.5], [0.2, 0.3]], np.float32)}])
+        )
         assert all(output.passed for output in found.outputs)
         assert labels(found) == ["Exp 'exp'"] and found.is_masked and not found.passed
 

@@ -18,7 +18,9 @@ def test_nan_begins_at_the_layer_whose_inputs_are_finite(examine) -> None:
 
 def test_nan_that_both_engines_have_is_told_and_is_no_error(examine) -> None:
     nodes = [helper.make_node(op, [x], [y], name=op) for op, x, y in (("Log", "x", "a"), ("Neg", "a", "y"))]
-    found = examine(model(nodes, [info("x")], [info("y")]), "onnxrt", Inputs([{"x": -np.ones((2, 2), np.float32)}]))
+    found = examine(
+        model(nodes, [info("x")], [info("y")]), "onnxrt", Inputs(given=[{"x": -np.ones((2, 2), np.float32)}])
+    )
     assert found.passed and [(one.engine, one.label) for one in found.non_finite_origins] == [
         (REFERENCE, "Log 'Log'"),
         ("onnxrt", "Log 'Log'"),

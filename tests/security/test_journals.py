@@ -468,10 +468,10 @@ from biopsy.checks.outcome import Evidence, Judged, Outcome
 
 journal = Journal.open(Path(sys.argv[1]), {"model": "m"})
 judged = Judged(Outcome.PASSES, "", Evidence(status=0))
-journal.add(b"d", judged, stage="bisect", doing="", nodes=1)
+journal.add(b"d", judged, stage="bisect", description="", nodes=1)
 if not os.fork():
     try:
-        journal.add(b"d", judged, stage="bisect", doing="", nodes=1)
+        journal.add(b"d", judged, stage="bisect", description="", nodes=1)
     except errors.CheckError:
         print(os.getpid(), flush=True)
     journal.close()

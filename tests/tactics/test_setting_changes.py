@@ -5,7 +5,7 @@ import os
 import pytest
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.cli.debug.engine_substitution import own_wording
+from biopsy.cli.debug.engine_substitution import own_template
 from biopsy.engines.registry import parse_spec
 from biopsy.tactics.optimizers import optimizers_of, rules
 from biopsy.tactics.setting_changes import SettingChange, change_of, changes_to_try, without_optimizers
@@ -19,7 +19,7 @@ def own_run(words: str) -> OwnRun:
 
 
 def worded(words: str, wanted: str | None = None, **settings: str) -> str:
-    return " ".join(own_wording(own_run(words), wanted).with_change(SettingChange(settings)))
+    return " ".join(own_template(own_run(words), wanted).with_change(SettingChange(settings)))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_setting_may_hold_equals_signs_and_may_be_a_variable():
 
 
 def test_the_environment_is_what_it_was_afterwards():
-    template = own_wording(own_run("biopsy run {} --onnxrt"), None)
+    template = own_template(own_run("biopsy run {} --onnxrt"), None)
     with template.environment(SettingChange(environment={"BIOPSY_TEST_VARIABLE": "1"})):
         assert os.environ["BIOPSY_TEST_VARIABLE"] == "1"
     assert "BIOPSY_TEST_VARIABLE" not in os.environ

@@ -143,7 +143,7 @@ def test_onnxruntime_names_the_node_and_the_parts_are_written(here: Path, capsys
     assert main(["run", "parts/unsupported-2.onnx", "--onnxrt"]) == 1
     capsys.readouterr()
     assert capability("m.onnx", "--onnxrt", "-o", "parts") == 2
-    assert "no empty folder" in capsys.readouterr().err
+    assert "not an empty folder" in capsys.readouterr().err
 
 
 def test_an_engine_that_crashes_ends_only_its_own_process(here: Path, capsys: pytest.CaptureFixture[str]):
@@ -208,4 +208,4 @@ def test_one_engine_is_asked(here: Path, capsys: pytest.CaptureFixture[str]):
     save(chain(1), here / "m.onnx")
     assert capability("m.onnx", "--onnxrt", "--reference") == 2
     assert capability("m.onnx") == 2
-    assert "asks one engine" in capsys.readouterr().err
+    assert "asks only one engine" in capsys.readouterr().err
