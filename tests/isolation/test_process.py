@@ -33,7 +33,7 @@ def test_variables_are_added_to_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_it_is_ended_at_the_limit_of_time_or_memory() -> None:
     assert run([*PYTHON, "import time; time.sleep(600)"], lambda: Limits(seconds=1)).cause == "time"
     grows = "import time; block = bytearray(200 << 20); time.sleep(600)"
-    assert run([*PYTHON, grows], lambda: Limits(memory=100 << 20)).cause == "memory"
+    assert run([*PYTHON, grows], lambda: Limits(seconds=60, memory=100 << 20)).cause == "memory"
 
 
 def test_an_impatient_end_leaves_no_time_to_clean_up() -> None:
