@@ -70,7 +70,7 @@ class Answers(Check):
             self.begun[name].set()
             self._wait(name, stop)
         statuses = self.statuses.get(name, [0])
-        return Evidence(statuses.pop(0) if len(statuses) > 1 else statuses[0], b"output")
+        return Evidence(status=statuses.pop(0) if len(statuses) > 1 else statuses[0], output=b"output")
 
     def _wait(self, name: str, stop: Stop | None) -> None:
         while not self.held[name].wait(0.01):
