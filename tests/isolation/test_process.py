@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from biopsy import errors
 from biopsy.isolation.process import CannotStartError, Process, run
 from biopsy.isolation.watch import Limits
 from support.command_line import is_alive
@@ -50,6 +51,7 @@ def test_of_what_is_printed_the_beginning_and_the_end_are_kept() -> None:
 def test_a_command_that_cannot_be_started_is_told_with_the_reason(words: list[str]) -> None:
     with pytest.raises(CannotStartError) as caught:
         run(words, Limits)
+    assert isinstance(caught.value, errors.BiopsyError)
     assert isinstance(caught.value.reason, FileNotFoundError if "/" in words[0] else ValueError)
 
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
+from biopsy import errors
 from biopsy.isolation import cleanup
 from biopsy.isolation.groups import end_group, sacrifice
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
@@ -21,11 +22,11 @@ _IN_ORDER = {"PYTHONUNBUFFERED": "1"}
 _LAST_WAIT = 1.0  # seconds for one that was killed just now
 
 
-class CannotStartError(Exception):
+class CannotStartError(errors.BiopsyError):
     """A command could not be started; ``reason`` is what the system said."""
 
     def __init__(self, reason: OSError | ValueError) -> None:
-        super().__init__(str(reason))
+        super().__init__(f"a process could not be started: {reason}")
         self.reason = reason
 
 
