@@ -9,6 +9,7 @@ LIMITS = {
     "percentile_90": 15,
     "longest": 46,
     "positional_calls": 0,
+    "positional_records": 8,
     "class_names_twice": 0,
     "import_cycles": 0,
     "wide_classes": 7,

@@ -13,7 +13,7 @@ from support.session import trial
 
 
 def said(*outcomes: Outcome) -> list[Judged]:
-    return [Judged(outcome, outcome.value, Evidence(0, b"output")) for outcome in outcomes]
+    return [Judged(outcome, outcome.value, Evidence(status=0, output=b"output")) for outcome in outcomes]
 
 
 PASSED = said(Outcome.PASSES)[0]

@@ -8,7 +8,7 @@ from support.session import trial
 
 
 def judged(outcome: Outcome, reason: str = "so it is") -> Judged:
-    return Judged(outcome, reason, Evidence(1))
+    return Judged(outcome, reason, Evidence(status=1))
 
 
 def test_checks_are_the_runs_that_were_waited_for() -> None:

@@ -206,7 +206,11 @@ class PrecisionTask:
 
     def _require_confirmed(self) -> None:
         trial = self._best_trial(CONFIRM, "the result: so far only the journal says that it passes")
-        require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
+        try:
+            require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
+        except errors.CheckError:
+            self._set_best(self._all)  # what a person has just denied is not written
+            raise
 
     # The end
 

@@ -279,6 +279,20 @@ def test_a_person_is_asked_and_may_take_an_answer_back(here: Path, monkeypatch: 
     assert "undo" in told
 
 
+def test_a_result_that_only_the_journal_answers_for_is_not_written_once_the_person_denies_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(exps(8), here / "m.onnx")
+    answers = iter("pfpq")
+    monkeypatch.setattr("builtins.input", lambda question: next(answers, "f"))
+    line = ("m.onnx", "-o", "mixed.onnx", "--mode", "bisect")
+    assert precision(*line) == 5
+    Path("mixed.onnx").unlink(missing_ok=True)
+    assert precision(*line) == 4
+    assert "the journal says that the result passes, and you do not" in capsys.readouterr().err
+    assert not Path("mixed.onnx").exists()
+
+
 def test_sigterm_keeps_the_best_so_far(here: Path) -> None:
     save(exps(24), here / "m.onnx")
     hangs = here.parent / f"{here.name}-hangs"
