@@ -1,5 +1,6 @@
 """A command that is watched to its end; more ways to hang are in tests/faults/test_hangs.py."""
 
+import errno
 import os
 import signal
 import sys
@@ -53,6 +54,30 @@ def test_a_command_that_cannot_be_started_is_told_with_the_reason(words: list[st
         run(words, Limits)
     assert isinstance(caught.value, errors.BiopsyError)
     assert isinstance(caught.value.reason, FileNotFoundError if "/" in words[0] else ValueError)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the platform has no descriptors of processes")
+def test_one_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+
+    def refuse(pid: int) -> int:
+        pids.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(CannotStartError, match="Too many open files"):
+        Process([*PYTHON, "import time; time.sleep(600)"])
+    assert not is_alive(pids[0])
+
+
+def test_one_that_still_runs_stays_registered_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    struck: list[tuple[str, ...]] = []
+    process = Process([*PYTHON, "import time; time.sleep(600)"])
+    monkeypatch.setattr("biopsy.isolation.cleanup.strike", lambda *entry: struck.append(entry))
+    process.close()
+    assert not struck
+    process.kill()
+    assert struck == [("group", str(process.pid))]
 
 
 def test_an_interrupt_ends_it(tmp_path: Path) -> None:
