@@ -66,6 +66,18 @@ def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: 
         check.close()
 
 
+def test_where_no_zygote_can_be_started_checks_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("biopsy.isolation.fork_server.own_python", lambda module: ["/no/such/program"])
+    candidate = save(chain(2), tmp_path / "m.onnx")
+    check = warm("--reference")
+    try:
+        check.start()
+        assert check._zygote is None
+        assert said(check.run(candidate)) == said(check.cold().run(candidate))
+    finally:
+        check.close()
+
+
 @pytest.mark.slow
 def test_a_hundred_checks_say_the_same_warm_and_cold(tmp_path: Path, golden: tuple[Path, Path]) -> None:
     inputs, outputs = map(str, golden)

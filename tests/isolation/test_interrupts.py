@@ -18,11 +18,11 @@ def callback(_):
 
 interrupts.is_program = True
 try:
-    with interrupts.interrupted_once(5.0):
+    with interrupts.interrupted_once(60.0):
         watched = Watched()
         reference = weakref.ref(watched, callback)
         del watched
-        time.sleep(5)
+        time.sleep(60)
         print("went on")
 except KeyboardInterrupt:
     print("interrupted")
@@ -34,7 +34,7 @@ from biopsy.isolation import interrupts
 
 interrupts.is_program = {is_program}
 try:
-    with interrupts.interrupted_once(5.0):
+    with interrupts.interrupted_once(60.0):
         os.kill(os.getpid(), signal.SIGTERM)
 except KeyboardInterrupt:
     pass
@@ -44,11 +44,11 @@ sys.exit(5)
 
 
 def test_one_that_a_callback_swallows_is_raised_again() -> None:
-    ended = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=20)
+    ended = subprocess.run([sys.executable, "-c", SWALLOWED], capture_output=True, text=True, timeout=120)
     assert (ended.stdout, ended.stderr, ended.returncode) == ("interrupted\n", "", 0)
 
 
 @pytest.mark.parametrize(("is_program", "status"), [(True, 5), (False, -signal.SIGTERM)])
 def test_a_program_that_is_ending_is_not_ended_by_another_one(is_program: bool, status: int) -> None:
     code = AFTERWARDS.format(is_program=is_program)
-    assert subprocess.run([sys.executable, "-c", code], timeout=20).returncode == status
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == status

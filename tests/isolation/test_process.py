@@ -1,12 +1,15 @@
 """A command that is watched to its end; more ways to hang are in tests/faults/test_hangs.py."""
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from biopsy import errors
 from biopsy.isolation.process import CannotStartError, Process, run
 from biopsy.isolation.watch import Limits
 from support.command_line import is_alive
@@ -33,7 +36,7 @@ def test_variables_are_added_to_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_it_is_ended_at_the_limit_of_time_or_memory() -> None:
     assert run([*PYTHON, "import time; time.sleep(600)"], lambda: Limits(seconds=1)).cause == "time"
     grows = "import time; block = bytearray(200 << 20); time.sleep(600)"
-    assert run([*PYTHON, grows], lambda: Limits(memory=100 << 20)).cause == "memory"
+    assert run([*PYTHON, grows], lambda: Limits(seconds=60, memory=100 << 20)).cause == "memory"
 
 
 def test_an_impatient_end_leaves_no_time_to_clean_up() -> None:
@@ -50,7 +53,32 @@ def test_of_what_is_printed_the_beginning_and_the_end_are_kept() -> None:
 def test_a_command_that_cannot_be_started_is_told_with_the_reason(words: list[str]) -> None:
     with pytest.raises(CannotStartError) as caught:
         run(words, Limits)
+    assert isinstance(caught.value, errors.BiopsyError)
     assert isinstance(caught.value.reason, FileNotFoundError if "/" in words[0] else ValueError)
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the platform has no descriptors of processes")
+def test_one_that_cannot_be_watched_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int] = []
+
+    def refuse(pid: int) -> int:
+        pids.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(CannotStartError, match="Too many open files"):
+        Process([*PYTHON, "import time; time.sleep(600)"])
+    assert not is_alive(pids[0])
+
+
+def test_one_that_still_runs_stays_registered_when_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    struck: list[tuple[str, ...]] = []
+    process = Process([*PYTHON, "import time; time.sleep(600)"])
+    monkeypatch.setattr("biopsy.isolation.cleanup.strike", lambda *entry: struck.append(entry))
+    process.close()
+    assert not struck
+    process.kill()
+    assert struck == [("group", str(process.pid))]
 
 
 INTERRUPTED = """

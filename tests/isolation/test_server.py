@@ -158,7 +158,7 @@ def test_a_hang_is_ended_at_the_limit_with_what_the_child_started(server: Server
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_child_that_takes_too_much_memory_is_ended(server: Server) -> None:
-    assert ended(server, {"task": "grow"}, Limits(memory=200 << 20)).ended.cause == "memory"
+    assert ended(server, {"task": "grow"}, Limits(seconds=60, memory=200 << 20)).ended.cause == "memory"
 
 
 def test_a_child_that_prints_without_end_is_ended_at_the_limit_and_little_of_it_is_kept(server: Server) -> None:

@@ -209,6 +209,20 @@ def test_an_answer_about_the_original_that_is_taken_back_has_the_preflight_run_a
     assert task.steps == ["preflight", "begin", "search", "preflight", "search", "verify"]
 
 
+def test_a_limit_that_ends_the_preflight_after_an_answer_was_taken_back_leaves_nothing(session: Session) -> None:
+    search, task = search_of(session, fails_from_three(), checks=1)
+
+    def undo(digest: bytes | None) -> bool:
+        task.best = None
+        return True
+
+    task.undo = undo  # type: ignore[method-assign]
+    task.during = raising(UndoError(), at="abcde")
+    with pytest.raises(errors.Interrupted):
+        search.run()
+    assert not task.output.exists()
+
+
 def test_a_result_that_was_removed_meanwhile_is_written_again_and_that_is_said(session: Session) -> None:
     search, task = search_of(session, fails_from_three())
     verify = task.verify

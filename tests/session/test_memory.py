@@ -105,7 +105,7 @@ def test_the_newest_answer_is_taken_back_everywhere(tmp_path: Path) -> None:
     assert undone is not None
     digest, runs = undone
     assert digest == trial("b").digest
-    assert [run.outcome for run in runs] == [Outcome.REPRODUCES]
+    assert [run.outcome for run, _ in runs] == [Outcome.REPRODUCES]
     assert memory.conclusion(trial("b")) is None
     assert memory.conclusion(trial("a")) is not None
     assert [entry.description for entry in memory.journal.entries()] == ["a"]

@@ -97,6 +97,16 @@ def test_an_answer_that_is_taken_back_is_asked_for_again_and_counts_no_more(sess
     assert oracle.tally.checks == 1
 
 
+def test_a_probe_that_is_taken_back_counts_no_iteration_less(session: Session) -> None:
+    info = session.folder / "info.json"
+    oracle = session.oracle(Answers(), files=IterationFiles(info=info))
+    oracle.judge(trial("a"))
+    oracle.judge(trial("b", VALUES))
+    oracle.undo()
+    oracle.judge(trial("c"))
+    assert json.loads(info.read_text()) == {"iteration": 1}
+
+
 def test_where_there_is_no_answer_to_take_back_that_is_said(session: Session) -> None:
     assert session.oracle(Answers()).undo() is None
     assert session.told == [events.Remark("there is no answer to take back")]

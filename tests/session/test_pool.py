@@ -1,11 +1,13 @@
 """The pool: runs checks at once, each on a model that stands where no other run looks, and leaves nothing behind."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from biopsy import events
+from biopsy.checks.outcome import Evidence
 from biopsy.session.pool import Parallelism, PendingRun, Pool
 from support.session import LIMIT, Answers, Session, trial
 
@@ -96,6 +98,44 @@ def test_who_waits_too_long_is_told_and_the_run_stays_pending(session: Session, 
     assert pool.wait(run, 0.0) is None
     assert pool.pending == [run]
     gate.set()
+    assert pool.wait(run, LIMIT) is not None
+
+
+class EndsLate(Future[Evidence]):
+    """A run that ends at the very moment at which nobody waits for it any more."""
+
+    def result(self, timeout: float | None = None) -> Evidence:
+        try:
+            return super().result(timeout)
+        except TimeoutError:
+            if not self.done():
+                self.set_result(Evidence(status=1, output=b"late"))
+            raise
+
+
+def test_a_run_that_ends_as_the_wait_for_it_ends_is_heard(session: Session, pools: list[Pool]) -> None:
+    pool = pool_of(session, pools, Answers(), 1)
+    run = PendingRun(pool.slot(trial("a")), EndsLate())
+    pool.pending.append(run)
+    assert pool.wait(run, 0.0) == Evidence(status=1, output=b"late")
+    assert pool.pending == []
+
+
+def test_a_timeout_that_the_check_raises_is_the_checks_own(session: Session, pools: list[Pool]) -> None:
+    pool = pool_of(session, pools, Answers(), 1)
+    future: Future[Evidence] = Future()
+    future.set_exception(TimeoutError("of the check"))
+    run = PendingRun(pool.slot(trial("a")), future)
+    pool.pending.append(run)
+    with pytest.raises(TimeoutError, match="of the check"):
+        pool.wait(run, LIMIT)
+
+
+def test_the_check_that_runs_says_whether_it_can_be_stopped(session: Session, pools: list[Pool]) -> None:
+    pool = pool_of(session, pools, Answers(is_stoppable=True), 1)
+    asked = trial("a", check=Answers())
+    run = pool.start(pool.slot(asked))
+    assert run.stop is None
     assert pool.wait(run, LIMIT) is not None
 
 

@@ -47,10 +47,13 @@ class WarmCheck(CommandCheck):
         return CommandCheck, (self.words, self.default_name, self.timeout, self.memory)
 
     def start(self) -> None:
-        """Begin to warm up, and do not wait for it."""
+        """Begin to warm up, and do not wait for it. If no zygote can be started, every check is a cold one."""
         with self._starting:
             if self._zygote is None and not self._given_up:
-                self._zygote = ForkServer(_ZYGOTE, *self.words, connections=self._jobs)
+                try:
+                    self._zygote = ForkServer(_ZYGOTE, *self.words, connections=self._jobs)
+                except ServerGoneError:
+                    self._given_up = True
 
     def _with(self, command: CommandLine) -> CommandCheck:
         """A check of other words that is served by the same zygote."""

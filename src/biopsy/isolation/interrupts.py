@@ -63,9 +63,20 @@ class Interrupts:
         import threading
 
         self._asked = None
-        again = threading.Timer(_AGAIN_AFTER, signal.raise_signal, [self._number])
+        again = threading.Timer(_AGAIN_AFTER, _signal_main_thread, [self._number])
         again.daemon = True
         again.start()
+
+
+def _signal_main_thread(number: int) -> None:
+    """Send a signal to the thread that handles it, so that it ends a call in which that thread waits."""
+    import threading
+
+    main = threading.main_thread().ident
+    if main is not None and hasattr(signal, "pthread_kill"):
+        signal.pthread_kill(main, number)
+    else:
+        signal.raise_signal(number)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
+from biopsy import errors
 from biopsy.isolation import cleanup
 from biopsy.isolation.groups import end_group, sacrifice
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
@@ -21,11 +22,11 @@ _IN_ORDER = {"PYTHONUNBUFFERED": "1"}
 _LAST_WAIT = 1.0  # seconds for one that was killed just now
 
 
-class CannotStartError(Exception):
+class CannotStartError(errors.BiopsyError):
     """A command could not be started; ``reason`` is what the system said."""
 
     def __init__(self, reason: OSError | ValueError) -> None:
-        super().__init__(str(reason))
+        super().__init__(f"a process could not be started: {reason}")
         self.reason = reason
 
 
@@ -66,7 +67,12 @@ class Process:
         self.pid = self._popen.pid
         self._entry: tuple[str, ...] | None = ("group", str(self.pid))
         cleanup.register(*self._entry)
-        self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        self._end: int | None = None
+        try:
+            self._end = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+        except OSError as error:  # nobody could watch it
+            self._ended()
+            raise CannotStartError(error) from error
         sacrifice(self.pid)
 
     @property
@@ -122,8 +128,12 @@ class Process:
             self._entry = None
 
     def close(self) -> None:
-        """Free the descriptor of its end: it has ended, or nobody listens any more."""
-        self._strike()
+        """Free the descriptor of its end: it has ended, or nobody listens any more.
+
+        One that still runs stays registered, and is killed when this process ends.
+        """
+        if self.status() is not None:
+            self._strike()
         if self._end is not None:
             os.close(self._end)
             self._end = None

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from biopsy import errors
 from biopsy.isolation import engine_call
@@ -64,7 +64,11 @@ def run(task: Callable[[], int]) -> int:
     watched = _HANDED_ON | {signal.SIGCHLD}
     before = signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored tells nothing of its children
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    child, lifeline = fork()
+    try:
+        child, lifeline = fork()
+    except OSError:
+        _give_back(mask, before)
+        raise
     if child == 0:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _take_interrupts_once()
@@ -74,9 +78,14 @@ def run(task: Callable[[], int]) -> int:
         ended, received = _watch(child, watched)
     finally:
         os.close(lifeline)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask - received.signals)
-        signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
+        _give_back(mask - received.signals, before)
     return _end_as(ended, received, page)
+
+
+def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
+    """Handle signals as before: ``mask`` are those that are blocked, ``before`` is the handler of SIGCHLD."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGCHLD, before if before is not None else signal.SIG_DFL)
 
 
 # In the fork

@@ -89,12 +89,12 @@ class CheckedSearch:
         """
         try:
             stopped = self._until_spent(self._preflight)
-            if not self.task.has_result:
-                raise errors.Interrupted(f"stopped by {stopped}")
+            self._require_result(stopped)
             while True:
                 if stopped is None:
                     self.task.begin()
                     stopped = self._search()
+                self._require_result(stopped)  # the search may have been undone, and the budget spent before it began
                 self._result.write()
                 if not self.task.verify():
                     break
@@ -105,6 +105,10 @@ class CheckedSearch:
             self.oracle.close()
         self._result.restore()
         return stopped
+
+    def _require_result(self, stopped: str | None) -> None:
+        if not self.task.has_result:
+            raise errors.Interrupted(f"stopped by {stopped}")
 
     def _preflight(self) -> None:
         """The preflight, again if the person who is asked takes an answer back in it."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from biopsy import errors
@@ -87,10 +87,11 @@ class Claim:
 
 
 @contextlib.contextmanager
-def set_aside(path: Path | None, work: str) -> Iterator[str | None]:
+def set_aside(path: Path | None, work: str, warn: Callable[[str], None]) -> Iterator[str | None]:
     """Claim a path while ``work`` is done; gives the words to tell of what stood there and is aside, None if none.
 
-    Raises UsageError if another process has it. Nothing is done without a path.
+    ``warn`` is told at the end if that cannot be put back. Raises UsageError if another process has the path. Nothing
+    is done without one.
     """
     if path is None:
         yield None
@@ -104,7 +105,9 @@ def set_aside(path: Path | None, work: str) -> Iterator[str | None]:
     try:
         yield claim.remark(work)
     finally:
-        claim.release()
+        trouble = claim.release()
+        if trouble is not None:
+            warn(trouble)
 
 
 def cannot_claim(path: Path, error: OSError) -> errors.UsageError:

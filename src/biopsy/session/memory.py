@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.checks.outcome import Judged, Outcome
+from biopsy.session.stage import Stage
 from biopsy.session.tally import SearchTally
 from biopsy.session.trial import Trial
 
@@ -31,6 +32,7 @@ class OutcomeMemory:
         self.repetitions = 1
         self._tally = tally
         self._runs: dict[bytes, list[Judged]] = {}
+        self._stages: dict[bytes, list[Stage]] = {}
         self._asked: list[bytes] = []
 
     def runs(self, trial: Trial) -> Sequence[Judged]:
@@ -44,6 +46,7 @@ class OutcomeMemory:
     def add(self, trial: Trial, judged: Judged) -> None:
         """Remember one run, without its output. Raises CheckError if the journal cannot be written."""
         self._of(trial.digest).append(replace(judged, evidence=replace(judged.evidence, output=b"")))
+        self._stages.setdefault(trial.digest, []).append(trial.stage)
         if self.journal is not None and trial.stage.is_remembered:
             self.journal.add(
                 trial.digest, judged, stage=trial.stage.name, description=trial.description, nodes=trial.size
@@ -54,15 +57,19 @@ class OutcomeMemory:
         """Whether this process asked about a model, rather than one that left a journal."""
         return trial.digest in self._asked
 
-    def undo(self) -> tuple[bytes, Sequence[Judged]] | None:
-        """Forget the model that was asked about last: its digest, and the runs that are forgotten. None if none was."""
+    def undo(self) -> tuple[bytes, Sequence[tuple[Judged, Stage]]] | None:
+        """Forget the model that was asked about last; None if none was.
+
+        Returns its digest, and the runs of this process that are forgotten, each with what it was for.
+        """
         if not self._asked:
             return None
         digest = self._asked.pop()
-        forgotten = self._runs.pop(digest, [])
+        stages = self._stages.pop(digest, [])
+        runs = self._runs.pop(digest, [])
         if self.journal is not None:
             self.journal.forget(digest)
-        return digest, forgotten
+        return digest, list(zip(runs[len(runs) - len(stages) :], stages, strict=True))  # a journal's stand first
 
     def note(self, key: str, value: str) -> None:
         """Write a small fact into the journal, if there is one. Raises CheckError if it cannot be written."""

@@ -88,8 +88,8 @@ class Oracle:
             self.listener(events.Remark("there is no answer to take back"))
             return None
         digest, forgotten = undone
-        for judged in forgotten:
-            if self.tally.undo(judged.outcome):
+        for judged, stage in forgotten:
+            if self.tally.undo(judged.outcome) and stage.is_iteration:
                 self._iterations.number -= 1
         return digest
 

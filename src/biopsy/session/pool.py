@@ -95,7 +95,7 @@ class Pool:
         trial = slot.trial
         check = trial.check or self.check
         task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
-        if self._is_shared or not self.check.stoppable:
+        if self._is_shared or not check.stoppable:
             return self._begun(PendingRun(slot, self._executor.submit(run_check, task)))
         stop = Stop()
         return self._begun(PendingRun(slot, self._executor.submit(run_check, task, stop), stop))
@@ -111,9 +111,8 @@ class Pool:
         try:
             return run.future.result(seconds)
         except NotYetError:
-            if run.future.done():
-                raise  # the check's own
-            return None
+            # It may have ended just now; or the error is the check's own, which is raised again here.
+            return run.future.result() if run.future.done() else None
         finally:
             if run in self.pending and run.future.done():
                 self.pending.remove(run)

@@ -69,14 +69,14 @@ def workspace(index: ModelIndex, wanted: Path, *, may_move: bool) -> Workspace:
 
 
 def _claimed(wanted: Path, *, may_move: bool) -> tuple[Claim, Path]:
-    try:
-        return Claim(wanted), wanted
-    except InUseError:
-        if may_move:
-            other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
-            return Claim(other), other
-    except OSError as error:
-        raise cannot_claim(wanted, error) from error
+    other = wanted.with_name(f"{wanted.stem}.{os.getpid()}{wanted.suffix}")
+    for path in [wanted, other] if may_move else [wanted]:
+        try:
+            return Claim(path), path
+        except InUseError:
+            continue
+        except OSError as error:
+            raise cannot_claim(path, error) from error
     raise errors.UsageError(
         f"another reduction in this folder writes its candidates to {wanted}, and the check would look at those",
         next_steps=["write {} in the check where the path of the candidate goes", "or run in another folder"],

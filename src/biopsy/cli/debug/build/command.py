@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     tally, started, interrupted = BuildTally(), time.monotonic(), False
     with (
         checking.ended_politely(),
-        set_aside(plan.artifact, "last build") as remark,
+        set_aside(plan.artifact, "last build", console.warn) as remark,
         BuildProgress(console, args, plan) as progress,
     ):
         if remark is not None:

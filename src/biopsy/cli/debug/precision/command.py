@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         built = args.iter_artifact if args.engine is not None else None
         with (
             checking.ended_politely(),
-            set_aside(built, "search") as remark,
+            set_aside(built, "search", console.warn) as remark,
             PrecisionReport(console, args.events, _shown(args)) as report,
         ):
             if remark is not None:
