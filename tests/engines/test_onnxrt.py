@@ -113,6 +113,16 @@ def test_halves_are_computed_in_float32_on_the_cpu_and_that_is_told(declared: bo
     )
 
 
+def test_rounding_by_casts_alone_needs_no_remark():
+    nodes = [
+        helper.make_node("Cast", ["x"], ["h"], to=10, name="down"),
+        helper.make_node("Cast", ["h"], ["r"], to=1, name="up"),
+        helper.make_node("Tanh", ["r"], ["y"], name="tanh"),
+    ]
+    made = model(nodes, [info("x")], [info("y")], value_info=[info("h", elem=10)])
+    assert build("onnxrt", made.SerializeToString()).remarks == ()
+
+
 def test_bytes_that_only_look_like_halves_need_no_remark():
     made = model([helper.make_node("Neg", ["x"], ["y"])], [info("x")], [info("y")], opset=16)
     made.ir_version = 10

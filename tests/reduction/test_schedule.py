@@ -17,12 +17,12 @@ def test_a_mode_that_runs_no_pass_over_the_model_refuses_what_would_need_one(mod
 
 @pytest.mark.parametrize("kept", ["keep_inputs", "keep_outputs"])
 def test_names_of_the_original_cannot_be_both_kept_and_taken_away(kept: str) -> None:
-    with pytest.raises(errors.UsageError, match="--anonymize cannot be had with --no-reduce"):
+    with pytest.raises(errors.UsageError, match="--anonymize cannot be combined with --no-reduce"):
         schedule_of("minimal", Selection(anonymize=True, **{kept: True}))
 
 
 def test_a_passing_model_is_not_written_beside_an_anonymized_one(reducer) -> None:
-    with pytest.raises(errors.UsageError, match="--anonymize cannot be had with --min-good"):
+    with pytest.raises(errors.UsageError, match="--anonymize cannot be combined with --min-good"):
         reducer(chain(4), has("n1"), anonymize=True, min_good=reducer.folder / "good.onnx")
     assert list(reducer.folder.iterdir()) == []
 

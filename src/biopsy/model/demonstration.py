@@ -1,7 +1,7 @@
 """The model of ``biopsy demo``: a transformer in which one branch meets a real bug of ONNX Runtime.
 
-The bug: in onnxruntime 1.17.3 to 1.31.1 on CPU, from the extended level of its optimizer on, the fusions for layer
-normalization also match ReduceMean with ``keepdims=0``. On a square matrix that is a valid model, the mean being
+The bug: in onnxruntime 1.17.3 to at least 1.32.0 on CPU, from the extended level of its optimizer on, the fusions for
+layer normalization also match ReduceMean with ``keepdims=0``. On a square matrix that is a valid model, the mean being
 broadcast along the other axis, and the fused kernel computes something else without a word
 (github.com/microsoft/onnxruntime issue 30513 is a loud variant of it).
 """

@@ -13,7 +13,7 @@ from biopsy.precision.candidates import MixedCandidates
 from biopsy.precision.engine_file import EngineFileCheck
 from biopsy.precision.job import PrecisionJob
 from biopsy.precision.mixed_models import MixedModels
-from biopsy.precision.result import PrecisionResult, write_names, write_report
+from biopsy.precision.result import PrecisionResult, write_files
 from biopsy.precision.task import PrecisionTask
 from biopsy.session.checked_search import CheckedSearch
 from biopsy.session.flakiness import Flakiness
@@ -52,10 +52,7 @@ def run_job(
         search = CheckedSearch(task, oracle, task.result_file)
         stopped = run_resumable(search, _identity(index, check, job, models))
         result = task.result(search.seconds, stopped)
-    if job.target.report is not None:
-        write_report(result, job.target.report)
-    if job.target.names is not None:
-        write_names(result, job.target.names)
+    write_files(result, job.target)
     return result
 
 

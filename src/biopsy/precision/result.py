@@ -72,6 +72,14 @@ class PrecisionResult:
         return [layer.name for layer in self.high if layer.name]
 
 
+def write_files(result: PrecisionResult, target: PrecisionTarget) -> None:
+    """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
+    if target.report is not None:
+        write_report(result, target.report)
+    if target.names is not None:
+        write_names(result, target.names)
+
+
 def write_report(result: PrecisionResult, path: Path) -> None:
     """Write what was found as JSON. Raises UsageError if it cannot be written."""
     report = {

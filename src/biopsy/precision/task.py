@@ -10,7 +10,7 @@ from biopsy.checks.outcome import Judged, Outcome
 from biopsy.model.index import ModelIndex
 from biopsy.precision.candidates import MixedCandidates
 from biopsy.precision.job import PrecisionJob
-from biopsy.precision.result import PrecisionResult
+from biopsy.precision.result import PrecisionResult, write_files
 from biopsy.precision.search import LayerSearch, PrecisionProposal, search_of, usual_checks
 from biopsy.precision.validity import require_valid
 from biopsy.search.drive import drive, first_that
@@ -55,6 +55,7 @@ class PrecisionTask:
         self._is_minimal = False
         self._verified = 0
         self._rounds = 0
+        self._started = time.monotonic()
         self.best: tuple[int, ...] | None = None
         self.result_file = ResultFile(job.target.files, self.write, oracle.listener)
         self._set_best(None)
@@ -224,14 +225,19 @@ class PrecisionTask:
             write_result(parts, target.output, folder, target.external, self._index.has_external_data)
 
     def rescue(self) -> str | None:
-        """Write the best model so far, unless every layer is high in it; returns what to tell of it."""
-        if self.best is None or self.best == self._all or self._job.target.output is None:
+        """Write the best model so far and what is known of it, unless every layer is high; what to tell of it."""
+        if self.best is None or self.best == self._all:
             return None
-        try:
-            self.write()
-        except (errors.BiopsyError, OSError):
-            return None
-        return f"{self._job.target.output}, which passes"
+        target = self._job.target
+        kept = [f"{target.output}, which passes"] if target.output is not None and _succeeds(self.write) else []
+        facts = [path for path in (target.names, target.report) if path is not None]
+        if facts and _succeeds(self._write_facts):
+            kept += [f"{path}, with what is known so far" for path in facts]
+        return "; ".join(kept) or None
+
+    def _write_facts(self) -> None:
+        result = self.result(time.monotonic() - self._started, "an interruption or error")
+        write_files(result, self._job.target)
 
     def verify(self) -> bool:
         """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
@@ -288,6 +294,15 @@ class PrecisionTask:
             stays=models.stays,
             remembered=self._oracle.tally.remembered,
         )
+
+
+def _succeeds(write: Callable[[], None]) -> bool:
+    """Whether something could be written, where another error is told already."""
+    try:
+        write()
+    except (errors.BiopsyError, OSError):
+        return False
+    return True
 
 
 def _word(outcome: Outcome) -> str:

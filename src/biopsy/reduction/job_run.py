@@ -67,7 +67,7 @@ def _schedule(job: ReductionJob) -> Schedule:
     require_distinct(job.search.files.artifacts.files, job.target.output)
     if job.selection.anonymize and job.target.min_good is not None:
         raise errors.UsageError(
-            f"--anonymize cannot be had with --min-good: {job.target.min_good} would hold the original"
+            f"--anonymize cannot be combined with --min-good: {job.target.min_good} would hold the original"
         )
     border = job.border
     selection = replace(job.selection, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)

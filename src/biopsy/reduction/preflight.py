@@ -187,7 +187,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
             "does the script fail before it compares, for instance because it hard-codes input names? Read them from"
             " session.get_inputs(); --fail-regex or --fail-code name the failure that you are after",
             "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
-            "--allow-vacuous-check    goes on all the same",
+            "--allow-vacuous-check    continues anyway",
         ],
     )
 

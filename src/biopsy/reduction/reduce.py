@@ -225,7 +225,7 @@ class ReductionTask:
         driver, output = self._driver, self._target.output
         trial = driver.best_trial(CONFIRM, "the result: so far only the journal says that it fails")
         try:
-            kept = f"{output}, of which nobody knows whether it fails" if self._is_saved else "the journal, as it is"
+            kept = f"{output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
             require_confirmed(driver.oracle, trial, Outcome.REPRODUCES, "the result fails", kept)
         except errors.CheckError:
             driver.best, driver.refined = driver.problem.whole, None

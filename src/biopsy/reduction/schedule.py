@@ -34,8 +34,8 @@ PASSES: tuple[NamedPass, ...] = (
     NamedPass("ranked", "the layers that a report of debug layers names (--order-by)", ranked, lambda nodes: 2),
     NamedPass("suspects", "where the check itself says that errors begin", suspects, lambda nodes: 3),
     NamedPass("bisect", "the earliest failing outputs, then the latest failing inputs, by halves", bisect),
-    NamedPass("sets", "the nodes that matter wherever they stand, those between them cut", sets),
-    NamedPass("bypass", "around nodes, their readers reading their input (where values may change)", bypass),
+    NamedPass("sets", "keep the nodes that matter, cut those between them", sets),
+    NamedPass("bypass", "skip nodes: their consumers read the nodes' input (where values may change)", bypass),
     NamedPass("linear", "one node at a time, from the end", linear, lambda nodes: nodes),
     NamedPass(
         "forms",
@@ -183,7 +183,7 @@ def _require_possible(mode: Mode, selection: Selection) -> None:
             raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
     if selection.anonymize and (selection.keep_inputs or selection.keep_outputs):
         kept = "--no-reduce-inputs" if selection.keep_inputs else "--no-reduce-outputs"
-        raise errors.UsageError(f"--anonymize cannot be had with {kept}, which keeps names of the original")
+        raise errors.UsageError(f"--anonymize cannot be combined with {kept}, which keeps names of the original")
 
 
 def _require_known(names: Iterable[str]) -> None:

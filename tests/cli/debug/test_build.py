@@ -117,6 +117,13 @@ def test_without_an_engine_one_that_works_here_is_taken_and_said(here: Path, cap
     assert "model.onnx with trt" in shown or "model.onnx with onnxrt" in shown
 
 
+def test_where_every_build_succeeds_and_building_is_the_check_that_is_the_answer(here: Path, capsys):
+    assert build("--onnxrt", "--until", "2", "--check", "build") == 0
+    shown = capsys.readouterr().out
+    assert shown.endswith("\nbuilt 2 of 2 times\n")
+    assert "does not decide" not in shown
+
+
 def test_a_record_tells_settings_and_layers_by_the_models_nodes_and_the_outcome(here: Path, capsys):
     vary = ("--vary", "optimization=none,all", "--vary", "env.SOME_VARIABLE=a,b")
     words = (*vary, "--save-tactics", "t.json")

@@ -111,7 +111,7 @@ def test_without_bad_builds_it_is_said(replays: Path, capsys):
 
 def test_a_folder_that_is_not_there_is_wrong_usage(replays: Path, capsys):
     assert main(["debug", "diff-tactics", "--dir", "nowhere"]) == 2
-    assert "there is no nowhere/good with tactics of good builds" in capsys.readouterr().err
+    assert "there is no folder 'nowhere/good' with tactic records" in capsys.readouterr().err
 
 
 def test_a_file_of_tactics_is_shown(replays: Path, capsys):

@@ -49,6 +49,20 @@ def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_t
     assert "biopsy surgeon extract m.onnx -o suspect.onnx --inputs t20:auto:auto --outputs t21:auto\n" in shown
 
 
+@pytest.mark.parametrize(
+    ("name", "outputs"),
+    [
+        ("reduced.onnx", ("-o reduced_2.onnx --check", "-o suspect.onnx --inputs", "biopsy run suspect.onnx")),
+        ("suspect.onnx", ("-o reduced.onnx --check", "-o suspect_2.onnx --inputs", "biopsy run suspect_2.onnx")),
+    ],
+)
+def test_what_to_type_never_writes_over_the_model(here: Path, capsys, name: str, outputs: tuple[str, ...]) -> None:
+    (here / "m.onnx").rename(here / name)
+    assert main(["debug", "layers", name, "--suspect", TWO_WRONG]) == 1
+    shown = capsys.readouterr().out
+    assert all(output in shown for output in outputs)
+
+
 def test_the_table_is_aligned(here: Path, capsys) -> None:
     layers("--suspect", TWO_WRONG)
     head, *rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("layer ", "Neg "))]
@@ -93,7 +107,7 @@ def test_a_group_is_shown_with_what_marking_does(here: Path, capsys) -> None:
     assert layers("--suspect", "fake:scale.n7=1.5,unless_marked=t8") == 1
     shown = capsys.readouterr().out
     assert "together   2 layers, right one by one: they are wrong when run as one piece" in shown
-    assert "with the tensors between them marked as outputs it is gone: it comes from fusing them" in shown
+    assert "marking the tensors between them as outputs removes the error: fusion causes it" in shown
     assert "observing  with 't8' marked as an output, the failure of 't30' is gone: the engine fuses across it" in shown
 
 

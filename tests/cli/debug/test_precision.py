@@ -303,15 +303,20 @@ if 0 < len([i for i in range(24) if f'n{{i}}' in high]) < 12:
     time.sleep(60)
 sys.exit(not {{'n3'}} <= high)"""
     check = looking(here, code)
-    words = [sys.executable, "-m", "biopsy", "debug", "precision", "m.onnx", "-o", "mixed.onnx", "--jobs", "1", *check]
+    words = [sys.executable, "-m", "biopsy", "debug", "precision", "m.onnx", "-o", "mixed.onnx", "--jobs", "1"]
+    words += ["--list", "l.txt", "--report", "r.json", *check]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert wait_until(hangs.exists)
         running.send_signal(signal.SIGTERM)
         told = running.communicate(timeout=60)[0]
     assert running.returncode == 5, told
-    assert "mixed.onnx, which passes" in told
+    assert "mixed.onnx, which passes; l.txt, with what is known so far; r.json, with what is known so far" in told
+    report = json.loads(Path("r.json").read_text())
+    assert report["stopped"] == "an interruption or error" and not report["one_minimal"]
+    assert Path("l.txt").read_text().split() == report["nodes_to_exclude"]
+    assert "n3" in report["nodes_to_exclude"]
     assert "n3" not in _low(Path("mixed.onnx"))
-    left = ["check.py", "m.onnx", "mixed.onnx", "mixed.onnx.journal"]
+    left = ["check.py", "l.txt", "m.onnx", "mixed.onnx", "mixed.onnx.journal", "r.json"]
     assert sorted(path.name for path in here.iterdir()) == left
     assert "resume" in told
 

@@ -394,6 +394,12 @@ def test_the_line_that_reduces_names_the_model_of_the_command(here: Path, capsys
     assert "biopsy debug reduce 'a model.onnx' -o reduced.onnx --check false {}" in told(capsys)
 
 
+def test_the_line_that_reduces_never_writes_over_the_model(here: Path, capsys) -> None:
+    Path("reduced.onnx").touch()
+    assert repeat("--until", "3", "--check", "false", "reduced.onnx") == 0
+    assert "biopsy debug reduce reduced.onnx -o reduced_2.onnx --check false {}" in told(capsys)
+
+
 def test_a_failure_that_was_not_seen_may_still_be_there(here: Path, capsys) -> None:
     assert repeat("--until", "10", "--check", "true") == 0
     shown = told(capsys)

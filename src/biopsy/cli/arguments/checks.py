@@ -52,7 +52,7 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
         type=int,
         action="extend",
         metavar="STATUS",
-        help="these exit statuses are no failures",
+        help="these exit statuses are not failures",
     )
     group.add_argument(
         "--fail-regex",

@@ -70,7 +70,7 @@ def note_unnamed_candidate(check: Check, args: argparse.Namespace, console: Cons
     from biopsy.checks.command import CommandCheck
 
     if isinstance(check, CommandCheck) and not check.names_candidate:
-        console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must know where to look")
+        console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must find the candidate itself")
 
 
 def check_of(args: argparse.Namespace, jobs: int) -> Check:

@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--reference-engine",
         default=DEFAULT_REFERENCE,
         metavar=spec,
-        help=f"the engine that is believed; best one that does not optimize (default: {DEFAULT_REFERENCE})",
+        help=f"the engine to trust, preferably one that does not optimize (default: {DEFAULT_REFERENCE})",
     )
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
@@ -84,14 +84,14 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
         type=types.byte_size,
         default=_DEFAULT_LIMIT,
         metavar="SIZE",
-        help="keep at most so much of the values of tensors in memory; they are computed in batches and kept in a file "
-        f"(default: {_DEFAULT_LIMIT})",
+        help="keep at most this much tensor data in memory; the tensors are computed in batches and kept in a "
+        f"temporary file (default: {_DEFAULT_LIMIT})",
     )
     group.add_argument(
         "--work-dir",
         type=file_kinds.FOLDER_WRITTEN,
         metavar="DIR",
-        help="where that file stands while it is needed: it holds every tensor of every sample (default: the system's "
+        help="folder for that temporary file: it holds every tensor of every sample (default: the system's "
         "folder for such files)",
     )
     groups.add_weights_folder(group)

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from biopsy.checks.words import as_word
+from biopsy.checks.words import as_word, output_word
 from biopsy.shell_words import ListOption
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[
     recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
     fed = ["--load-inputs", CUT_INPUTS] if inputs else []
     return [
-        *("biopsy", "debug", "reduce", as_word(args.model), "-o", "reduced.onnx"),
+        *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
         *_weights(args),
         *recorded,
         *(["--order-by", as_word(args.report)] if args.report is not None else []),
@@ -85,14 +85,15 @@ def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[
 
 def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> Iterator[list[str | ListOption]]:
     """The worst layer or group as a model, what it was fed, and both engines on it."""
+    piece = output_word("suspect.onnx", args.model)
     yield [
-        *("biopsy", "surgeon", "extract", as_word(args.model), "-o", "suspect.onnx"),
+        *("biopsy", "surgeon", "extract", as_word(args.model), "-o", piece),
         *_weights(args),
         *([ListOption("--inputs", [f"{name}:auto:auto" for name in worst.inputs])] if worst.inputs else []),
         ListOption("--outputs", [f"{name}:auto" for name in worst.outputs]),
     ]
     if not worst.inputs:
-        yield ["biopsy", "run", "suspect.onnx", *_compare(args)]
+        yield ["biopsy", "run", piece, *_compare(args)]
         return
     loaded = ["--load-inputs", *inputs] if inputs else []
     yield [
@@ -103,4 +104,4 @@ def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> I
         *("--save-inputs", "fed.npz", "--save-outputs", "inner.npz"),
     ]
     yield ["biopsy", "data", "to-input", "fed.npz", "inner.npz", "-o", "suspect_inputs.npz"]
-    yield ["biopsy", "run", "suspect.onnx", "--load-inputs", "suspect_inputs.npz", *_compare(args)]
+    yield ["biopsy", "run", piece, "--load-inputs", "suspect_inputs.npz", *_compare(args)]

@@ -214,9 +214,7 @@ def _say_group(console: Console, group: LayerGroup) -> None:
     if group.flaky is not None:
         console.say(f"{'':<{COLUMN}} flaky: it is so {group.flaky.text}")
     if group.hides:
-        console.say(
-            f"{'':<{COLUMN}} with the tensors between them marked as outputs it is gone: it comes from fusing them"
-        )
+        console.say(f"{'':<{COLUMN}} marking the tensors between them as outputs removes the error: fusion causes it")
 
 
 def _say_marking_effect(console: Console, effect: MarkingEffect) -> None:

@@ -119,19 +119,26 @@ def _say_layers(console: Console, result: PrecisionResult) -> None:
             f"0 of {result.layers} layers need {result.precision}: the check passes with every layer in {result.low}"
         )
         return
-    why = {
-        "minimal": "none of them can be low alone" if result.one_minimal else "fewer may be enough",
-        "bisect": f"the {'first' if result.direction == 'forward' else 'last'} ones",
-        "linear": f"the {'first' if result.direction == 'forward' else 'last'} ones",
-    }[result.mode]
-    console.say(
-        f"{len(result.high)} of {count(result.layers, 'layer')} in {result.precision}, the rest in {result.low}: {why}"
-    )
+    console.say(_split_line(result))
     shown = result.high if console.verbosity > 0 else result.high[:_MOST_SHOWN]
     for layer in shown:
         console.say(f"  {layer.label}")
     if len(shown) < len(result.high):
         console.say(f"  and {len(result.high) - len(shown)} more (-v shows all)")
+
+
+def _split_line(result: PrecisionResult) -> str:
+    """How many layers are high, and why those."""
+    if len(result.high) == result.layers and result.mode == "minimal" and result.one_minimal:
+        return f"all {result.layers} layers need {result.precision}"
+    why = {
+        "minimal": "none of them can be low alone" if result.one_minimal else "fewer may be enough",
+        "bisect": f"the {'first' if result.direction == 'forward' else 'last'} ones",
+        "linear": f"the {'first' if result.direction == 'forward' else 'last'} ones",
+    }[result.mode]
+    return (
+        f"{len(result.high)} of {count(result.layers, 'layer')} in {result.precision}, the rest in {result.low}: {why}"
+    )
 
 
 def _say_weights(console: Console, result: PrecisionResult) -> None:
@@ -149,7 +156,9 @@ def _say_next(console: Console, result: PrecisionResult, names: Path | None) -> 
         console.note("", f"{result.output}, {size}   the mixed model")
     if names is not None:
         console.note(f"{names}   names for nodes_to_exclude, node_block_list")
+    elif len(result.names) > _MOST_SHOWN:
+        console.note("", f"{len(result.names)} names for nodes_to_exclude, node_block_list: add --list FILE")
     elif result.names:
-        console.note("", f"nodes_to_exclude = {result.names[:_MOST_SHOWN]!r}")
+        console.note("", f"nodes_to_exclude = {result.names!r}")
     if result.output is not None:
         console.note("", f"Next   {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=basic'])}")

@@ -87,8 +87,9 @@ def _load(path: Path, which: str) -> Mapping[Path, TacticRecord | TacticReplay]:
     from biopsy.tactics.files import tactics_below
 
     if not path.exists():
+        kind = "folder" if path.name == which else "file or folder"
         raise errors.UsageError(
-            f"there is no {path} with tactics of {which} builds",
+            f"there is no {kind} '{path}' with tactic records",
             next_steps=[f"--dir DIR    with the folders good and bad, or --{which} PATH"],
         )
     return tactics_below(path)

@@ -80,11 +80,22 @@ def precision_remarks(model: ModelInput, providers: Sequence[str]) -> list[str]:
 
 
 def _computes_in(index: ModelIndex, elem: int) -> bool:
-    types = [*(weight.kind for weight in index.weights.values()), *map(index.tensor_type, index.infos)]
-    if any(type_ is not None and type_.elem == elem for type_ in types):
-        return True
-    casts = (index.node_spans[node.number] for node in index.nodes if node.op_type == "Cast")
-    return any(bytes([0x18, elem]) in span for span in casts)
+    """Whether a node other than a Cast reads or writes the type, as far as the model itself says."""
+    typed = {tensor for tensor, weight in index.weights.items() if weight.kind.elem == elem}
+    typed |= {tensor for tensor in index.infos if _elem_of(index, tensor) == elem}
+    for node in index.nodes:
+        if node.op_type == "Cast" and bytes([0x18, elem]) in index.node_spans[node.number]:
+            typed.update(index.node_writes[node.number])
+    return any(
+        node.op_type != "Cast"
+        and not typed.isdisjoint((*index.node_reads[node.number], *index.node_writes[node.number]))
+        for node in index.nodes
+    )
+
+
+def _elem_of(index: ModelIndex, tensor: int) -> int | None:
+    type_ = index.tensor_type(tensor)
+    return None if type_ is None else type_.elem
 
 
 def layer_records(

@@ -55,7 +55,7 @@ OPTIONS = (
     Option("tf32", "allow TF32 for float32", False, parse=switch),
     Option("strongly_typed", "compute in the model's types; always so but for TensorRT 10", False, parse=switch),
     Option("min_shapes", "smallest shapes of inputs, such as x:[1,3]+y:[2]", None, parse=shapes, takes="shapes"),
-    Option("opt_shapes", "shapes of inputs to be fastest for", None, parse=shapes, takes="shapes"),
+    Option("opt_shapes", "input shapes to optimize for", None, parse=shapes, takes="shapes"),
     Option("max_shapes", "greatest shapes of inputs", None, parse=shapes, takes="shapes"),
     Option("outputs", "tensors to mark in TensorRT's network, joined by '+'; all: every one", (), parse=words),
     Option("optimization", "builder optimization level, 0 to 5", None, parse=level, takes="level"),

@@ -58,7 +58,7 @@ def names_left(model: onnx.ModelProto) -> Sequence[str]:
 
 
 def _remark(kind: str, which: Iterable[str]) -> str:
-    return f"anonymize {kind} not replaced{KINDS[kind]}: {', '.join(which)}"
+    return f"anonymize {kind} {KINDS[kind]}: {', '.join(which)}"
 
 
 def _neutral_names(model: onnx.ModelProto) -> dict[Name, str]:

@@ -26,15 +26,15 @@ Trace: TypeAlias = tuple[str, str]
 """(kind, which one): something of the original that stays. The kinds are those of ``KINDS``."""
 
 KINDS = {
-    "names": "",
-    "custom operators": "",
-    "domains": "",
-    "attributes": "",
-    "values": ", since the failure or its check needs them",
-    "texts": "",
-    "numbers": ", since they say how an operator works",
-    "integers": ", since they are sizes, axes and indices more often than not",
-    "fields": "",
+    "names": "not replaced",
+    "custom operators": "not replaced",
+    "domains": "not replaced",
+    "attributes": "not replaced",
+    "values": "not replaced, since the failure or its check needs them",
+    "texts": "not replaced",
+    "numbers": "not replaced, since they say how an operator works",
+    "integers": "kept: they are usually sizes, axes or indices",
+    "fields": "not replaced",
 }
 """What can stay, and why."""
 

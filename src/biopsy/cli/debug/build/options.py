@@ -28,7 +28,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_variations(parser)
     _add_files(parser)
     _add_check(parser)
-    engine_options.add_engines(parser)
+    engine_options.add_engines(
+        parser,
+        "the engine to build with (default: that of the check, else TensorRT if it works here, else ONNX Runtime)",
+    )
     tensorrt.add(parser)
     groups.add_weights_folder(parser)
 

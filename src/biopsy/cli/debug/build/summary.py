@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: float) -> None:
     """What was counted, what bad builds share, and what to type next."""
+    from biopsy.checks.outcome import Outcome
     from biopsy.cli.inspect.diff_tactics import verdict_lines
     from biopsy.tactics.difference import difference
 
@@ -29,6 +30,9 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: fl
     if plan.artifacts.files and tally.runs:
         console.say(f"{'files':<{COLUMN}} {plan.artifacts.folder}, in good, bad and other")
     if not tally.builds:
+        return
+    if plan.checks_building and tally.outcomes[Outcome.PASSES] == tally.runs:
+        console.say(f"built {tally.runs} of {count(tally.runs, 'time')}")
         return
     console.note("")
     for line in verdict_lines(difference(tally.builds)):

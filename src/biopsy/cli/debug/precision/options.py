@@ -120,7 +120,7 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         "--cost",
         choices=("flops", "bytes", "count"),
         default="count",
-        help="what the high layers should cost little of: the most expensive are lowered first (default: count)",
+        help="the cost to minimize: the most expensive layers are lowered first (default: count)",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.checks.words import as_word
+from biopsy.checks.words import as_word, output_word
 from biopsy.cli.debug.repeat.progress import outcomes_text
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
@@ -73,7 +73,15 @@ def _reduction(command: Sequence[str], *options: str) -> str:
     if len(models) != 1:
         return " ".join(("biopsy debug reduce MODEL", *options, "--check ... {}"))
     (model,) = models
-    words = ("biopsy", "debug", "reduce", as_word(Path(model)), "-o", "reduced.onnx", *options)
+    words = (
+        "biopsy",
+        "debug",
+        "reduce",
+        as_word(Path(model)),
+        "-o",
+        output_word("reduced.onnx", Path(model)),
+        *options,
+    )
     check = ("{}" if word == model else word for word in command)
     return line_of((*words, "--check", *check))
 
