@@ -168,6 +168,7 @@ BUILD = ("build", "m.onnx", "--onnxrt", "--until", "2", "--check", "build")
 PRECISION = ("precision", "m.onnx", "--engine", "onnxrt", "--check", "biopsy", "run", "{}", "--onnxrt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [BUILD, PRECISION], ids=["build", "precision"])
 def test_so_do_those_who_have_engines_built_there(here: Place, words: tuple[str, ...]) -> None:
     name = "polygraphy_debug.ort"

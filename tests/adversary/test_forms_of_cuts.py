@@ -170,6 +170,7 @@ def test_where_values_are_kept_no_single_node_can_go_fed_or_frozen_and_values_ar
         np.testing.assert_array_equal(value, values[entry.name])
 
 
+@pytest.mark.slow
 @given(case=cases(), wanted=st.lists(st.integers(0, 8), min_size=1, max_size=5))
 @ANY
 def test_trying_both_forms_costs_no_more_checks_than_nodes_are_left(

@@ -148,6 +148,7 @@ def test_the_verdict_of_a_run_names_kind_and_size(tmp_path: Path, monkeypatch: p
     assert told["rounding"] is None, "nobody asked"
 
 
+@pytest.mark.slow
 def test_a_script_that_tells_no_size_is_judged_as_before(tmp_path: Path) -> None:
     model = saved(tmp_path / "m.onnx", QUANTIZED, w=WEIGHT)
     script = tmp_path / "check.sh"

@@ -27,6 +27,7 @@ g (float[2,4] x) => (float[2,4] y)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold", [False, True])
 def test_one_operator_of_those_that_openvino_refuses_is_the_same_failure(tmp_path: Path, cold: bool) -> None:
     pytest.importorskip("openvino")

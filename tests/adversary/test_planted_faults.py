@@ -164,6 +164,7 @@ def test_a_fault_among_layers_that_amplify_rounding_is_found_by_the_most_precise
     assert accused(examined(sensitive(), "fake:scale.neg=1.01", tmp_path, FLOAT64)) == {"neg"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reference", [NONE, "reference"])
 def test_an_engine_that_keeps_more_than_half_precision_inside_accuses_no_layer_that_is_fed_half_precision(
     reference: str, tmp_path: Path
@@ -268,6 +269,7 @@ def test_a_crash_that_comes_now_and_then_never_ends_in_passed(tmp_path: Path) ->
     pytest.fail("nine runs with a rate of 0.6 without one failure")
 
 
+@pytest.mark.slow
 def test_a_layer_that_tight_tolerances_leave_no_room_to_round_is_marked_as_rounding(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(0, 1, 256 * 16).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["m"], name="matmul"), helper.make_node("Neg", ["m"], ["y"])]

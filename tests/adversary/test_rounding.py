@@ -68,6 +68,7 @@ def remarks(heard: list[events.Event]) -> str:
     return "\n".join(event.text for event in heard if isinstance(event, events.Remark))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["bisect", "minimal"])
 def test_the_layer_that_is_wrong_is_found_among_layers_that_round_otherwise(
     model: Path, tmp_path: Path, mode: str
@@ -122,6 +123,7 @@ def test_an_original_that_only_rounds_is_told_as_that_with_the_tolerance_that_pa
     assert main(["run", str(model), "--onnxrt", "--engine", "fake", "--rtol", "0", "--atol", passing]) == 0
 
 
+@pytest.mark.slow
 def test_two_engines_that_are_wrong_alike_differ_by_rounding(model: Path, tmp_path: Path) -> None:
     heard: list[events.Event] = []
     check = ["biopsy", "run", "{}", "--engine", PLANTED, "--engine", f"{PLANTED},noise.convolution2=1e-7", *STRICT]
@@ -147,6 +149,7 @@ def test_a_failure_that_is_rounding_for_nobody_costs_no_further_check(model: Pat
     assert asked == []
 
 
+@pytest.mark.slow
 def test_a_reduction_that_was_stopped_goes_on_from_the_same_size(model: Path, tmp_path: Path) -> None:
     check = ["biopsy", "run", "{}", "--onnxrt", "--engine", PLANTED, *STRICT]
     settings = {"mode": "bisect", "journal": tmp_path / "journal"}

@@ -109,6 +109,7 @@ def _refused(*_: object) -> bool:
     raise errors.DataError("no room for values")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recorded_first", [True, False])
 def test_answers_about_other_inputs_are_not_gone_on_with(
     recorded_first: bool, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

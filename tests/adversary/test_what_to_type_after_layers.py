@@ -39,6 +39,7 @@ def in_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     Path("loader.py").write_text(SCRIPT.replace("2,", "-2,"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given",
     [

@@ -55,6 +55,7 @@ def candidates(folder: Path) -> list[Path]:
     return [*paths, folder / "damaged.onnx", folder / "missing.onnx"]
 
 
+@pytest.mark.slow
 def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: tuple[Path, Path]) -> None:
     inputs, outputs = map(str, golden)
     check = warm("--onnxrt", "--load-inputs", inputs, "--load-outputs", outputs)

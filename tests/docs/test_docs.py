@@ -10,7 +10,7 @@ import inspect
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -30,12 +30,20 @@ SLOW = [page for page in PAGES if any(block.slow for block in blocks(page))]
 SHOW_THE_BUG = {"docs/tutorial/reduce-your-first-model.md"}
 """Pages that must be written anew when onnxruntime has mended the bug that they show."""
 
+LONG = {"find-the-setting.md", "reduce-with-dynamic-shapes.md", "share-a-model.md", "use-several-samples.md"}
+"""Pages whose commands take long: make test-all follows them."""
+
 
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", QUICK, ids=name)
+def marked(pages: list[Path]) -> list[Any]:
+    """Pages as parameters, those that take long marked as slow."""
+    return [pytest.param(page, id=name(page), marks=[pytest.mark.slow] if page.name in LONG else []) for page in pages]
+
+
+@pytest.mark.parametrize("page", marked(QUICK))
 def test_what_a_page_shows_is_what_happens(page: Path, tmp_path: Path) -> None:
     if name(page) in SHOW_THE_BUG:
         skip_without_it()

@@ -180,6 +180,7 @@ def test_another_ending_is_a_usage_error(tmp_path: Path):
 # Checks in forks of a warm process
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork: checks are always cold")
 def test_checks_in_forks_say_what_cold_ones_say_every_time(tmp_path: Path):
     made = [
@@ -230,6 +231,7 @@ def transformer_with_the_bug(count: int) -> onnx.ModelProto:
     return made
 
 
+@pytest.mark.slow
 def test_a_bug_in_a_transformer_of_400_nodes_is_reduced_to_its_two(tmp_path: Path):
     made = transformer_with_the_bug(400)
     assert len(made.graph.node) == 400

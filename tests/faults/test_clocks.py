@@ -58,6 +58,7 @@ def jumping(tmp_path: Path, place, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("the clock cannot be made to jump here")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("jumping")
 def test_a_clock_that_jumps_by_a_year_changes_neither_timeouts_nor_the_result(place) -> None:
     place.model(8)

@@ -225,6 +225,7 @@ def deaf(folder: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")
 @pytest.mark.parametrize("send", [to_it, to_its_group])
 def test_an_interrupt_ends_native_code_after_three_seconds(send: Callable[..., None], folder: Path) -> None:

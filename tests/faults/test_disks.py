@@ -126,6 +126,7 @@ def test_however_little_room_there_is_it_says_so_and_goes_on_once_there_is_more(
     assert {"n3", "n7"} <= set(place.nodes("after/r.onnx"))
 
 
+@pytest.mark.slow
 def test_what_is_shown_may_go_to_a_disk_that_is_full(place) -> None:
     place.model(12)
     script = 'status=0; run "$@" > /dev/full || status=$?\nexit $status'
@@ -164,6 +165,7 @@ def test_a_folder_that_may_not_be_written_is_told_before_anything_is_done(place,
     assert place.files() == {"m.onnx", "locked"}
 
 
+@pytest.mark.slow
 def test_in_a_folder_that_may_not_be_written_the_candidate_and_the_result_can_stand_elsewhere(place) -> None:
     place.model(12)
     script = READ_ONLY.replace("status=0;", "mkdir out; cp check.py out; cd locked; status=0;")

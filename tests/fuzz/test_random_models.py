@@ -15,6 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 PER_TEST = 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, PER_TEST))
 def test_the_results_of_random_reductions_keep_every_rule(first: int) -> None:
     found = [reduced(seed) for seed in range(first, first + PER_TEST)]

@@ -12,6 +12,7 @@ from support.examinations import growing, labels
 from support.models import chain, info, model
 
 
+@pytest.mark.slow
 def test_layers_that_fail_only_together_are_found_as_a_group(examine) -> None:
     found = examine(growing(60), "fake:crash.n7~n8=run")
     assert [group.labels for group in found.groups] == [("Neg 'n7'", "Neg 'n8'")]

@@ -1,6 +1,7 @@
 """Tensors of the whole model marked as outputs: propagated errors, and what marking changes."""
 
 import numpy as np
+import pytest
 from onnx import helper
 
 from biopsy import events
@@ -41,6 +42,7 @@ def test_an_engine_that_gives_no_inner_tensors_is_examined_layer_by_layer(examin
     assert labels(found) == ["Relu 'n3'"] and all(layer.propagated is None for layer in found.layers)
 
 
+@pytest.mark.slow
 def test_batches_give_the_same_findings_as_one_run(examine) -> None:
     suspect = "fake:scale.n100=1.01,scale.n200=1.5"
     told: list[events.Event] = []

@@ -170,6 +170,7 @@ def test_one_culprit_costs_two_logarithms_and_ten_checks(tmp_path: Path, length:
     assert result.checks <= 2 * math.ceil(math.log2(length)) + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [100, 1000, 10_000])
 @pytest.mark.parametrize("places", [(0.0, 1.0), (0.1, 0.9), (0.4, 0.5), (0.99, 1.0)])
 def test_two_culprits_far_apart_cost_six_logarithms_and_twenty_checks(

@@ -71,6 +71,7 @@ def _is_static(case, places: tuple[int, ...]) -> bool:
     return all(kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim) for kind in kinds)
 
 
+@pytest.mark.slow
 def test_onnx_proves_nearly_every_line_of_the_table_from_shapes_alone() -> None:
     wrong = {operator for operator, is_proven in proven().items() if not is_proven}
     assert wrong <= TOLD_BY_THE_SPECIFICATION_ALONE

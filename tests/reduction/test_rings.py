@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -102,6 +103,7 @@ def graphs(draw: st.DrawFn) -> ModelIndex:
     return index_bytes(made.SerializeToString())
 
 
+@pytest.mark.slow
 @given(index=graphs(), data=st.data())
 @settings(max_examples=600, deadline=None)
 def test_rings_in_one_go_give_the_same_candidate_as_ring_by_ring(index: ModelIndex, data: st.DataObject) -> None:

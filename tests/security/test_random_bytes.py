@@ -189,6 +189,7 @@ def attacked(folder: Path, script: list[str], *words: str, timeout: float) -> li
     return [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
 
 
+@pytest.mark.slow
 def test_nothing_that_is_read_makes_a_traceback_a_hang_or_a_change_elsewhere(folder: Path) -> None:
     seed, case = os.environ.get("BIOPSY_SEED", str(time.time_ns())), os.environ.get("BIOPSY_CASE")
     seconds = float(os.environ.get("BIOPSY_SECONDS", "60"))

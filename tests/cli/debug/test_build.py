@@ -68,6 +68,7 @@ def model_of_one_matmul() -> Any:
     return model(nodes, [info("x", (64, 64))], [info("y", (64, 64))], [weight])
 
 
+@pytest.mark.slow
 def test_precision_is_named_where_it_decides_which_builds_are_bad(here: Path, capsys):
     if not bf16_is_real():
         pytest.skip("OpenVINO does not compute in bf16 on this processor")
@@ -89,6 +90,7 @@ def test_precision_is_named_where_it_decides_which_builds_are_bad(here: Path, ca
     assert {"where": "product", "kind": "precision", "value": "bfloat16"} in first["choices"]
 
 
+@pytest.mark.slow
 def test_a_flaky_check_that_depends_on_no_choice_does_not_decide(here: Path, capsys):
     outcomes = [0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1]  # even and odd numbers fail equally often
     vary = ("--vary", "threads=1,2", "--seed", "1")
@@ -140,6 +142,7 @@ def test_a_record_tells_settings_and_layers_by_the_models_nodes_and_the_outcome(
     assert (found[0]["engine"], found[0]["device"]) == ("onnxrt", "CPU")
 
 
+@pytest.mark.slow
 def test_the_check_runs_in_the_environment_of_the_build(here: Path, capsys):
     code = "sys.exit(os.environ['SOME_VARIABLE'] == 'b' or os.environ['BIOPSY_ENGINE'] != sys.argv[2])"
     vary = ("--vary", "env.SOME_VARIABLE=a,b", "--until", "8")

@@ -96,6 +96,7 @@ def test_what_is_right_outside_and_wrong_inside_is_said_and_the_next_step_fits(h
     assert "reduced.onnx --order-by l.json --mark-intermediate --check" in shown
 
 
+@pytest.mark.slow
 def test_a_layer_that_cannot_be_run_stands_in_the_table(here: Path, capsys) -> None:
     assert layers("--suspect", "fake:crash.n7=run") == 1
     shown = capsys.readouterr().out

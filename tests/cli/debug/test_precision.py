@@ -83,6 +83,7 @@ def test_minimal_names_exactly_the_layers_that_overflow_or_lose_count(here: Path
     assert "Loop 'loop' / body / Add 'running_sum'" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
 def test_bisect_gives_an_end_of_the_network_that_contains_them(here: Path, direction: str) -> None:
     record(overflowing())
@@ -336,6 +337,7 @@ def spoilt() -> onnx.ModelProto:
 LOOSE = ("--check", *GOLDEN, "--rtol", "5e-2", "--atol", "5e-2")
 
 
+@pytest.mark.slow
 def test_an_engine_is_built_from_each_candidate_and_checked_in_its_place(here: Path) -> None:
     record(spoilt())
     words = (

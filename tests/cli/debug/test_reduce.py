@@ -295,6 +295,7 @@ def test_shapes_are_frozen_for_candidates_and_result(here: Path) -> None:
     assert names(onnx.load("r.onnx")) == ["n1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--force-fallback-shape-inference", "--no-shape-inference"])
 def test_types_come_from_where_the_user_says(here: Path, option: str) -> None:
     made = chain(4)
@@ -592,6 +593,7 @@ def test_a_replay_does_not_overwrite_the_model(here: Path, capsys) -> None:
     assert "m.onnx is given twice" in told(capsys)
 
 
+@pytest.mark.slow
 def test_a_log_that_the_check_writes_does_not_hinder_going_on(here: Path, capsys) -> None:
     save(chain(16), here / "m.onnx")
     check = script(here, "open('log.txt', 'a').write('x'); sys.exit('n3' in names and 'n9' in names)")
