@@ -114,6 +114,7 @@ def test_what_a_person_puts_there_while_a_candidate_is_checked_outlives_kill_9(h
     assert (here.folder / CANDIDATE).read_bytes() == MINE
 
 
+@pytest.mark.slow
 def test_where_nobody_could_clean_up_a_candidate_is_somebodys_file(here: Place) -> None:
     """The shell that does so was killed as well."""
     process = here.start(*words(here, WAITS + NEEDS_TWO))
@@ -129,6 +130,7 @@ def test_where_nobody_could_clean_up_a_candidate_is_somebodys_file(here: Place) 
     assert without_journal(here) == {"m.onnx", "r.onnx", CANDIDATE}
 
 
+@pytest.mark.slow
 def test_a_candidate_that_was_to_stay_is_a_file_like_any_other_for_the_next_reduction(here: Place) -> None:
     assert here.reduce("--no-remove-intermediate", *words(here)).status == 0
     kept = (here.folder / CANDIDATE).read_bytes()

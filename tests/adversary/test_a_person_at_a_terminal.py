@@ -69,6 +69,7 @@ def candidate() -> list[str]:
     return names(onnx.load("polygraphy_debug.onnx"))
 
 
+@pytest.mark.slow
 def test_a_question_is_not_painted_over_while_the_person_thinks() -> None:
     terminal = Terminal(str(BIN / "biopsy"), "debug", "reduce", "m.onnx", "-o", "r.onnx")
     asked = 0

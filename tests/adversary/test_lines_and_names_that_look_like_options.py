@@ -43,6 +43,7 @@ def biopsy(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
 LOOK = ("--fail-regex", "n4", "--check", "biopsy", "inspect", "model", "{}", "--mode=basic")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -65,6 +66,7 @@ def test_a_path_that_begins_with_a_dash_is_a_path_for_everyone(words: tuple[str,
     assert biopsy(*shlex.split(following)[2:]).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_other_commands_hand_them_on_too() -> None:
     save(chain(3, ["Softplus"]), Path("-dash/m.onnx"))
     search = ("--fp16", "-o", "./-dash/r.onnx", "--iter-artifact", "./-dash/c.onnx")
@@ -74,6 +76,7 @@ def test_the_other_commands_hand_them_on_too() -> None:
     assert "unrecognized" not in ran.stderr + ran.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [("--max-checks", "6"), ("--max-checks=6",)])
 def test_the_line_to_resume_can_be_pasted_as_it_is(limit: tuple[str, ...]) -> None:
     words = ["debug", "reduce", "m.onnx", "-o", "./-dash/it's $HOME.onnx", "--fresh", "--jobs", "1", *limit]

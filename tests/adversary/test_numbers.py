@@ -131,6 +131,7 @@ def strict(pair: tuple[Array, Array], *metrics: Metric) -> OutputComparison:
     return compare_output("y", *pair, Criteria(limits=limits, tolerances_decide=False))
 
 
+@pytest.mark.slow
 @given(pairs(), st.sampled_from(STATS), st.sampled_from([0.0, 0.5, 1.0]))
 def test_tolerances_of_0_pass_equal_values_and_no_others(pair: tuple[Array, Array], stat: Stat, quantile: float):
     found = compare_tensors("y", *pair, Tolerance(0, 0), stat, quantile)

@@ -112,6 +112,7 @@ def normalizing() -> onnx.ModelProto:
     )
 
 
+@pytest.mark.slow
 def test_the_check_gives_every_candidate_the_sizes_that_it_gives_the_original(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,7 @@ def test_two_engines_that_are_wrong_alike_differ_by_rounding(model: Path, tmp_pa
     assert "both sides are wrong by more than that, in the same way" in remarks(heard)
 
 
+@pytest.mark.slow
 def test_where_float64_cannot_run_that_is_said_and_sizes_decide(tmp_path: Path) -> None:
     model = convolutions(tmp_path / "model.onnx", "Trilu", "com.microsoft")
     heard: list[events.Event] = []
@@ -140,6 +141,7 @@ def test_where_float64_cannot_run_that_is_said_and_sizes_decide(tmp_path: Path) 
     assert "float64 could not judge; error sizes decide" in remarks(heard)
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_rounding_for_nobody_costs_no_further_check(model: Path, tmp_path: Path) -> None:
     lenient = ["biopsy", "run", "{}", "--onnxrt", "--engine", "fake:scale.activation6=2", "--atol", "1e-2"]
     heard: list[events.Event] = []

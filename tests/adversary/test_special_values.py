@@ -38,6 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 RUN = ("biopsy", "run", "{}", "--onnxrt")
 
 
+@pytest.mark.slow
 def test_a_division_by_zero_ends_at_the_division_fed_with_the_zero_that_was_recorded(here: Path) -> None:
     """Frozen, the zero is refused when the model is loaded, which is another failure; a random one divides well."""
     save(counting(), here / "m.onnx")
@@ -48,6 +49,7 @@ def test_a_division_by_zero_ends_at_the_division_fed_with_the_zero_that_was_reco
     assert main(["run", "r.onnx", "--onnxrt", "--load-inputs", "r.onnx.inputs.safetensors"]) == 1
 
 
+@pytest.mark.slow
 def test_a_result_that_is_fed_only_what_the_user_has_gets_no_file_of_inputs(here: Path) -> None:
     made = counting()
     np.savez("in.npz", x=np.ones((2, 2), np.float32), i=np.zeros((2, 2), np.int64))
@@ -85,6 +87,7 @@ def masked_softmax() -> onnx.ModelProto:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_infinity_that_one_engine_makes_finite_ends_at_one_node(here: Path) -> None:
     pytest.importorskip("openvino")
     mask = np.array([[False] * 4, [True] * 4])

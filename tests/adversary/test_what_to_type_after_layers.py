@@ -69,6 +69,7 @@ def test_the_lines_show_the_failure_when_they_are_pasted(given: tuple[str, ...])
     assert names(onnx.load("reduced.onnx")) == ["n2"]
 
 
+@pytest.mark.slow
 def test_a_failure_of_inputs_that_are_made_by_default_is_shown_too() -> None:
     save(chain(4, ["Abs"]), Path("m.onnx"))
     line = [str(BIN / "biopsy"), "debug", "layers", "m.onnx", "--suspect", "fake:refuse.n2=run"]
@@ -78,6 +79,7 @@ def test_a_failure_of_inputs_that_are_made_by_default_is_shown_too() -> None:
     assert [one.returncode for one in done] == [0, 0, 0, 1], done
 
 
+@pytest.mark.slow
 def test_interrupted_before_anything_was_wrong_it_does_not_say_that_it_passed() -> None:
     save(chain(30, ["Relu", "Neg", "Neg"]), Path("m.onnx"))
     words = ["--suspect", "fake:sleep_ms=700", "--memory-limit", "100", "--report", "l.json", "--events", "e.jsonl"]

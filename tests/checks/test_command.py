@@ -57,6 +57,7 @@ def test_very_long_output_keeps_its_both_ends(tmp_path: Path) -> None:
     assert evidence.output.endswith(b"last\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stubborn", ["", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"])
 def test_a_hang_is_ended_with_all_that_it_started(tmp_path: Path, stubborn: str) -> None:
     mark = tmp_path / "mark"

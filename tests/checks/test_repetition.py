@@ -139,6 +139,7 @@ def test_with_one_job_a_run_begins_when_the_one_before_has_been_dealt_with() -> 
     assert begun == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_without_an_end_it_goes_on_until_it_is_closed(tmp_path: Path) -> None:
     """And what still runs is ended: it would leave a file otherwise."""
     started = time.monotonic()

@@ -45,6 +45,7 @@ def test_the_bug_is_found_and_everything_is_left_in_the_folder(tmp_path: Path, c
         assert f"\n  biopsy {' '.join(words)}\n" in shown  # so that a person can repeat them
 
 
+@pytest.mark.slow
 def test_where_an_engine_agrees_with_itself_the_second_demonstration_is_really_run(
     tmp_path: Path, capsys: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def installed(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_happens(installed: Path):
     typed = [one for block in blocks(PAGE) if block.text.startswith("$ ") for one in commands(block)]
     assert [one.command.split()[0] for one in typed] == ["pip", "biopsy", "python", "biopsy", "biopsy"]

@@ -301,6 +301,7 @@ def test_flags_without_the_engine_are_said_to_be_ignored(here: Path, capsys: pyt
     assert "fp16 is ignored: it is a setting of --trt" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_operator_inside_a_network_is_reduced_to_one_node(here: Path):
     made = with_det(place=40, count=60)
     save(made, here / "m.onnx")

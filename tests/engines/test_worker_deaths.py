@@ -123,6 +123,7 @@ def test_a_worker_that_ends_without_a_result_concludes_nothing(
     assert caught.value.status == 4
 
 
+@pytest.mark.slow
 def test_a_hanging_worker_is_stopped_at_the_timeout(tmp_path: Path, feeds: Path, deadly: pytest.MonkeyPatch):
     deadly.setenv("DEADLY", "hang")
     deadly.setenv("DEADLY_PID", str(tmp_path / "pid"))

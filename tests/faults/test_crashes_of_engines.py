@@ -140,6 +140,7 @@ def test_a_package_that_crashes_when_it_is_loaded_is_named(folder: Path) -> None
     assert (status, err) == (1, "error: odd ended with SIGABRT while its package was loaded\n")
 
 
+@pytest.mark.slow
 def test_a_check_ends_with_the_signal_as_it_always_did(folder: Path) -> None:
     """Whoever runs it sees the signal, which says more than a status; a warm check and a cold one end alike."""
     told = folder / "verdict.json"

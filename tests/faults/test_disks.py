@@ -50,6 +50,7 @@ exit $status
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_keeps_the_best_result_and_it_goes_on_once_there_is_room(place) -> None:
     place.model(12)
     resumed = 'rm junk.txt; export FULL=no; run "$@" || exit 99; cp r.onnx ..'

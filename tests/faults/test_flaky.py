@@ -72,6 +72,7 @@ sys.exit('n25' in names and chance < {rate})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.3, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_a_script_that_fails_by_chance_is_noticed_and_outvoted(place, rate: float) -> None:
     place.model(50)

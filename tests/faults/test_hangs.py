@@ -73,6 +73,7 @@ def hangs(place, hang: str, timeout: float = 1.0) -> tuple[Evidence, list[int]]:
     return evidence, [int(line) for line in place.told("pids.txt")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hang", HANGS.values(), ids=HANGS)
 def test_after_the_timeout_nobody_is_left(place, hang: str) -> None:
     started = time.monotonic()
@@ -107,6 +108,7 @@ def test_an_original_that_hangs_is_reduced_to_what_hangs(place) -> None:
     assert "timed out" not in ran.told
 
 
+@pytest.mark.slow
 def test_a_candidate_that_hangs_where_the_original_did_not_is_no_reproduction(place) -> None:
     place.model(8)
     daemon = DAEMON.strip().replace("\n", "\n    ")

@@ -37,6 +37,7 @@ def results(place, *words: str) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [LOT, pytest.param(NEEDS_TWO, marks=pytest.mark.slow)], ids=["no rule", "two nodes"])
 def test_of_a_script(place, code: str) -> None:
     place.model(12)
@@ -84,6 +85,7 @@ def test_of_functions_that_an_executor_of_the_caller_runs(tmp_path: Path, execut
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["r.onnx"]
 
 
+@pytest.mark.slow
 def test_of_a_command_that_an_executor_of_the_caller_runs(place) -> None:
     place.model(12)
     words = place.check(NEEDS_TWO)
@@ -110,6 +112,7 @@ def graphs(draw: st.DrawFn) -> onnx.ModelProto:
     return model(nodes, [info("t0")], [info(f"t{number}") for number in ends], [weight("unused", 1.0)])
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     graphs(),

@@ -115,6 +115,7 @@ def test_a_file_of_the_user_that_is_named_like_a_candidate_stays(place) -> None:
     mine.unlink()
 
 
+@pytest.mark.slow
 def test_what_a_second_one_that_was_killed_has_left_is_removed(place) -> None:
     """The second one writes its candidates under another name, for the first has the usual one."""
     place.model(12)

@@ -54,6 +54,7 @@ def most_memory(pid: int, into: list[int]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [24 << 20, pytest.param(LARGE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("regex", ["the last line", pytest.param("the first line", marks=pytest.mark.slow)])
 def test_any_amount_of_output_takes_bounded_memory_and_its_ends_are_searched(place, size: int, regex: str) -> None:
@@ -77,6 +78,7 @@ def test_any_amount_of_output_takes_bounded_memory_and_its_ends_are_searched(pla
     assert written < 2 << 20, {path.name: path.stat().st_size for path in place.folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_output_without_end_is_read_until_the_timeout(place) -> None:
     place.model(3)
     check = place.check("while 'n1' in names: print('y' * 1000)")

@@ -137,6 +137,7 @@ def test_a_limit_leaves_the_journal_and_the_line_that_goes_on_to_the_end(place, 
     assert kept(place) == ["n3", "n9"]
 
 
+@pytest.mark.slow
 def test_another_precision_mode_or_script_is_refused_by_name_and_fresh_starts_over(place, line) -> None:
     assert search(place, "--max-checks", "7", *line).status == 5
     journal = place.folder / "mixed.onnx.journal"

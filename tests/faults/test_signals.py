@@ -41,6 +41,7 @@ def goes_on(place) -> None:
     place_of_journal.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_asked_to_end_while_the_original_is_checked_nothing_is_left(place, number: signal.Signals) -> None:
     process = waiting(place, "len(names) == 12")

@@ -80,6 +80,7 @@ def test_a_fork_that_is_killed_is_another_failure_and_leads_nowhere(place) -> No
     assert not killed or "signal SIGSEGV" in told
 
 
+@pytest.mark.slow
 def test_a_fork_that_is_killed_before_it_looks_is_asked_again(place) -> None:
     process = begin(place, "--jobs", "1")
     kill_forks(place, process, lambda: not place.verdicts())

@@ -65,6 +65,7 @@ def test_dynamic_shapes_nameless_nodes_and_several_samples_of_different_sizes(ex
     assert len(found.layers) == 7  # a Constant is no layer
 
 
+@pytest.mark.slow
 def test_external_weights_are_found(examine, tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="matmul")]
     made = model(nodes, [info("x")], [info("y")], [weight("w", *range(1, 5), shape=(2, 2))])
@@ -81,6 +82,7 @@ def test_initializers_that_are_inputs_too_as_in_ir_3(examine) -> None:
     assert labels(examine(made, "fake:scale.add=2")) == ["Add 'add'"]
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_input_and_output_or_read_by_many(examine) -> None:
     nodes = [helper.make_node("Abs", ["x"], ["a"], name="abs")]
     nodes += [helper.make_node("Add", ["a", "x"], [f"y{i}"], name=f"add{i}") for i in range(30)]

@@ -35,6 +35,7 @@ def test_it_is_found_too_where_what_follows_hides_it(examine) -> None:
     assert len(group.nodes) == 2 and 100 in group.nodes
 
 
+@pytest.mark.slow
 def test_the_real_bug_of_onnxruntime_is_located_to_its_six_layers(examine) -> None:
     skip_without_it()
     found = examine(demonstration_model(), "onnxrt", judge=Judge(Tolerances({"": 1e-3}, {"": 1e-3})))

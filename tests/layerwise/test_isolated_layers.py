@@ -31,6 +31,7 @@ def test_layers_that_the_engine_refuses_are_all_named(examine) -> None:
     assert [label.split()[0] for label in labels(found)] == ["Abs"] * 4
 
 
+@pytest.mark.slow
 def test_a_layer_that_kills_the_engine_is_named_and_the_others_are_measured(examine) -> None:
     found = examine(growing(40), "fake:crash.n7=run")
     assert labels(found) == ["Neg 'n7'"] and found.suspects[0].failure is not None

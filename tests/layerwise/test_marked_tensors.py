@@ -22,6 +22,7 @@ def test_both_introducers_of_300_layers_are_named_the_worst_first_and_none_after
     assert not found.passed and not found.groups and not found.is_masked
 
 
+@pytest.mark.slow
 def test_an_error_that_a_softmax_or_an_argmax_hides_is_not_missed(examine) -> None:
     for last, elem in (("Softmax", 1), ("ArgMax", INT64)):
         nodes = [

@@ -64,6 +64,7 @@ def graphs(draw: st.DrawFn) -> tuple[onnx.ModelProto, set[int]]:
     return made, kept
 
 
+@pytest.mark.slow
 @given(graphs())
 @settings(max_examples=300, deadline=None)
 def test_a_candidate_of_a_random_graph_is_the_oracles_byte_for_byte(case: tuple[onnx.ModelProto, set[int]]) -> None:

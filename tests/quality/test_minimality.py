@@ -132,6 +132,7 @@ def test_no_single_node_of_a_result_can_go(case: tuple[onnx.ModelProto, Predicat
         assert_one_minimal(reduced(original, fails, tmp_path), fails)
 
 
+@pytest.mark.slow
 @given(case=cases())
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_reduction_gives_the_same_file(case: tuple[onnx.ModelProto, Predicate], tmp_path: Path) -> None:
@@ -140,6 +141,7 @@ def test_the_same_reduction_gives_the_same_file(case: tuple[onnx.ModelProto, Pre
         assert reduced(original, fails, tmp_path) == reduced(original, fails, tmp_path)
 
 
+@pytest.mark.slow
 @given(original=graphs(), data=st.data())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_of_two_needed_nodes_exactly_two_are_left(
@@ -182,6 +184,7 @@ def test_two_culprits_far_apart_cost_six_logarithms_and_twenty_checks(
     assert result.checks <= 6 * math.ceil(math.log2(length)) + 20
 
 
+@pytest.mark.slow
 def test_three_culprits_among_ten_thousand_nodes_cost_under_150_checks(tmp_path: Path) -> None:
     result = biopsy.reduce(chain(10_000), has("n123", "n5000", "n9876"), tmp_path / "r.onnx", takes="model")
     assert result.kept == (123, 5000, 9876)

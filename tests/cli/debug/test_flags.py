@@ -44,6 +44,7 @@ def script(code: str) -> tuple[str, ...]:
     return (sys.executable, "check.py", "{engine}")
 
 
+@pytest.mark.slow
 def test_the_bug_of_the_layer_normalization_is_switched_off_by_its_fusion_alone(here: Path, capsys):
     bug.skip_without_it()
     save(demonstration_model(), here / "model.onnx")

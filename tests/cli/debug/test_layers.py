@@ -63,6 +63,7 @@ def test_what_to_type_never_writes_over_the_model(here: Path, capsys, name: str,
     assert all(output in shown for output in outputs)
 
 
+@pytest.mark.slow
 def test_the_table_is_aligned(here: Path, capsys) -> None:
     layers("--suspect", TWO_WRONG)
     head, *rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("layer ", "Neg "))]
@@ -196,6 +197,7 @@ def test_no_file_is_left_behind(here: Path, tmp_path_factory: pytest.TempPathFac
 # Its ranking orders a reduction
 
 
+@pytest.mark.slow
 def test_a_reduction_begins_with_the_layers_of_the_report(here: Path, capsys) -> None:
     save(chain(300, ["Relu", "Neg", "Neg"]), here / "m.onnx")
     layers("--suspect", "fake:scale.n200=1.5", "--report", "l.json")
@@ -258,6 +260,7 @@ def test_a_model_that_is_not_there_or_is_none_is_told(here: Path, capsys) -> Non
     assert "no ONNX model" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_interrupted_it_shows_and_writes_what_was_measured(here: Path) -> None:
     words = ["--suspect", "fake:scale.n10=2,sleep_ms=700", "--memory-limit", "100", "--report", "l.json"]
     process = subprocess.Popen(

@@ -217,6 +217,7 @@ def test_weights_that_fp16_cannot_hold_are_told(here: Path, capsys) -> None:
     assert told == {"name": "w", "count": 2, "saturated": 1, "vanished": 1}
 
 
+@pytest.mark.slow
 def test_external_weights_are_found_from_the_candidate_and_the_result(here: Path) -> None:
     (here / "data").mkdir()
     made = model(
@@ -376,6 +377,7 @@ def test_tensorrt_builds_each_mixed_model(here: Path, capsys) -> None:
     assert report["high_layers"] == []
 
 
+@pytest.mark.slow
 def test_int8_names_the_layer_whose_values_have_no_common_scale(here: Path, capsys) -> None:
     record(spoilt())
     words = ("--int8", "-o", "mixed.onnx", "--list", "l.txt")

@@ -94,6 +94,7 @@ def test_golden_values_without_their_inputs_may_reduce_from_the_end():
     assert [node.name for node in onnx.load("result.onnx").graph.node] == ["n0", "n1", "n2"]
 
 
+@pytest.mark.slow
 def test_inputs_that_another_reduction_left_are_not_taken_for_those_of_the_model():
     golden(2, ("--onnx-outputs", "mark", "all"))
     for _ in range(2):

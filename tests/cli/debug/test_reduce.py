@@ -81,6 +81,7 @@ def test_the_seeds_sequence_ends_at_the_one_mul(tmp_path: Path, tool: str) -> No
     assert not (tmp_path / "polygraphy_debug.onnx").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["polygraphy", "biopsy"])
 def test_the_layer_that_computes_something_else_is_all_that_is_left(tmp_path: Path, tool: str) -> None:
     save(seeds_example(), tmp_path / "model.onnx")
@@ -122,6 +123,7 @@ def test_options_of_the_check_that_look_like_our_own_are_the_checks(here: Path) 
     assert names(onnx.load("r.onnx")) == ["n2"]
 
 
+@pytest.mark.slow
 def test_fail_codes_and_ignored_codes_choose_among_statuses(here: Path) -> None:
     save(chain(8), here / "m.onnx")
     check = script(here, "sys.exit(3 if 'n6' in names else 5 if 'n2' in names else 0)")
@@ -505,6 +507,7 @@ def test_a_check_that_never_fails(here: Path, capsys) -> None:
     assert left_alone(here, "m.onnx")
 
 
+@pytest.mark.slow
 def test_a_failure_that_is_masked_later_is_noticed_and_can_be_reduced(here: Path, capsys) -> None:
     """exp overflows in the middle; what follows makes a finite number of it."""
     nodes = [
@@ -550,6 +553,7 @@ def test_an_artifact_that_is_the_result_is_refused(here: Path, capsys) -> None:
     assert "moved away" in told(capsys)
 
 
+@pytest.mark.slow
 def test_a_hang_of_a_candidate_is_not_the_failure_of_the_original(here: Path) -> None:
     save(chain(8), here / "m.onnx")
     check = script(

@@ -52,6 +52,7 @@ def test_of_a_check_that_compares_tensors_one_look_inside_finds_the_culprit(
     )  # the original three times, Identity, the look, the suspect, the result
 
 
+@pytest.mark.slow
 def test_a_suspect_that_is_innocent_costs_little(tmp_path: Path) -> None:
     """A check that accuses the wrong tensor: the search goes on as if it had said nothing."""
     save(chain(64), tmp_path / "m.onnx")

@@ -49,6 +49,7 @@ def driven(named: NamedModelPass, model: onnx.ModelProto, draw: random.Random, c
                 break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", MODEL_PASSES, ids=lambda named: named.name)
 def test_it_leaves_nothing_dead_nothing_stale_and_a_model_that_the_checker_accepts(named: NamedModelPass) -> None:
     for seed in SEEDS:
