@@ -1,8 +1,10 @@
 """The command tree: help, versions, statuses, and what starting up may cost."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -142,6 +144,55 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
 @pytest.mark.parametrize("command", WORDS)
 def test_help_of_a_command_imports_neither_an_engine_nor_rich(command: str) -> None:
     assert imported(*command.split(), "--help") & {"onnx", "onnxruntime", "openvino", "rich"} == set()
+
+
+def test_the_process_of_warm_checks_starts_before_anything_slow_is_imported(tmp_path: Path) -> None:
+    code = """
+import sys
+import biopsy.isolation.fork_server as fork_server
+
+def started(words, **others):
+    print("IMPORTED", *sys.modules)
+    raise fork_server.CannotStartError(OSError("not now"))
+
+fork_server.Process = started
+from biopsy.cli.app import main
+main(sys.argv[1:])
+"""
+    words = ["debug", "reduce", "missing.onnx", "--check", "biopsy", "run", "{}", "--onnxrt"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path)
+    line = next(line for line in done.stdout.splitlines() if line.startswith("IMPORTED"))
+    loaded = set(line.split())
+    assert loaded & set(HEAVY) == set()
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("biopsy.")}
+    assert rooms == {"checks", "cli", "errors", "filesystem", "isolation", "shell_words", "text"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["missing.onnx", "--check", "biopsy", "run", "{}", "--onnxrt"],
+        ["m.onnx", "-o", "m.onnx", "--check", "biopsy", "run", "{}", "--onnxrt"],
+        ["m.onnx", "--check", "biopsy", "run", "{}", "--onnxrt", "--max-time", "3"],
+    ],
+)
+def test_a_command_that_cannot_begin_leaves_no_process_that_warms_up(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from biopsy.isolation.fork_server import ForkServer
+
+    begun: list[ForkServer] = []
+    start = ForkServer.__init__
+
+    def started(server: ForkServer, *given: str, **others: int) -> None:
+        start(server, *given, **others)
+        begun.append(server)
+
+    monkeypatch.setattr(ForkServer, "__init__", started)
+    assert main(["debug", "reduce", *words]) == 2
+    (server,) = begun
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.pid, 0)
 
 
 def test_a_module_of_the_same_name_starts_the_same_program() -> None:

@@ -11,20 +11,18 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from biopsy.checks import warming
 from biopsy.checks.command import CommandCheck, verdict_of
-from biopsy.checks.command_line import CommandLine, OwnRun, parse
+from biopsy.checks.command_line import CommandLine
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 from biopsy.isolation.watch import Ended, Stop
-
-_ZYGOTE = "biopsy.cli.zygote"
-"""It is named, not imported: the command line stands above this layer."""
 
 
 class WarmCheck(CommandCheck):
     """A command that is our own ``run``; falls back to cold processes where there is no fork or no zygote.
 
-    ``jobs`` is how many of them may run at once.
+    ``jobs`` is how many of them may run at once. ``zygote`` was started for these words before, and is ended with this.
     """
 
     def __init__(
@@ -34,10 +32,11 @@ class WarmCheck(CommandCheck):
         timeout: float | None = None,
         memory: int | None = None,
         jobs: int = 1,
+        zygote: ForkServer | None = None,
     ) -> None:
         super().__init__(words, default_name, timeout, memory)
         self._jobs = jobs
-        self._zygote: ForkServer | None = None
+        self._zygote = zygote
         self._lost: list[ForkServer] = []
         self._given_up = not hasattr(os, "fork")
         self._starting = threading.Lock()
@@ -50,10 +49,8 @@ class WarmCheck(CommandCheck):
         """Begin to warm up, and do not wait for it. If no zygote can be started, every check is a cold one."""
         with self._starting:
             if self._zygote is None and not self._given_up:
-                try:
-                    self._zygote = ForkServer(_ZYGOTE, *self.words, connections=self._jobs)
-                except ServerGoneError:
-                    self._given_up = True
+                self._zygote = warming.begin(self.words, self._jobs)
+                self._given_up = self._zygote is None
 
     def _with(self, command: CommandLine) -> CommandCheck:
         """A check of other words that is served by the same zygote."""
@@ -103,9 +100,9 @@ def command_check(
     timeout: float | None = None,
     memory: int | None = None,
     jobs: int = 1,
+    zygote: ForkServer | None = None,
 ) -> CommandCheck:
-    """The check that a command makes: warm if it is our own ``run``."""
-    command = parse(words)
-    if isinstance(command, OwnRun) and command.is_this_installation:
-        return WarmCheck(words, default_name, timeout, memory, jobs)
+    """The check that a command makes: warm if it is our own ``run``, by a ``zygote`` that was started before if any."""
+    if warming.serves(words):
+        return WarmCheck(words, default_name, timeout, memory, jobs, zygote)
     return CommandCheck(words, default_name, timeout, memory)

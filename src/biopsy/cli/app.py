@@ -7,6 +7,7 @@ import errno
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +18,21 @@ from biopsy.cli.console import Console
 from biopsy.cli.parser import Parser, parser_of
 from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.isolation import interrupts
+from biopsy.isolation.leaving import leave
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line (without the program's name); returns the exit status. Never raises, never exits."""
+    """Run one command line (without the program's name); returns the exit status, and never raises.
+
+    Without one, this is the program: its words are those of the process, which ends with that status.
+    """
     program = Path(sys.argv[0]).name
     program = "biopsy" if program in {"", "__main__.py", "-c", "-m"} else program.removesuffix(".exe")
     console = Console()
     interrupts.is_program = argv is None
     words = list(sys.argv[1:] if argv is None else argv)
-    return _ended(lambda: _dispatch(program, words, console, is_program=argv is None), console)
+    status = _ended(lambda: _dispatch(program, words, console, is_program=argv is None), console)
+    return leave(status) if argv is None else status
 
 
 def _ended(work: Callable[[], int], console: Console) -> int:
@@ -76,15 +82,17 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
-        _require_own_place(parser, words[used + len(own)], rest, program)
     args.words = words
     console.verbosity = args.verbose - args.quiet
     console.asks = getattr(args, "check", ()) is None
-    conflicts.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
-    if not command.says_when_it_looks:
-        _say_that_it_looks()
     work = partial(module.execute, args, console)
-    with as_private_as_what_is_read(conflicts.sources(parser, args)):
+    warmed_up = getattr(module, "warmed_up", _not_warmed_up)
+    with as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args):
+        if rest is not None:
+            _require_own_place(parser, words[used + len(own)], rest, program)
+        conflicts.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+        if not command.says_when_it_looks:
+            _say_that_it_looks()
         if is_program and command.may_crash and not _is_a_check():
             return _watched(work, console, partial(getattr(module, "conclude_crash", _tell), args, console))
         return int(work())
@@ -118,6 +126,11 @@ def _say_that_it_looks() -> None:
     from biopsy.checks import verdict
 
     verdict.report_looking()
+
+
+def _not_warmed_up(args: argparse.Namespace) -> AbstractContextManager[None]:
+    """What most commands have begin before anything else: nothing."""
+    return nullcontext()
 
 
 def _none(args: argparse.Namespace) -> file_kinds.Derived:

@@ -21,6 +21,7 @@ from biopsy.isolation import engine_call
 from biopsy.isolation.death import signal_name
 from biopsy.isolation.fork import fork
 from biopsy.isolation.interrupts import Interrupts
+from biopsy.isolation.leaving import leave
 
 _HANDED_ON = frozenset(
     getattr(signal, name)
@@ -92,7 +93,7 @@ def _give_back(mask: set[int | signal.Signals], before: Any) -> None:
 
 
 def _do(task: Callable[[], int], page: mmap.mmap) -> NoReturn:
-    """Do the task and end. What is loaded is not taken apart: nobody needs that, and engines have crashed in it."""
+    """Do the task and end."""
     status = 4
     try:
         engine_call.share(page)
@@ -101,11 +102,8 @@ def _do(task: Callable[[], int], page: mmap.mmap) -> NoReturn:
             with suppress(OSError, ValueError, AttributeError):
                 stream.flush()
         engine_call.finish(page, status)
-        import atexit
-
-        atexit._run_exitfuncs()
     finally:
-        os._exit(status)
+        leave(status)
 
 
 def _take_interrupts_once() -> None:

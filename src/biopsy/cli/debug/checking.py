@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,13 +33,39 @@ def rules_of(args: argparse.Namespace) -> Rules:
     return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), patterns, args.match)
 
 
+@contextlib.contextmanager
+def warmed_up(args: argparse.Namespace) -> Iterator[None]:
+    """Have what warms up for the check begin now: nothing else that a command does comes before.
+
+    ``command_of`` hands it to the check; if it is not called, this ends it.
+    """
+    from biopsy.checks import warming
+
+    args.zygote = None
+    if args.check and not args.cold_checks and warming.serves(args.check):
+        args.zygote = warming.begin(args.check, _jobs(args)[0])
+    try:
+        yield
+    finally:
+        if args.zygote is not None:
+            args.zygote.close()
+
+
 def jobs_of(args: argparse.Namespace, console: Console) -> int:
     """How many checks run at once; one where they would look at, or write, the same files, which is told."""
+    jobs, reason = _jobs(args)
+    if reason:
+        (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
+    return jobs
+
+
+def _jobs(args: argparse.Namespace) -> tuple[int, str]:
+    """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
     from biopsy.checks.command_line import parse
     from biopsy.isolation.memory import processors
 
     if args.check is None:
-        return 1
+        return 1, ""
     jobs: int = min(args.jobs or processors(), _MOST_JOBS)
     shared = {
         "--artifacts": args.artifacts,
@@ -48,19 +76,17 @@ def jobs_of(args: argparse.Namespace, console: Console) -> int:
     reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
     if not parse(args.check).names_candidate(str(args.iter_artifact)):
         reasons.append("the check does not name the candidate, so all would look at the same file")
-    if not reasons or jobs == 1:
-        return jobs
-    (console.warn if args.jobs else console.note)(f"one check at a time: {reasons[0]}")
-    return 1
+    return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
 
 
 def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
-    """The check that ``--check`` names; what must warm up for it begins to."""
+    """The check that ``--check`` names, with what ``warmed_up`` has begun for it; or that begins now."""
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.warm import command_check
 
     given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
-    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs)
+    zygote, args.zygote = getattr(args, "zygote", None), None
+    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, zygote)
     check.start()
     return check
 

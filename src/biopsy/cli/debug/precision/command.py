@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 REST_OPTIONS = checks.REST_OPTIONS
 
+warmed_up = checking.warmed_up
+
 _EPILOG = f"""\
 examples:
   First golden values, then the layers for which fp16 is not enough:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REST_OPTIONS = checks.REST_OPTIONS
 
+warmed_up = checking.warmed_up
+
 _EPILOG = f"""\
 examples:
   First golden values, then the reduction; each layer gets the inputs that it had in the whole model:

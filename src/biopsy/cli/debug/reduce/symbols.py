@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import named_values
-
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
@@ -25,6 +23,7 @@ def with_sizes_of_symbols(
     """
     if words is None or own_run is None or not own_run.input_shapes or own_run.input_symbols:
         return words
+    from biopsy.cli.arguments import named_values
     from biopsy.tensors.generate import symbols_bound
 
     index = index_of_model()
