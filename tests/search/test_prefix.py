@@ -1,5 +1,6 @@
 """Prefixes: the shortest that holds by halves, and proposals in turn."""
 
+from itertools import pairwise
 from math import ceil, log2
 
 import pytest
@@ -7,11 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.search.drive import drive, first_that
-from biopsy.search.prefix import doubled, in_turn, shortest_prefix
+from biopsy.search.prefix import doubled, in_turn, near, shortest_prefix
+from biopsy.search.rounds import Search
+
+LIKELIHOODS = pytest.mark.parametrize("near_start", [False, True], ids=["even", "near"])
 
 
-@given(st.integers(1, 2000).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count))), st.booleans())
-def test_the_shortest_prefix_is_found_in_about_log_n_questions(case: tuple[int, int], from_end: bool) -> None:
+def search(count: int, near_start: bool) -> Search[int, int, tuple[int, int | None]]:
+    return shortest_prefix(count, int, likely=(lambda length: near(length, count)) if near_start else float)
+
+
+@LIKELIHOODS
+@given(case=st.integers(1, 2000).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count))))
+def test_the_shortest_prefix_is_found_in_about_log_n_questions(near_start: bool, case: tuple[int, int]) -> None:
     count, shortest = case
     asked: list[int] = []
 
@@ -19,37 +28,45 @@ def test_the_shortest_prefix_is_found_in_about_log_n_questions(case: tuple[int, 
         asked.append(length)
         return length >= shortest
 
-    found, last = drive(shortest_prefix(count, int, from_end=from_end), first_that(holds))
+    found, last = drive(search(count, near_start), first_that(holds))
     assert (found, last) == (shortest, shortest if shortest < count else None)
-    assert len(asked) <= ceil(log2(count)) * (2 if from_end else 1)
+    assert len(asked) <= ceil(log2(count)) + (3 if near_start else 0)
     assert 0 not in asked
     assert count not in asked
 
 
-@pytest.mark.parametrize("gone", [0, 1, 3, 20])
-def test_from_the_end_little_is_asked_where_little_can_go(gone: int) -> None:
+@pytest.mark.parametrize("shortest", [1, 2, 4, 20, 100])
+def test_what_is_likely_to_be_short_is_found_sooner(shortest: int) -> None:
     asked: list[int] = []
 
     def holds(length: int) -> bool:
         asked.append(length)
-        return length >= 100_000 - gone
+        return length >= shortest
 
-    assert drive(shortest_prefix(100_000, int, from_end=True), first_that(holds))[0] == 100_000 - gone
-    assert len(asked) <= 2 * ceil(log2(gone + 2))
+    assert drive(search(100_000, True), first_that(holds))[0] == shortest
+    assert len(asked) <= log2(shortest) + 7
 
 
-@given(st.integers(1, 300), st.sets(st.integers(1, 299)), st.booleans())
+@LIKELIHOODS
+@given(count=st.integers(1, 300), holding=st.sets(st.integers(1, 299)))
 def test_of_any_predicate_what_is_found_holds_and_one_less_does_not(
-    count: int, holding: set[int], from_end: bool
+    near_start: bool, count: int, holding: set[int]
 ) -> None:
     answers: dict[int, bool] = {0: False, count: True}
 
     def holds(length: int) -> bool:
         return answers.setdefault(length, length in holding)
 
-    found, _ = drive(shortest_prefix(count, int, from_end=from_end), first_that(holds))
+    found, _ = drive(search(count, near_start), first_that(holds))
     assert answers[found]
     assert not answers[found - 1]
+
+
+@given(st.integers(1, 10_000))
+def test_the_likelihood_of_small_numbers_grows_from_nothing_to_all(length: int) -> None:
+    grown = [near(taken, length) for taken in range(length + 1)]
+    assert grown[0] == 0 and grown[-1] == 1
+    assert all(less < more for less, more in pairwise(grown))
 
 
 def test_of_no_items_nothing_is_asked() -> None:

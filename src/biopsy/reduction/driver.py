@@ -191,6 +191,16 @@ class Driver:
         """A closed candidate as a model to be checked."""
         return _trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.description)
 
+    def missed(self, target: Candidate) -> frozenset[int]:
+        """Nodes of a target, each of which alone was missing in a candidate that did not reproduce."""
+        kept = frozenset(target.nodes)
+        lacking = (
+            kept.difference(candidate.nodes)
+            for candidate, (judged, _) in self._known.items()
+            if judged.outcome is not Outcome.REPRODUCES and candidate.bypassed == target.bypassed
+        )
+        return frozenset(node for nodes in lacking if len(nodes) == 1 for node in nodes)
+
     def known(self, candidate: Candidate) -> bool | None:
         """Whether a candidate reproduces, if that is known already."""
         found = self._known.get(candidate)

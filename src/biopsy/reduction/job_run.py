@@ -114,6 +114,7 @@ def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feedin
         may_change_values=partial(may_change_values, driver, job.values, job.compares_recorded),
         suspects=tuple if job.ranking else partial(suspected, driver),
         ranking=job.ranking,
+        missed=driver.missed,
     )
     return ReductionTask(
         driver,

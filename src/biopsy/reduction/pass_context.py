@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.problem import Problem
 
 
@@ -22,11 +23,13 @@ class PassContext:
         may_change_values: Callable[[], bool] = lambda: False,
         suspects: Callable[[], Sequence[int]] = tuple,
         ranking: Sequence[Sequence[int]] = (),
+        missed: Callable[[Candidate], frozenset[int]] = lambda target: frozenset(),
     ) -> None:
         self.problem = problem
         self.ranking = ranking
         self._may_change_values = may_change_values
         self._suspects = suspects
+        self._missed = lru_cache(maxsize=1)(missed)
 
     @cached_property
     def may_change_values(self) -> bool:
@@ -37,6 +40,13 @@ class PassContext:
     def suspects(self) -> Sequence[int]:
         """Nodes that are suspected, the most suspicious first: see ``fault_localization.py``."""
         return self._suspects()
+
+    def missed(self, target: Candidate) -> frozenset[int]:
+        """Nodes of a target, each of which alone was missing in a candidate that did not reproduce.
+
+        What was known when a pass first asked about the target: a pass that is begun anew must propose the same.
+        """
+        return self._missed(target)
 
     @property
     def may_freeze_recorded(self) -> bool:

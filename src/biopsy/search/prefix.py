@@ -1,32 +1,70 @@
-"""The shortest prefix that holds, by halves; and proposals that are made one after the other until one holds."""
+"""The shortest prefix that holds, by halves of what is likely; and proposals made one by one until one holds."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 from biopsy.search.rounds import Answer, Proposed, Search
 
+Likelihood: TypeAlias = Callable[[int], float]
+"""How likely it is, on any scale, that what is looked for is at most a number; more, the higher the number."""
+
 
 def shortest_prefix(
-    length: int, propose: Callable[[int], Proposed], *, from_end: bool = False
+    length: int, propose: Callable[[int], Proposed], *, likely: Likelihood = float
 ) -> Search[Proposed, Answer, tuple[int, Answer | None]]:
     """Find the shortest prefix that holds; the one of full ``length`` is known to, the empty one taken not to.
 
     ``propose`` makes the proposal of a prefix of some length. Returns the length and the answer to it, None if it is
-    the full length. Binary search, ceil(log2 N) rounds; ``from_end`` first by steps that double, which costs less where
-    only a short suffix can go (Bentley and Yao 1976). It needs no monotony to be right: whatever it ends at has been
-    seen to hold, and one less not to.
+    the full length. If all lengths are as ``likely``, it takes ceil(log2 N) rounds.
     """
-    low, high, step = 0, length, 1 if from_end else 0
+    return least(0, length, propose, likely)
+
+
+def least(
+    low: int, high: int, propose: Callable[[int], Proposed], likely: Likelihood
+) -> Search[Proposed, Answer, tuple[int, Answer | None]]:
+    """Find the least number that holds: above ``low``, which is taken not to, up to ``high``, which is known to.
+
+    Each round halves what is likely, so what is twice as likely takes one round less. It needs no monotony to be right:
+    whatever it ends at has been seen to hold, and one less not to. Returns the number and the answer to it, None if
+    it is ``high``.
+    """
     last: Answer | None = None
     while high - low > 1:
-        middle = max(low + 1, high - step) if step else (low + high) // 2
-        answer = yield [propose(middle)]
+        middle = _halving(low, high, likely)
+        answer = yield map(propose, (middle,))
         if answer is None:
-            low, step = middle, 0
+            low = middle
         else:
-            high, last, step = middle, answer, step * 2
+            high, last = middle, answer
     return high, last
+
+
+def _halving(low: int, high: int, likely: Likelihood) -> int:
+    """The number between two others that best halves what is likely between them."""
+    half = (likely(low) + likely(high)) / 2
+    above = min(bisect_left(range(low + 1, high), half, key=likely) + low + 1, high - 1)
+    below = max(above - 1, low + 1)
+    return below if half - likely(below) <= likely(above) - half else above
+
+
+def near(taken: int, length: int) -> float:
+    """A likelihood, from 0 to 1, for numbers up to ``length`` that are often small.
+
+    Half of it is that all are as likely, half that all orders of magnitude are: so the least rounds are for small
+    numbers, and hardly one more than by plain halves for the others, less than Bentley and Yao (1976) take by steps
+    that double.
+    """
+    return (taken / length + _log2(taken + 1) / _log2(length + 1)) / 2 if length else 0.0
+
+
+def _log2(number: int) -> float:
+    """The logarithm, straight between powers of two: on every machine the same."""
+    whole = number.bit_length() - 1
+    return whole - 1 + number / (1 << whole)
 
 
 def in_turn(proposals: Iterable[Proposed]) -> Search[Proposed, Answer, Answer | None]:

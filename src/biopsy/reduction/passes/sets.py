@@ -11,11 +11,17 @@ from biopsy.search.subset import minimize_subset
 
 
 def sets(context: PassContext, target: Candidate) -> NodeSearch:
-    """Delta debugging over node sets (Zeller and Hildebrandt 2002), in the order of the graph's neighbourhoods."""
+    """Delta debugging over node sets (Zeller and Hildebrandt 2002), in the order of the graph's neighbourhoods.
+
+    Nodes without which a candidate did not fail are taken to be needed: first they are tried alone, then with some of
+    the others. Whether they are is for the passes that try single nodes.
+    """
     problem = context.problem
     order = problem.order(target)
+    needed = context.missed(target)
 
     def propose(kept: Sequence[int]) -> Proposal:
-        return Proposal(replace(target, nodes=tuple(sorted(kept))), f"{len(kept)} of {len(order)} nodes")
+        nodes = tuple(sorted(needed.union(kept)))
+        return Proposal(replace(target, nodes=nodes), f"{len(nodes)} of {len(order)} nodes")
 
-    yield from minimize_subset(order, propose)
+    yield from minimize_subset([node for node in order if node not in needed], propose)
