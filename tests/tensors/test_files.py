@@ -22,7 +22,6 @@ from biopsy import errors
 from biopsy.tensors import npy
 from biopsy.tensors.files import (
     merge_feeds,
-    read_container,
     read_feeds,
     read_results,
     require_writable,
@@ -254,7 +253,8 @@ def test_the_older_form_of_polygraphys_objects_is_read(tmp_path: Path) -> None:
 
 def damaged(path: Path, match: str) -> None:
     with pytest.raises(errors.DataError, match=match) as caught:
-        read_feeds(path)
+        for feed in read_feeds(path):
+            dict(feed)  # a tensor that nobody asks for is not looked at
     assert str(path) in caught.value.message
 
 
@@ -331,7 +331,8 @@ def test_changed_bytes_are_read_or_refused_and_never_crash(extension: str, flips
             data[position % len(data)] ^= bits
         path.write_bytes(data)
         try:
-            read_container(path)
+            for feed in read_feeds(path):
+                dict(feed)
         except errors.DataError as error:
             assert str(path) in error.message
 
@@ -440,10 +441,10 @@ def test_later_files_win_and_names_keep_their_first_place() -> None:
     assert merged["x"][0] == 3
 
 
-def test_one_iteration_goes_into_all_of_the_others_as_copies_of_its_own() -> None:
-    first, second = merge_feeds([[{"x": one(0)}], [{"y": one(1)}, {"y": one(2)}]])
-    first["x"][0] = 99
-    assert second["x"][0] == 0
+def test_one_iteration_goes_into_all_of_the_others() -> None:
+    merged = merge_feeds([[{"x": one(0)}], [{"y": one(1)}, {"y": one(2)}]])
+    assert [(feed["x"][0], feed["y"][0]) for feed in merged] == [(0, 1), (0, 2)]
+    assert merged[0] is not merged[1]
 
 
 def test_other_counts_of_iterations_are_an_error_that_says_both() -> None:

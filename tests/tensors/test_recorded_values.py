@@ -14,9 +14,9 @@ from biopsy.tensors.recorded_values import (
     StoredValues,
     ValuesInMemory,
     constant_value,
-    type_of_values,
+    type_of_forms,
 )
-from biopsy.tensors.results import Feed
+from biopsy.tensors.results import Feed, form_of_array
 
 SAMPLES: list[Feed] = [
     {"x": np.ones((2, 3), np.float32), "shape": np.array([6]), "y": np.zeros(2, np.float16)},
@@ -80,13 +80,15 @@ def test_stored_values_tell_the_file_that_another_process_may_read(tmp_path: Pat
 
 
 def test_values_of_different_ranks_have_a_type_without_a_shape() -> None:
-    assert type_of_values([np.ones(2, np.float32), np.ones((2, 2), np.float32)]) == TensorType(1, None)
+    assert type_of_forms(
+        [form_of_array(one) for one in [np.ones(2, np.float32), np.ones((2, 2), np.float32)]]
+    ) == TensorType(1, None)
 
 
 def test_strings_are_of_the_type_string_whatever_numpy_calls_them() -> None:
     for array in (np.array(["a"]), np.array([b"a"]), np.array(["a"], object)):
-        assert type_of_values([array]) == TensorType(8, (1,))
+        assert type_of_forms([form_of_array(array)]) == TensorType(8, (1,))
 
 
 def test_what_no_onnx_tensor_can_hold_has_no_type() -> None:
-    assert type_of_values([np.array(["2020-01-01"], "datetime64[D]")]) is None
+    assert type_of_forms([form_of_array(np.array(["2020-01-01"], "datetime64[D]"))]) is None

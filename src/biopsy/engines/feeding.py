@@ -10,6 +10,7 @@ from biopsy.engines.runner import missing_inputs
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
+from biopsy.tensors.lazy_tensors import ChosenTensors
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.structured_values import completed, drawn, item_of
 
@@ -62,7 +63,8 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFe
     if not missing or not inputs.complete:
         return GivenFeeds(inputs.given)
     extra = _generated(missing, inputs, len(inputs.given))
-    feeds = [{**made, **feed} for made, feed in zip(extra, inputs.given, strict=True)]
+    # Given feeds may be large files, of which only the inputs are to be read.
+    feeds = [ChosenTensors.merged(both) for both in zip(extra, inputs.given, strict=True)]
     return GivenFeeds(feeds, tuple(missing), _guessed(_drawn(missing), inputs))
 
 

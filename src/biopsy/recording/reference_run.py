@@ -93,7 +93,7 @@ class Recording:
     # Recorded values: see the protocol
 
     def __contains__(self, name: str, /) -> bool:
-        return self.values(name) is not None
+        return name in self._source(name)
 
     def values(self, name: str) -> list[Array] | None:
         """The tensor's value in every sample, in order; None if it is not known."""

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from biopsy import errors
 from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.filesystem.write import require_writable as require_writable_file
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
-from biopsy.tensors.container import Container, Kind, placed, with_storable_arrays
+from biopsy.tensors.container import Container, Kind, placed
+from biopsy.tensors.lazy_tensors import ChosenTensors
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
 _Writer: TypeAlias = Callable[[Container], Iterable[bytes | memoryview]]
@@ -170,12 +169,12 @@ def _writer(path: Path) -> _Writer | None:
 
 def _write(path: Path, kind: Kind, runners: Iterable[RunnerResult]) -> None:
     writer = _writer(path)
+    container = Container(kind, tuple(runners))
     with placed(f"cannot write {path}"):
-        container = with_storable_arrays(Container(kind, tuple(runners)))
-    if writer is None:
-        _write_folder(path, container)
-    else:
-        write_whole(path, writer(container))
+        if writer is None:
+            _write_folder(path, container)
+        else:
+            write_whole(path, writer(container))
 
 
 def _write_folder(folder: Path, container: Container) -> None:
@@ -212,12 +211,12 @@ def _split(container: Container) -> Iterable[Container]:
         yield Container(container.kind, tuple(RunnerResult(one.runner, (one.iterations[number],)) for one in present))
 
 
-def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[dict[str, Array]]:
+def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[ChosenTensors]:
     """One list of iterations with the tensors of all ``files``, each a list of iterations itself.
 
     Where two hold the same name, the later file wins; names keep the order in which they are first met. A file with one
-    iteration goes into all iterations of the others, as a copy of its own for each. Raises UsageError if the counts of
-    iterations disagree otherwise, DataError if a file has none.
+    iteration goes into all iterations of the others. Nothing is read: each tensor is taken from its file when it is
+    asked for. Raises UsageError if the counts of iterations disagree otherwise, DataError if a file has none.
     """
     counts = [len(feeds) for feeds in files]
     if not counts or 0 in counts:
@@ -228,10 +227,6 @@ def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[dict[str, Array]]:
             f"the files cannot be merged: one has {several[0]} iterations, another {several[-1]}",
             next_steps=["save inputs and outputs in the same run, with the same --iterations"],
         )
-    merged: list[dict[str, Array]] = [{} for _ in range(max(counts))]
-    for feeds in files:
-        for number, into in enumerate(merged):
-            shared = len(feeds) < len(merged)
-            for name, array in feeds[0 if shared else number].items():
-                into[name] = np.array(array, copy=True) if shared else array
-    return merged
+    return [
+        ChosenTensors.merged(feeds[number if len(feeds) > 1 else 0] for feeds in files) for number in range(max(counts))
+    ]

@@ -7,13 +7,13 @@ import io
 import math
 import warnings
 from functools import lru_cache
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from biopsy import errors
 from biopsy.tensors import dtypes
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, TensorForm
 
 MAGIC = b"\x93NUMPY"
 LONGEST_HEADER = 10_000
@@ -23,6 +23,13 @@ _BEGINNING = 12 + LONGEST_HEADER
 _PIECE = 1 << 20
 _DAMAGED = "its .npy header is damaged"
 _RECORDS = frozenset(",()")
+
+
+class Stream(Protocol):
+    """What gives bytes, from the first to the last."""
+
+    def read(self, size: int, /) -> bytes:
+        """The next bytes, fewer only at the end."""
 
 
 def encode(array: Array) -> tuple[bytes, memoryview]:
@@ -36,25 +43,15 @@ def encode(array: Array) -> tuple[bytes, memoryview]:
     return header.getvalue(), dtypes.as_bytes(array)
 
 
-def decode(data: bytes, dtype: str | None = None) -> Array:
-    """The array in the bytes of a .npy file: a read-only view of them wherever that is possible.
+def read(stream: Stream, size: int, dtype: str | None = None) -> Array:
+    """The array in the ``size`` bytes of a .npy file that a stream is to give: read-only.
 
-    ``dtype`` names the true type of raw elements. Raises DataError if the bytes are no .npy file, are cut short, need a
-    pickle, or if raw elements come without a type.
-    """
-    found = _described_by(data, len(data), dtype)
-    return found.array(data, found.start, dtype)
-
-
-def read(stream: IO[bytes], size: int, dtype: str | None = None) -> Array:
-    """As ``decode``, of ``size`` bytes that a stream is to give: nothing is read that the header does not ask for.
-
-    Raises DataError also if the header speaks of more or fewer bytes than that.
+    Nothing is read that the header does not ask for. ``dtype`` names the true type of raw elements. Raises DataError if
+    the bytes are no .npy file, are not as many as the header says, need a pickle, or if raw elements come without a
+    type.
     """
     beginning = stream.read(min(size, _BEGINNING))
     found = _described_by(beginning, size, dtype)
-    if found.size != size - found.start:
-        raise errors.DataError(f"its header claims {found.size} bytes, but {size - found.start} are there")
     data = bytearray(found.size)
     ready = beginning[found.start :]
     data[: len(ready)] = ready
@@ -66,9 +63,15 @@ def read(stream: IO[bytes], size: int, dtype: str | None = None) -> Array:
                 raise errors.DataError(f"its header claims {found.size} bytes, but only {at} are there")
             view[at : at + len(piece)] = piece
             at += len(piece)
-    array = found.array(data, 0, dtype)
+    array = found.array(data, dtype)
     array.flags.writeable = False
     return array
+
+
+def form(stream: Stream, size: int) -> TensorForm:
+    """Type and shape of the array that ``read`` would give, from the beginning. Raises DataError as that does."""
+    found = _described_by(stream.read(min(size, _BEGINNING)), size, None)
+    return TensorForm(found.stored.newbyteorder("="), found.shape)
 
 
 class _Described(NamedTuple):
@@ -80,9 +83,9 @@ class _Described(NamedTuple):
     start: int
     size: int
 
-    def array(self, data: bytes | bytearray, offset: int, dtype: str | None) -> Array:
+    def array(self, data: bytearray, dtype: str | None) -> Array:
         try:
-            flat: Array = np.ndarray((math.prod(self.shape),), self.stored, buffer=data, offset=offset)
+            flat: Array = np.ndarray((math.prod(self.shape),), self.stored, buffer=data)
             array = flat.reshape(self.shape, order="F" if self.fortran_order else "C")
         except ValueError as error:
             raise errors.DataError(f"its shape {self.shape!s:.80} is impossible: {error}") from error
@@ -92,14 +95,15 @@ class _Described(NamedTuple):
 
 
 def _described_by(data: bytes, size: int, dtype: str | None) -> _Described:
-    """What the header at the beginning of ``size`` bytes says. Raises DataError if they are too few."""
+    """What the header at the beginning of ``size`` bytes says. Raises DataError if they are too few, or too many."""
     descr, fortran_order, shape, start = _header(data)
     ended = dtype is not None and dtype.startswith(dtypes.TERMINATED)
     stored = _stored_dtype(descr, None if ended else dtype)
     dtypes.require_possible(stored, shape)
     needed = math.prod(shape) * stored.itemsize
-    if needed > size - start:
-        raise errors.DataError(f"its header claims {needed} bytes, but only {size - start} are there")
+    if needed != size - start:
+        only = "only " if needed > size - start else ""
+        raise errors.DataError(f"its header claims {needed} bytes, but {only}{size - start} are there")
     return _Described(stored, fortran_order, shape, start, needed)
 
 

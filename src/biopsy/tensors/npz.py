@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
 from biopsy.isolation.memory import memory
 from biopsy.tensors import archive, npy
-from biopsy.tensors.container import Container
+from biopsy.tensors.container import Container, with_storable_arrays
 from biopsy.tensors.dtypes import is_extended
 from biopsy.tensors.results import Array
 
@@ -51,7 +51,7 @@ FORM = archive.Form(_holds_key, lambda array: not is_extended(array.dtype) and a
 
 def parts(container: Container) -> Iterator[bytes]:
     """The bytes of a .npz file, about one tensor at a time; not compressed, as np.savez writes it."""
-    packed = archive.pack(container, FORM)
+    packed = archive.pack(with_storable_arrays(container), FORM)
     window = _Window()
     # Python's zipfile writes to the window and goes back only within the member it has just written.
     with zipfile.ZipFile(window, "w", zipfile.ZIP_STORED, allowZip64=True) as stream:

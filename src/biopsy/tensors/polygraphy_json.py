@@ -13,57 +13,107 @@ one more key, ``"biopsy_dtype"``, which it ignores, lets biopsy read back the ty
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import read_whole
-from biopsy.tensors import archive, dtypes, npy, npz
+from biopsy.tensors import archive, dtypes
+from biopsy.tensors.base64_text import Base64Tensor, encoded
 from biopsy.tensors.container import Container, placed
-from biopsy.tensors.results import Array, Iteration, RunnerResult
+from biopsy.tensors.json_skeleton import Text, TextInMemory, skeleton_of
+from biopsy.tensors.lazy_tensors import Copy, LazyTensors, copy_of
+from biopsy.tensors.results import Feed, Iteration, RunnerResult
+from biopsy.tensors.steady_file import SteadyFile
 
 CLASS = "polygraphy_class"
 OLD_CLASS = "__polygraphy_encoded_"
 OLD_MARK = "polygraphy_serialized_json_type"
 DTYPE = "biopsy_dtype"
 
+_INDENT = 4
+
 
 # Writing
 
 
 def parts(container: Container, *, bare: bool = False) -> Iterator[bytes]:
-    """The bytes of a JSON file, about one tensor at a time. ``bare`` writes one feed without the list around it."""
+    """The bytes of a JSON file, piece by piece. ``bare`` writes one feed without the list around it.
+
+    A tensor of another JSON file is copied as it stands there, unless it would be written in another way. Raises
+    DataError naming iteration and tensor if one cannot be saved, or be read.
+    """
+    writing = _Writing()
     tree: Any
     if container.kind == "results":
-        tree = {"lst": [_runner_tree(runner) for runner in container.runners], CLASS: "RunResults"}
+        tree = {"lst": [writing.runner_tree(runner) for runner in container.runners], CLASS: "RunResults"}
     else:
-        feeds = [iteration.outputs for runner in container.runners for iteration in runner.iterations]
+        runners = container.runners
+        feeds = [writing.feed_tree(number, one) for runner in runners for number, one in enumerate(runner.iterations)]
         tree = feeds[0] if bare else feeds
-    for piece in json.JSONEncoder(indent=4, default=_array_tree).iterencode(tree):
-        yield piece.encode("ascii")
+    yield from writing.pieces(tree)
 
 
-def _runner_tree(runner: RunnerResult) -> list[Any]:
-    return [runner.runner, [_iteration_tree(runner.runner, iteration) for iteration in runner.iterations]]
+class _Writing:
+    """A tree with marks for its tensors, which follow when it is written: one of them is in memory at a time."""
+
+    def __init__(self) -> None:
+        self._nonce = os.urandom(16).hex()
+        self._marked: list[tuple[int, Feed, str]] = []
+
+    def feed_tree(self, number: int, iteration: Iteration) -> dict[str, str]:
+        """The tensors of an iteration as marks, by name."""
+        return {name: self._mark(number, iteration.outputs, name) for name in iteration.outputs}
+
+    def runner_tree(self, runner: RunnerResult) -> list[Any]:
+        """A runner's name and its iterations."""
+        trees = [self._iteration_tree(runner.runner, *numbered) for numbered in enumerate(runner.iterations)]
+        return [runner.runner, trees]
+
+    def _iteration_tree(self, runner: str, number: int, iteration: Iteration) -> dict[str, Any]:
+        tensors = self.feed_tree(number, iteration)
+        outputs = {name: {"values": mark, CLASS: "LazyArray"} for name, mark in tensors.items()}
+        return {"outputs": outputs, "runtime": iteration.runtime, "runner_name": runner, CLASS: "IterationResult"}
+
+    def _mark(self, number: int, tensors: Feed, name: str) -> str:
+        self._marked.append((number, tensors, name))
+        return f"{self._nonce}:{len(self._marked) - 1}"
+
+    def pieces(self, tree: Any) -> Iterator[bytes]:
+        """The text of a tree with tensors for marks."""
+        pieces = re.split(f'"{self._nonce}:([0-9]+)"', json.dumps(tree, indent=_INDENT))
+        yield pieces[0].encode("ascii")
+        for before, mark, after in zip(pieces[::2], pieces[1::2], pieces[2::2], strict=False):
+            line = before[before.rfind("\n") + 1 :]
+            number, tensors, name = self._marked[int(mark)]
+            with placed(f"iteration {number}"):
+                yield from self._tensor(tensors, name, "\n" + line[: len(line) - len(line.lstrip())])
+            yield after.encode("ascii")
+
+    def _tensor(self, tensors: Feed, name: str, new_line: str) -> Iterator[bytes]:
+        """The object of one tensor, its lines begun with ``new_line``."""
+        text = _text_of(tensors, name)
+        tree = {"array": self._nonce, CLASS: "ndarray"} | ({} if text.dtype is None else {DTYPE: text.dtype})
+        before, after = json.dumps(tree, indent=_INDENT).replace("\n", new_line).split(self._nonce)
+        yield before.encode("ascii")
+        yield from text.pieces
+        yield after.encode("ascii")
 
 
-def _iteration_tree(runner: str, iteration: Iteration) -> dict[str, Any]:
-    outputs = {name: {"values": array, CLASS: "LazyArray"} for name, array in iteration.outputs.items()}
-    return {"outputs": outputs, "runtime": iteration.runtime, "runner_name": runner, CLASS: "IterationResult"}
-
-
-def _array_tree(array: Array) -> dict[str, Any]:
-    stored, name = dtypes.stored_form(array)
-    header, data = npy.encode(dtypes.widened(stored))
-    tree = {"array": base64.b64encode(header + bytes(data)).decode("ascii"), CLASS: "ndarray"}
-    if dtypes.is_extended(array.dtype) or stored is not array:
-        tree[DTYPE] = name
-    return tree
+def _text_of(tensors: Feed, name: str) -> Copy:
+    """The text that a tensor has in another file, or else its values encoded."""
+    found = copy_of(tensors, name)
+    if found is not None:
+        return found
+    array = dtypes.storable(name, tensors[name])
+    stored, dtype = dtypes.stored_form(array)
+    named = dtypes.is_extended(array.dtype) or stored is not array
+    return Copy(encoded(dtypes.widened(stored)), dtype if named else None)
 
 
 # Reading
@@ -88,39 +138,34 @@ class _Results:
 
 
 def read(path: Path) -> Container:
-    """The contents of a JSON file of inputs or outputs; arrays are read-only.
+    """The contents of a JSON file of inputs or outputs; arrays are read-only, and decoded when they are asked for.
 
     Raises DataError naming iteration and tensor if the file is damaged, is no file of Polygraphy's, or holds torch
-    tensors.
+    tensors. Who asks for a tensor that is damaged, or has been changed meanwhile, gets one too.
     """
     try:
-        tree = json.loads(read_whole(path), object_hook=_decoded)
-    except (ValueError, RecursionError) as error:
-        raise errors.DataError(f"it is no JSON file, or cut short: {error}") from error
+        skeleton = skeleton_of(SteadyFile(path))
     except OSError as error:
         raise errors.DataError(f"it cannot be read: {error.strerror}") from error
+    tree = skeleton.parsed(partial(_decoded, skeleton.left_out))
     if isinstance(tree, _Damaged):
         raise tree.error
     if isinstance(tree, _Results):
-        return Container("results", tuple(_runners(tree.lst)))
+        return Container("results", tuple(_runners(path, tree.lst)))
     feeds = tree if isinstance(tree, list) else [tree]
-    iterations = []
-    for number, feed in enumerate(feeds):
-        with placed(f"iteration {number}"):
-            iterations.append(Iteration(_tensors(feed)))
+    iterations = [Iteration(_tensors(path, f"iteration {number}", feed)) for number, feed in enumerate(feeds)]
     return Container("feeds", (RunnerResult(path.stem, tuple(iterations)),))
 
 
-def _decoded(tree: dict[str, Any]) -> Any:
+def _decoded(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Any:
     """What an object of the JSON text stands for; called for the innermost ones first, so that text is soon freed."""
     kind = _class_of(tree)
+    if kind == "ndarray":
+        return _tensor(left_out, tree)
+    if left_out and isinstance(tree.get("array"), str):
+        tree["array"] = _whole_text(left_out, tree["array"])
     if kind is None:
         return tree
-    if kind == "ndarray":
-        try:
-            return _array(tree)
-        except errors.DataError as error:
-            return _Damaged(error)
     if kind in {"LazyArray", "LazyNumpyArray"}:
         return tree.get("values")
     if kind == "IterationResult":
@@ -141,57 +186,51 @@ def _class_of(tree: dict[str, Any]) -> str | None:
     return kind if isinstance(kind, str) else None
 
 
-def _array(tree: dict[str, Any]) -> Array:
+def _tensor(left_out: Mapping[str, Text], tree: dict[str, Any]) -> Base64Tensor | _Damaged:
     text = tree.get("array")
     if not isinstance(text, str):
-        raise errors.DataError("its array is no text")
-    data = _bytes(text)
-    array = npz.first_array(data) if data[:2] == b"PK" else npy.decode(data)
-    if DTYPE not in tree:
-        return array
-    if str(tree[DTYPE]).startswith(dtypes.TERMINATED):
-        return dtypes.true_form(array, str(tree[DTYPE]))
-    dtype = dtypes.dtype_named(str(tree[DTYPE]))
-    if not dtypes.is_extended(dtype) or array.dtype.kind not in "iufc":
-        raise errors.DataError(f"elements of type {array.dtype} cannot stand for {dtype}")
-    return array.astype(dtype)
+        return _Damaged(errors.DataError("its array is no text"))
+    dtype = str(tree[DTYPE]) if DTYPE in tree else None
+    return Base64Tensor(left_out.get(text) or TextInMemory(json.dumps(text)[1:-1].encode("ascii")), dtype)
 
 
-def _bytes(text: str) -> bytes:
-    # Old files hold the bytes themselves as latin-1 text; neither beginning can be that of base64 of such data.
-    if text.startswith(("\x93NUMPY", "PK\x03\x04")):
-        try:
-            return text.encode("latin-1")
-        except UnicodeEncodeError as error:
-            raise errors.DataError("its latin-1 text is damaged") from error
+def _whole_text(left_out: Mapping[str, Text], text: str) -> str:
+    """A text that is no tensor's, as it stands in the file."""
+    found = left_out.get(text)
+    if found is None:
+        return text
+    with found.opened() as read:
+        whole = read(0, found.size)
     try:
-        return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise errors.DataError(f"its base64 text is damaged: {error}") from error
+        return str(json.loads(b'"' + whole + b'"'))
+    except ValueError as error:
+        raise errors.DataError(f"it is no JSON file: a text of {found.size} bytes is damaged: {error}") from error
 
 
-def _runners(lst: Any) -> Iterator[RunnerResult]:
+def _runners(path: Path, lst: Any) -> Iterator[RunnerResult]:
     for entry in lst if isinstance(lst, list) else [None]:
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[1], list)):
             raise errors.DataError("its list of runners is damaged")
         iterations = []
         for number, iteration in enumerate(entry[1]):
-            with placed(f"runner {entry[0]!r}, iteration {number}"):
-                if not isinstance(iteration, _Iteration):
-                    raise errors.DataError("it is no IterationResult")
-                iterations.append(Iteration(_tensors(iteration.outputs or {}), archive.seconds_of(iteration.runtime)))
+            place = f"runner {entry[0]!r}, iteration {number}"
+            if not isinstance(iteration, _Iteration):
+                raise errors.DataError(f"{place}: it is no IterationResult")
+            tensors = _tensors(path, place, iteration.outputs or {})
+            iterations.append(Iteration(tensors, archive.seconds_of(iteration.runtime)))
         yield RunnerResult(str(entry[0]), tuple(iterations))
 
 
-def _tensors(tree: Any) -> dict[str, Array]:
-    if isinstance(tree, _Damaged):
-        raise tree.error
-    if not isinstance(tree, dict):
-        raise errors.DataError("it is no object of named tensors")
-    for name, value in tree.items():
-        with placed(f"tensor {name!r}"):
-            if isinstance(value, _Damaged):
-                raise value.error
-            if not hasattr(value, "dtype"):
-                raise errors.DataError("it is no array")
-    return tree
+def _tensors(path: Path, place: str, tree: Any) -> LazyTensors:
+    with placed(place):
+        if isinstance(tree, _Damaged):
+            raise tree.error
+        if not isinstance(tree, dict):
+            raise errors.DataError("it is no object of named tensors")
+        for name, value in tree.items():
+            with placed(f"tensor {name!r}"):
+                if isinstance(value, _Damaged):
+                    raise value.error
+                if not isinstance(value, Base64Tensor):
+                    raise errors.DataError("it is no array")
+    return LazyTensors(tree, f"cannot read {path}: {place}")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, Shape, TensorType
-from biopsy.tensors.results import Array, same_values
+from biopsy.tensors.results import Array, TensorForm, form_of, same_values
 
 
 class RecordedValues(Protocol):
@@ -28,7 +28,7 @@ class RecordedValues(Protocol):
         """The tensor's value in every sample, in order; None if it is not recorded."""
 
     def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of the tensor in all samples together, as ``type_of_values`` gives them."""
+        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
 
     def size(self, name: str) -> int:
         """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
@@ -53,13 +53,12 @@ class ValuesInMemory:
         return [sample[name] for sample in self.samples] if name in self else None
 
     def tensor_type(self, name: str) -> TensorType | None:
-        """Type and shape of the tensor in all samples together, as ``type_of_values`` gives them."""
-        values = self.values(name)
-        return None if values is None else type_of_values(values)
+        """Type and shape of the tensor in all samples together, as ``type_of_forms`` gives them."""
+        return type_of_forms([form_of(sample, name) for sample in self.samples]) if name in self else None
 
     def size(self, name: str) -> int:
         """Bytes of the tensor's values in all samples; 0 if it is not recorded."""
-        return sum(value.nbytes for value in self.values(name) or ())
+        return sum(form_of(sample, name).nbytes for sample in self.samples) if name in self else 0
 
 
 class StoredValues(ValuesInMemory):
@@ -82,15 +81,15 @@ class NoValues(ValuesInMemory):
         super().__init__(())
 
 
-def type_of_values(values: Sequence[Array]) -> TensorType | None:
+def type_of_forms(forms: Sequence[TensorForm]) -> TensorType | None:
     """Type and shape that some values have together; None if their elements have a type that ONNX does not know.
 
     A dimension that differs between values is open, and so is the shape if their ranks differ.
     """
-    dtype = "string" if values[0].dtype.kind in "OUS" else values[0].dtype.name
+    dtype = "string" if forms[0].dtype.kind in "OUS" else forms[0].dtype.name
     if dtype not in ELEM_OF_DTYPE:
         return None
-    shapes = {value.shape for value in values}
+    shapes = {form.shape for form in forms}
     if len({len(shape) for shape in shapes}) != 1:
         return TensorType(ELEM_OF_DTYPE[dtype], None)
     shape: Shape = tuple(sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True))

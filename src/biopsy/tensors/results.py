@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -9,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     import mmap
 
+    import numpy as np
     import numpy.typing as npt
 
 Array: TypeAlias = "npt.NDArray[Any]"
@@ -16,6 +19,37 @@ Array: TypeAlias = "npt.NDArray[Any]"
 
 Feed: TypeAlias = "Mapping[str, Array]"
 """The inputs of one iteration: tensor name -> value."""
+
+
+@dataclass(frozen=True)
+class TensorForm:
+    """What can be said of a tensor without its values."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def form_of_array(array: Array) -> TensorForm:
+    """Type and shape of an array."""
+    return TensorForm(array.dtype, array.shape)
+
+
+class DescribedTensors(Mapping[str, "Array"], ABC):
+    """Tensors by name whose types and shapes are known without their values, which are read when they are asked for."""
+
+    @abstractmethod
+    def form(self, name: str) -> TensorForm:
+        """Type and shape of a tensor. Raises DataError if it is damaged where that is said."""
+
+
+def form_of(tensors: Feed, name: str) -> TensorForm:
+    """Type and shape of a tensor, which is not read for that if there is another way. Raises DataError as ``form``."""
+    return tensors.form(name) if isinstance(tensors, DescribedTensors) else form_of_array(tensors[name])
 
 
 @dataclass(frozen=True)

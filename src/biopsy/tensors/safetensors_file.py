@@ -21,7 +21,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain
 from biopsy.tensors import archive, dtypes
-from biopsy.tensors.container import Container
+from biopsy.tensors.container import Container, with_storable_arrays
 from biopsy.tensors.results import Array
 from biopsy.tensors.watched import Watch, watched
 
@@ -55,7 +55,7 @@ def parts(container: Container) -> Iterator[bytes | memoryview]:
 
     The header names the tensors in their order; the data is ordered by falling element size, so that each is aligned.
     """
-    packed = archive.pack(container, FORM)
+    packed = archive.pack(with_storable_arrays(container), FORM)
     header: dict[str, Any] = {} if packed.index is None else {METADATA: {INDEX: packed.index}}
     ordered = sorted(packed.arrays, key=lambda key: -_alignment(packed.arrays[key]))
     starts = dict(zip(ordered, accumulate((packed.arrays[key].nbytes for key in ordered), initial=0), strict=False))

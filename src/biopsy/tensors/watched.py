@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.tensors.container import Container
 from biopsy.tensors.results import Array
+from biopsy.tensors.steady_file import changed
 
 
 class Watch:
@@ -27,10 +27,7 @@ class Watch:
         """Raise DataError if the file has been written to or cut short."""
         now = self._state_now()
         if now != self._state:
-            raise errors.DataError(
-                f"{self._path} was changed while it was read: it had {self._state[0]} bytes, and has {now[0]} now",
-                next_steps=["wait until it is written, then type the same again"],
-            )
+            raise changed(self._path, self._state[0], now[0])
 
     def _state_now(self) -> tuple[int, int]:
         status = os.fstat(self._descriptor)

@@ -93,9 +93,10 @@ def _tensor_lines(tensors: Mapping[str, Array], args: argparse.Namespace) -> Ite
     from biopsy.tensors.dtypes import is_text
     from biopsy.tensors.results import release
 
-    for name, array in tensors.items():
+    for name in tensors:
         if args.name and not _matches(name, args.name):
             continue
+        array = tensors[name]
         dtype = "string" if is_text(array) else array.dtype.name
         # The head of the line is Polygraphy's, for scripts that look for it.
         yield f"  {name} [dtype={dtype}, shape={array.shape}] | Stats: {statistics_text(statistics(array))}"
