@@ -65,6 +65,22 @@ def test_killed_at_four_moments_it_goes_on_to_the_same_result(place) -> None:
     kill_at_moments(place, 4, seed=1)
 
 
+def test_killed_it_leaves_no_file_that_a_check_was_to_read(place) -> None:
+    place.model(12)
+    check = place.check(
+        "open('asked.txt', 'a').write(' '.join(sys.argv[1:]) + '\\n')\nlen(names) < 12 and time.sleep(60)\nsys.exit(1)"
+    )
+    files = ["--iter-inputs", "in.npz", "--iter-info", "i.json"]
+    process = place.start("m.onnx", "-o", "r.onnx", "--jobs", "3", *files, "--check", *check, "in.npz", "i.json")
+    assert wait_until(lambda: any("in.2.npz i.2.json" in line for line in place.told("asked.txt")))
+    assert {"in.1.npz", "i.1.json", "in.2.npz", "i.2.json"} < place.files()
+    process.kill()
+    process.communicate()
+    assert place.everyone_has_ended()
+    assert wait_until(lambda: place.files() - {"r.onnx.journal"} == {"m.onnx", "in.npz", "i.json"}), place.files()
+    (place.folder / "r.onnx.journal").unlink(missing_ok=True)
+
+
 @pytest.mark.slow
 def test_killed_at_fifty_moments_it_goes_on_to_the_same_result(place) -> None:
     kill_at_moments(place, 50, seed=2)

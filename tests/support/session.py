@@ -105,7 +105,7 @@ class Session:
     ) -> Oracle:
         listener, files = self.told.append, files or IterationFiles()
         candidate = self.folder / "candidate.onnx"
-        pool = Pool(check, candidate, Parallelism(jobs), listener, keep_last=files.keep_last)
+        pool = Pool(check, candidate, Parallelism(jobs), listener, keep_last=files.keep_last, read=files.read)
         oracle = Oracle(
             pool,
             FailureJudge(Rules(), listener),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors
 from biopsy.checks import verdict
 from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnRun, parse
+from biopsy.checks.file_names import names_undone
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.own_program import NAME, start_words
 from biopsy.checks.signature import status_text
@@ -50,6 +52,8 @@ class CommandCheck(Check):
         self.timeout = timeout
         self.memory = memory
         self._timeout_of_user = timeout
+        self._files: Mapping[Path, Path] = {}
+        self._original: CommandCheck | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -60,6 +64,17 @@ class CommandCheck(Check):
     def names_candidate(self) -> bool:
         """Whether the command says where the candidate's path goes; if not, it knows the default name by itself."""
         return self.command.names_candidate(self.default_name)
+
+    def names_file(self, path: Path) -> bool:
+        """Whether the command says where a file stands, in each place that speaks of it."""
+        return self.command.names_file(path)
+
+    def with_files(self, files: Mapping[Path, Path]) -> CommandCheck:
+        """The same command with other files in its words; what is learned of its limits holds for this one too."""
+        self.start()  # once, and not for each run
+        check = self._with(self.command.with_files(files))
+        check._files, check._original = files, self
+        return check
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -79,7 +94,7 @@ class CommandCheck(Check):
 
     @property
     def _limits(self) -> Limits:
-        return Limits(self.timeout, self.memory)
+        return Limits(self.timeout, self.memory) if self._original is None else self._original._limits
 
     def glance(self) -> CommandCheck:
         """Our own ``run`` ends at the first output that is wrong; any other command is as it is."""
@@ -126,10 +141,11 @@ class CommandCheck(Check):
                 seconds = time.monotonic() - started
                 if ended.cause != "itself":
                     cleanup.end_marked([str(folder)])
+                said = _verdict(verdict_of(told, ended), ended, self.command)
                 return Evidence(
                     status=ended.status,
-                    output=ended.output,
-                    verdict=_verdict(verdict_of(told, ended), ended, self.command),
+                    output=names_undone(ended.output, self._files),
+                    verdict=replace(said, message=names_undone(said.message, self._files)),
                     seconds=seconds,
                     timed_out=ended.cause == "time",
                     out_of_memory=ended.cause == "memory",

@@ -7,11 +7,12 @@ Python script: the files that it runs and reads are known as far as the words na
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from biopsy.checks.file_names import is_named, with_files
 from biopsy.checks.files_of_words import existing, files_named, files_of_user, paths_in
 from biopsy.checks.own_program import is_own_program, is_this_installation
 from biopsy.checks.words import as_word, names_path
@@ -53,6 +54,14 @@ class CommandLine:
         """The words for one candidate, whose path stands in for ``{}`` and for the default name."""
         path = as_word(candidate)
         return [path if names_path(word, default_name) else word.replace(PLACEHOLDER, path) for word in self.words]
+
+    def names_file(self, path: Path) -> bool:
+        """Whether the words say where a file stands, and none speaks of it in a way that ``with_files`` leaves."""
+        return is_named(path, self.words)
+
+    def with_files(self, files: Mapping[Path, Path]) -> CommandLine:
+        """The same words with other files in place of those that they name."""
+        return replace(self, words=with_files(self.words, files))
 
     def files_named(self) -> Iterator[tuple[Path, bool]]:
         """Each plain file that a word names, and whether it is run rather than read."""

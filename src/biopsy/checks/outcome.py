@@ -75,6 +75,14 @@ class Check(ABC):
         """Whether it is told where the candidate stands; if not, it knows the usual place by itself."""
         return True
 
+    def names_file(self, path: Path) -> bool:
+        """Whether it is told where a file stands that it reads besides; if not, it knows the usual place by itself."""
+        return False
+
+    def with_files(self, files: Mapping[Path, Path]) -> Check:
+        """The same check, told other files in place of those that it names. Only for files that it names."""
+        return self
+
     @property
     def settings(self) -> Mapping[str, str]:
         """What its answers depend on, by the name of the option: its own words, and its limits."""

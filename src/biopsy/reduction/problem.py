@@ -124,7 +124,7 @@ class Problem:
         while True:
             subset = self.subset(candidate)
             kept = set(candidate.nodes)
-            kept |= uncuttable_sources(self.index, candidate.nodes, kept, subset.reads_of, self._can_cut)
+            kept |= uncuttable_sources(self.index, subset.cuts, kept, self._can_cut)
             kept |= self._bypassed_for_bodies(kept, candidate)
             if len(kept) == candidate.size and not self._keep_outputs:
                 rings = Rings(self.index, subset, candidate.bypassed, self._can_cut, self._types.is_told)

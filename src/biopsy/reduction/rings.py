@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import chain
 
 from biopsy.model.index import ModelIndex
 from biopsy.model.slice import Subset
@@ -10,19 +11,18 @@ from biopsy.model.slice import Subset
 
 def uncuttable_sources(
     index: ModelIndex,
-    nodes: Iterable[int],
+    tensors: Iterable[int],
     kept: Container[int],
-    reads_of: Callable[[int], Sequence[int]],
     can_cut: Callable[[int], bool],
 ) -> set[int]:
-    """Nodes that are not kept, but compute what some nodes, or nodes found here, cannot be cut from."""
-    waiting, found = list(nodes), set[int]()
+    """Nodes that are not kept, but compute some of these tensors, or of those that nodes found here read, uncuttably."""
+    waiting, found = list(tensors), set[int]()
     while waiting:
-        for tensor in reads_of(waiting.pop()):
-            source = index.producer.get(tensor)
-            if source is not None and source not in kept and source not in found and not can_cut(tensor):
-                found.add(source)
-                waiting.append(source)
+        tensor = waiting.pop()
+        source = index.producer.get(tensor)
+        if source is not None and source not in kept and source not in found and not can_cut(tensor):
+            found.add(source)
+            waiting.extend(index.node_reads[source])
     return found
 
 
@@ -63,7 +63,8 @@ class Rings:
         ring = self.first
         while ring:
             kept |= ring
-            taken = uncuttable_sources(index, ring, kept, index.node_reads.__getitem__, self._can_cut)
+            reads = chain.from_iterable(map(index.node_reads.__getitem__, ring))
+            taken = uncuttable_sources(index, reads, kept, self._can_cut)
             if self._meets_bypass(ring | taken):
                 break
             kept |= taken

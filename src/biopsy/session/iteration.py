@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from biopsy import errors, events
 from biopsy.checks.artifacts import Artifacts, write_iteration
 from biopsy.checks.outcome import Evidence, Outcome
 from biopsy.checks.verdict import VerdictFile
+from biopsy.isolation import cleanup
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.recording.reference_run import Recording
-from biopsy.session.stage import Stage
+from biopsy.session.pool import Slot
+from biopsy.session.stage import ORIGINAL, Stage
 from biopsy.tensors.results import Array
 
 
@@ -29,47 +32,74 @@ class IterationFiles:
     keep_last: bool = False
     write_inputs: Callable[[bytes, Path], None] | None = None
 
-    def before(self, iteration: int) -> None:
-        """Write the number of an iteration that is about to begin."""
+    @property
+    def read(self) -> tuple[Path, ...]:
+        """Those that are written before a check, for it to read."""
+        return tuple(file for file in (self.info, self.inputs) if file is not None)
+
+    def write(self, iteration: int, parts: Sequence[bytes], places: Mapping[Path, Path]) -> None:
+        """Write them for a model, each where ``places`` says. Raises CannotCompare if it has no inputs to write."""
         if self.info is not None:
-            write_iteration(self.info, iteration)
-
-    def feed(self, parts: Sequence[bytes], *, first: bool) -> Evidence | None:
-        """Write the inputs of a model; if there are none to write, the evidence that nothing can be said of it.
-
-        Raises CannotCompare if it is the ``first`` one, for then there never will be.
-        """
-        if self.inputs is None or self.write_inputs is None:
-            return None
-        try:
-            self.write_inputs(b"".join(parts), self.inputs)
-        except errors.CannotCompare as error:
-            if first:
-                raise
-            return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message=error.message))
-        return None
+            write_iteration(places[self.info], iteration)
+        if self.inputs is not None and self.write_inputs is not None:
+            self.write_inputs(b"".join(parts), places[self.inputs])
 
 
 class Iterations:
-    """Counts the iterations of a search, and has the files of each written before it and sorted after it."""
+    """Numbers the iterations of a search, and has the files of each written before it and sorted after it.
+
+    An iteration has its number from its begin on, so that no two that are judged have the same: one that is abandoned
+    takes its number along. A probe reads that of the iteration before it. ``number`` is the next one.
+    """
 
     def __init__(self, files: IterationFiles, listener: events.Listener) -> None:
         self.files = files
         self.number = 0
         self._listener = listener
+        self._written: Slot | None = None
+        self._judged: Slot | None = None
 
-    def before(self, stage: Stage) -> None:
-        """A run is about to begin; of a probe, nothing is written."""
-        if stage.is_iteration:
-            self.files.before(self.number)
+    def number_for(self, stage: Stage) -> int:
+        """The number of a run that is about to begin."""
+        if not stage.is_iteration:
+            return max(0, self.number - 1)
+        self.number += 1
+        return self.number - 1
 
-    def after(self, stage: Stage, outcome: Outcome) -> None:
-        """A run has been judged: sort its artifacts, and count it, unless it was a probe."""
+    def before(self, slot: Slot) -> Evidence | None:
+        """Write what a run will read; if it has no inputs to write, the evidence that nothing can be said of it.
+
+        Raises CannotCompare if it looks at the original, for then there never will be any.
+        """
+        try:
+            self.files.write(slot.iteration, slot.trial.parts, slot.files)
+        except errors.CannotCompare as error:
+            if slot.trial.stage is ORIGINAL:
+                raise
+            return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message=error.message))
+        moved = [path for file, path in slot.files.items() if path != file]
+        for path in moved:
+            cleanup.take_what_stands_at(path)
+        if len(moved) < len(slot.files):
+            self._written = None if moved else slot
+        return None
+
+    def after(self, slot: Slot, outcome: Outcome) -> None:
+        """A run has been judged: sort its artifacts, unless it was a probe."""
+        self._judged = slot
+        stage = slot.trial.stage
         if not stage.is_iteration:
             return
-        for missing in self.files.artifacts.sort(outcome, self.number, stage.name):
-            self._listener(events.Remark(f"the artifact {missing} was not there after iteration {self.number}"))
-        self.number += 1
+        for missing in self.files.artifacts.sort(outcome, slot.iteration, stage.name):
+            self._listener(events.Remark(f"the artifact {missing} was not there after iteration {slot.iteration}"))
+
+    def close(self) -> None:
+        """Leave the files of the run that was judged last where the user knows them, as if no other had begun."""
+        slot, self._judged = self._judged, None
+        if slot is None or slot is self._written:
+            return
+        with contextlib.suppress(errors.BiopsyError, OSError):  # what went wrong before is told, not this
+            self.files.write(slot.iteration, slot.trial.parts, {file: file for file in self.files.read})
 
 
 def write_inputs(index: ModelIndex, recording: Recording, model: bytes, path: Path) -> None:

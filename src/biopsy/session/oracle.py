@@ -110,6 +110,7 @@ class Oracle:
     def close(self) -> None:
         """End every check, and leave no candidate behind."""
         self.pool.close()
+        self._iterations.close()
 
     def _run(self, trial: Trial, wanted: int) -> Judged:
         """The next run of a model to end; as many as are wanted are begun, if so many may run at once."""
@@ -123,20 +124,18 @@ class Oracle:
         return self._ended(mine[0])
 
     def _begin(self, trial: Trial) -> PendingRun:
-        slot = self.pool.slot(trial)
-        self._iterations.before(trial.stage)
-        check = trial.check or self.check
+        slot = self.pool.slot(trial, self._iterations.number_for(trial.stage))
         self.listener(
             events.CheckingCandidate(
                 number=slot.number,
                 stage=trial.stage.name,
                 description=trial.description,
-                line=check.line(slot.path),
+                line=slot.check.line(slot.path),
                 nodes=trial.size,
                 left=self.left,
             )
         )
-        refusal = self._iterations.files.feed(trial.parts, first=self.failure.reference is None)
+        refusal = self._iterations.before(slot)
         if refusal is not None:
             return self.pool.answered(slot, refusal)
         return self.pool.start(slot, self.failure.original)
@@ -173,4 +172,4 @@ class Oracle:
                 f"the check could not be run: {judged.reason}",
                 next_steps=[f"run it by hand: {self.check.line(self._model or run.slot.path)}"],
             )
-        self._iterations.after(trial.stage, outcome)
+        self._iterations.after(run.slot, outcome)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import dataclass
@@ -12,10 +10,10 @@ from pathlib import Path
 
 from biopsy import events
 from biopsy.checks.outcome import Check, Evidence
-from biopsy.checks.task import Inline, Task, clear, run_check
+from biopsy.checks.task import Inline, Task, run_check
 from biopsy.comparison.mismatch import Mismatch
-from biopsy.isolation import cleanup
 from biopsy.isolation.watch import Stop
+from biopsy.session.places import Places
 from biopsy.session.trial import Trial
 
 
@@ -27,13 +25,21 @@ class Parallelism:
     executor: Executor | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Slot:
-    """A run that is about to begin: its number, and where its model will stand."""
+    """A run that is about to begin: its number, its ``check``, and the ``path`` where its model will stand.
+
+    ``place`` is the number of its place, and ``files`` has what stands there for each file that the user knows by name;
+    the words of the check name those. ``iteration`` is the number that the check may read.
+    """
 
     number: int
     trial: Trial
+    check: Check
     path: Path
+    place: int
+    files: Mapping[Path, Path]
+    iteration: int
 
 
 @dataclass(frozen=True)
@@ -58,23 +64,29 @@ class PendingRun:
 class Pool:
     """Runs a check on models, at most ``jobs`` at once. It neither judges nor remembers what the check says.
 
-    ``candidate`` is where the user knows candidates to stand; runs at the same time get places beside it.
-    ``keep_last``: the last candidate is left there. A run that is no longer wanted is abandoned: its check is asked to
-    stop, and whoever needs its place waits for nothing.
+    ``candidate`` is where the user knows candidates to stand, and ``read`` are further files that a check reads; runs
+    at the same time get places beside these. ``keep_last``: the last candidate is left there. A run that is no longer
+    wanted is abandoned: its check is asked to stop, and whoever needs its place waits for nothing.
     """
 
     def __init__(
-        self, check: Check, candidate: Path, parallelism: Parallelism, listener: events.Listener, *, keep_last: bool
+        self,
+        check: Check,
+        candidate: Path,
+        parallelism: Parallelism,
+        listener: events.Listener,
+        *,
+        keep_last: bool,
+        read: Sequence[Path] = (),
     ) -> None:
         self.check = check
-        self.candidate = candidate
         self.jobs = parallelism.jobs
         self.pending: list[PendingRun] = []
         self._listener = listener
         self._keep_last = keep_last
         self._ending: list[PendingRun] = []
         self._number = 0
-        self._places: set[Path] = set()
+        self._places = Places(candidate, read)
         self._checks_before: list[Check] = []
         self._is_shared = parallelism.executor is not None
         self._executor = parallelism.executor or self._own_executor()
@@ -83,17 +95,28 @@ class Pool:
         """Pending runs that answer this trial, the oldest first."""
         return [run for run in self.pending if run.trial.asks_the_same(trial)]
 
-    def slot(self, trial: Trial) -> Slot:
+    def slot(self, trial: Trial, iteration: int = 0) -> Slot:
         """The number and place of the next run."""
         self._free_ended()
-        path = trial.place or self._free_place()
+        check = trial.check or self.check
+        place = self._places.free({run.slot.place for run in (*self.pending, *self._ending)})
+        files = self._places.files(place, check.names_file)
+        own = {file: path for file, path in files.items() if path != file}
         number, self._number = self._number, self._number + 1
-        return Slot(number, trial, path)
+        return Slot(
+            number=number,
+            trial=trial,
+            check=check.with_files(own) if own else check,
+            path=trial.place or self._places.candidate(place),
+            place=place,
+            files=files,
+            iteration=iteration,
+        )
 
     def start(self, slot: Slot, original: tuple[Mismatch, ...] = ()) -> PendingRun:
         """Begin a run. ``original``: how the original's outputs differ, for a candidate that must be comparable."""
         trial = slot.trial
-        check = trial.check or self.check
+        check = slot.check
         task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
         if self._is_shared or not check.stoppable:
             return self._begun(PendingRun(slot, self._executor.submit(run_check, task)))
@@ -152,11 +175,7 @@ class Pool:
         self._free_ended(wait=not self._is_shared)
         for check in (self.check, *self._checks_before):
             check.close()
-        for place in self._places - ({self.candidate} if self._keep_last else set()):
-            with contextlib.suppress(OSError):  # what went wrong before is told, not this
-                clear(place, whole=True)
-        for place in self._places:
-            cleanup.keep(place)
+        self._places.clear(keep_last=self._keep_last)
 
     def _own_executor(self) -> Executor:
         if self.jobs == 1 and not self.check.stoppable:
@@ -166,16 +185,6 @@ class Pool:
     def _begun(self, run: PendingRun) -> PendingRun:
         self.pending.append(run)
         return run
-
-    def _free_place(self) -> Path:
-        """A path for a candidate that no run looks at now; the first is where the user knows it to be."""
-        taken = {run.slot.path for run in (*self.pending, *self._ending)}
-        path, number = self.candidate, 0
-        while path in taken or (number and path not in self._places and os.path.lexists(path)):
-            number += 1
-            path = self.candidate.with_name(f"{self.candidate.stem}.{number}{self.candidate.suffix}")
-        self._places.add(path)
-        return path
 
     def _free_ended(self, *, wait: bool = False) -> None:
         """Release what belongs to runs that were abandoned and have ended."""

@@ -66,7 +66,7 @@ def oracle_of(
 ) -> Oracle:
     """The oracle of a search. ``files`` replace those of the options; see ``Oracle`` for ``advances``."""
     files = files or options.files
-    pool = Pool(check, place.candidate, options.parallelism, listener, keep_last=files.keep_last)
+    pool = Pool(check, place.candidate, options.parallelism, listener, keep_last=files.keep_last, read=files.read)
     return Oracle(
         pool,
         FailureJudge(options.rules, listener),

@@ -606,3 +606,52 @@ def test_a_log_that_the_check_writes_does_not_hinder_going_on(here: Path, capsys
     assert reduce(*words, "--check", *check, "log.txt") == 0
     assert "remembered" in told(capsys)
     assert len(onnx.load("r.onnx").graph.node) == 2
+
+
+READS_INPUTS = """
+import numpy as np
+first = Path(sys.argv[2]).read_bytes()
+time.sleep(0.02 * (len(names) % 3))
+assert Path(sys.argv[2]).read_bytes() == first
+fed = {name.split('/')[-1] for name in np.load(sys.argv[2]).files}
+assert {i.name for i in model.graph.input} <= fed, (fed, model.graph.input)
+sys.exit('n2' in names)
+"""
+
+
+def test_with_any_number_of_jobs_each_check_reads_the_inputs_of_its_own_candidate(here: Path, capsys) -> None:
+    save(chain(5, ("Neg",)), here / "m.onnx")
+    check = (*script(here, "import time\nfrom pathlib import Path\n" + READS_INPUTS)[:2], "{}", "in.npz", "i.json")
+    results = set()
+    for jobs in ("1", "3"):
+        files = ("--iter-inputs", "in.npz", "--iter-info", "i.json")
+        assert reduce("m.onnx", "-o", f"r{jobs}.onnx", "--jobs", jobs, *files, "--check", *check) == 0
+        assert "one check at a time" not in told(capsys)
+        results.add((here / f"r{jobs}.onnx").read_bytes())
+    assert len(results) == 1
+    assert names(onnx.load("r1.onnx")) == ["n2"]
+    left = {"check.py", "i.json", "in.npz", "m.onnx", "r1.onnx", "r3.onnx"}
+    assert {path.name for path in here.iterdir()} == left
+
+
+@pytest.mark.parametrize(("option", "file"), [("--iter-inputs", "in.npz"), ("--iter-info", "i.json")])
+def test_a_check_that_knows_such_a_file_by_heart_runs_alone(here: Path, capsys, option: str, file: str) -> None:
+    save(chain(4, ("Neg",)), here / "m.onnx")
+    check = script(here, f"open({file!r})\nsys.exit('n1' in names)")
+    assert reduce("m.onnx", "-o", "r.onnx", "--jobs", "2", option, file, "--check", *check) == 0
+    assert f"one check at a time: the check does not name the file of {option}" in told(capsys)
+
+
+def test_our_own_run_loads_the_inputs_of_its_own_candidate(here: Path, capsys) -> None:
+    right = chain(8, ("Neg",))
+    save(right, here / "m.onnx")
+    np.savez("x.npz", t0=np.ones((2, 2), np.float32))
+    every = ("--onnx-outputs", "mark", "all", "--save-outputs", "golden.json")
+    assert main(["run", "m.onnx", "--onnxrt", "--load-inputs", "x.npz", *every]) == 0
+    right.graph.node[4].op_type = "Abs"
+    save(right, here / "wrong.onnx")
+    check = ("biopsy", "run", "{}", "--onnxrt", "--load-inputs", "in.npz", "--load-outputs", "golden.json")
+    given = ("--load-inputs", "x.npz", "--iter-inputs", "in.npz", "--jobs", "2")
+    assert reduce("wrong.onnx", "-o", "r.onnx", *given, "--check", *check) == 0
+    assert names(onnx.load("r.onnx")) == ["n4"]
+    assert "one check at a time" not in told(capsys)

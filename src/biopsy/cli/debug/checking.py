@@ -67,14 +67,14 @@ def _jobs(args: argparse.Namespace) -> tuple[int, str]:
     if args.check is None:
         return 1, ""
     jobs: int = min(args.jobs or processors(), _MOST_JOBS)
-    shared = {
-        "--artifacts": args.artifacts,
-        "--iter-info": args.iter_info,
-        "--iter-inputs": getattr(args, "iter_inputs", None),
-        "--no-remove-intermediate": args.no_remove_intermediate,
-    }
+    command = parse(args.check)
+    shared = {"--artifacts": args.artifacts, "--no-remove-intermediate": args.no_remove_intermediate}
     reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
-    if not parse(args.check).names_candidate(str(args.iter_artifact)):
+    read = {"--iter-info": args.iter_info, "--iter-inputs": getattr(args, "iter_inputs", None)}
+    for option, file in read.items():
+        if file is not None and not command.names_file(file):
+            reasons.append(f"the check does not name the file of {option}, so all would look at the same one")
+    if not command.names_candidate(str(args.iter_artifact)):
         reasons.append("the check does not name the candidate, so all would look at the same file")
     return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
 
