@@ -62,18 +62,18 @@ def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: 
     try:
         for path in candidates(tmp_path):
             assert said(check.run(path)) == said(check.cold().run(path)), path
-        assert check._zygote is not None
+        assert check._server is not None
     finally:
         check.close()
 
 
 def test_where_no_zygote_can_be_started_checks_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biopsy.isolation.fork_server.own_python", lambda module: ["/no/such/program"])
+    monkeypatch.setattr("biopsy.checks.warm.own_python", lambda module: ["/no/such/program"])
     candidate = save(chain(2), tmp_path / "m.onnx")
     check = warm("--reference")
     try:
         check.start()
-        assert check._zygote is None
+        assert check._server is None
         assert said(check.run(candidate)) == said(check.cold().run(candidate))
     finally:
         check.close()
@@ -96,7 +96,7 @@ def test_a_hundred_checks_say_the_same_warm_and_cold(tmp_path: Path, golden: tup
             for path in candidates(tmp_path):
                 assert said(check.run(path)) == said(check.cold().run(path)), (form, path)
                 count += 1
-            assert check._zygote is not None, form
+            assert check._server is not None, form
         finally:
             check.close()
     assert count >= 100
@@ -140,9 +140,9 @@ def test_a_check_that_hangs_is_ended_and_the_next_one_is_warm_again(tmp_path: Pa
     try:
         evidence = check.run(crashing(tmp_path))
         assert (evidence.timed_out, evidence.status) == (True, -signal.SIGKILL)
-        zygote = check._zygote
+        zygote = check._server
         assert check.run(save(chain(2), tmp_path / "m.onnx")).status == 0
-        assert check._zygote is zygote is not None
+        assert check._server is zygote is not None
     finally:
         check.close()
 
@@ -167,8 +167,8 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
     endless = crashing(tmp_path)
     try:
         assert check.run(path).status == 0
-        assert check._zygote is not None
-        zygote = check._zygote.pid
+        assert check._server is not None
+        zygote = check._server.pid
 
         def kill_child() -> None:
             """Kill the fork once it surely computes: one that ends before it has looked is asked again, cold."""
@@ -182,7 +182,7 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
         killer.join()
         os.kill(zygote, signal.SIGKILL)
         assert check.run(path).status == 0
-        assert check._zygote is None
+        assert check._server is None
     finally:
         check.close()
 
@@ -193,7 +193,7 @@ from pathlib import Path
 from biopsy.checks.warm import WarmCheck
 check = WarmCheck(["biopsy", "run", "{{}}", "--onnxrt"], "{NAME}")
 check.run(Path({str(save(chain(1), tmp_path / "m.onnx"))!r}))
-print(check._zygote.pid, flush=True)
+print(check._server.pid, flush=True)
 check.run(Path({str(crashing(tmp_path))!r}))
 """
     asker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

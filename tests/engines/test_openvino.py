@@ -200,7 +200,7 @@ def test_checks_in_forks_say_what_cold_ones_say_every_time(tmp_path: Path):
         cold = [said(check.cold().run(path)) for path in paths]
         for _ in range(5):
             assert [said(check.run(path)) for path in paths] == cold
-        assert check._zygote is not None  # they were forks
+        assert check._server is not None  # they were forks
     finally:
         check.close()
 

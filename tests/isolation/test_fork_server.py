@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
+from biopsy.isolation.interpreter import own_python
 from biopsy.isolation.watch import Ended, Limits
 from support.command_line import is_alive, wait_until
 
@@ -44,7 +45,7 @@ def task(request):
 
 @pytest.fixture
 def server(child_module: Callable[[str], str]) -> Iterator[ForkServer]:
-    server = ForkServer(child_module(FORKS), "its", "words")
+    server = ForkServer([*own_python(child_module(FORKS)), "its", "words"])
     yield server
     server.close()
 
@@ -92,7 +93,7 @@ def test_a_fork_that_hangs_is_ended_alone_with_what_it_started(server: ForkServe
     ids=["does not want to", "dies", "never gets warm", "says garbage", "says something else", "cannot be imported"],
 )
 def test_a_process_that_does_not_serve_is_told_as_gone(child_module: Callable[[str], str], code: str) -> None:
-    server = ForkServer(child_module(code), patience=2)
+    server = ForkServer(own_python(child_module(code)), patience=2)
     with pytest.raises(ServerGoneError):
         run(server, {})
     server.kill()
@@ -103,9 +104,10 @@ def test_a_process_that_does_not_serve_is_told_as_gone(child_module: Callable[[s
 HANGING = """
 import sys
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
+from biopsy.isolation.interpreter import own_python
 from biopsy.isolation.watch import Limits
 try:
-    ForkServer("the_child").run({"hang": sys.argv[1]}, Limits)
+    ForkServer(own_python("the_child")).run({"hang": sys.argv[1]}, Limits)
 except ServerGoneError:
     print("gone")
 """
@@ -136,7 +138,7 @@ def test_requests_on_several_connections_run_at_once(child_module: Callable[[str
 
     from biopsy.isolation.watch import Stop
 
-    server = ForkServer(child_module(FORKS), connections=2)
+    server = ForkServer(own_python(child_module(FORKS)), connections=2)
     stop = Stop()
     try:
         with ThreadPoolExecutor(1) as other:
@@ -151,10 +153,10 @@ def test_requests_on_several_connections_run_at_once(child_module: Callable[[str
         stop.close()
 
 
-def test_the_words_of_the_process_are_its_own_and_its_sockets(child_module: Callable[[str], str]) -> None:
-    code = "import os, sys\ndef main(): open(sys.argv[2], 'w').write(sys.argv[1])"
+def test_its_environment_tells_the_process_of_its_sockets(child_module: Callable[[str], str]) -> None:
+    code = "import os, sys\ndef main(): open(sys.argv[1], 'w').write(os.environ['BIOPSY_FORK_CONNECTIONS'])"
     folder = Path(os.environ["PYTHONPATH"])
-    server = ForkServer(child_module(code), str(folder / "told"), connections=3)
+    server = ForkServer([*own_python(child_module(code)), str(folder / "told")], connections=3)
     with pytest.raises(ServerGoneError):
         run(server, {})
     server.close()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.checks import verdict
@@ -24,6 +25,9 @@ ARBITER = "--tell-rounding"
 
 _NOTHING_CONCLUDED = frozenset({2, 4, 5})
 """The exit statuses with which our own commands say that they have no answer: wrong usage, no answer, interrupted."""
+
+_Runner: TypeAlias = Callable[[list[str], Path, Stop | None], Ended]
+"""Runs words that say their verdict in this file, unless they are stopped."""
 
 _LAST_LINES = 5
 _MOST_OF_A_LINE = 300
@@ -132,12 +136,16 @@ class CommandCheck(Check):
 
         Raises CheckError if it cannot be started, or if its verdict file is not understood.
         """
+        return self._evidence(candidate, stop, self._run)
+
+    def _evidence(self, candidate: Path, stop: Stop | None, run: _Runner) -> Evidence:
+        """What a run of the command leaves."""
         words = self.words_for(candidate)
         try:
             with cleanup.temporary_folder("biopsy-check-") as folder:
                 told = folder / "verdict.json"
                 started = time.monotonic()
-                ended = self._run(words, told, stop)
+                ended = run(words, told, stop)
                 seconds = time.monotonic() - started
                 if ended.cause != "itself":
                     cleanup.end_marked([str(folder)])

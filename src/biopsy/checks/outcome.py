@@ -32,7 +32,7 @@ class Evidence:
     stdout and stderr in one, any bytes, its middle cut out when it is very long. ``seconds`` is wall time.
     ``timed_out`` and ``out_of_memory``: it was ended because it reached that limit. ``candidate`` is the path of the
     model that it looked at, ``scripts`` the files that are the user's own program, or the ends of their paths; both are
-    empty if nobody can tell.
+    empty if nobody can tell. ``remark`` is what the check tells of itself that its user should know.
     """
 
     status: int
@@ -43,6 +43,7 @@ class Evidence:
     out_of_memory: bool = False
     candidate: str = ""
     scripts: tuple[str, ...] = ()
+    remark: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.isolation.fork_server import ForkServer, ServerGoneError
+from biopsy.isolation.fork_server import ForkServer
+from biopsy.isolation.interpreter import own_python
 
 _ZYGOTE = "biopsy.cli.zygote"
 """It is named, not imported: the command line stands above this layer."""
@@ -17,9 +18,9 @@ def serves(words: Sequence[str]) -> bool:
     return isinstance(command, OwnRun) and command.is_this_installation
 
 
-def begin(words: Sequence[str], jobs: int) -> ForkServer | None:
-    """Start the warm process for as many checks at once, and do not wait for it; None where none can be started."""
-    try:
-        return ForkServer(_ZYGOTE, *words, connections=jobs)
-    except ServerGoneError:
-        return None
+def started(words: Sequence[str], jobs: int) -> ForkServer:
+    """The warm process for as many checks at once, which is not waited for.
+
+    Raises ServerGoneError where none can be started.
+    """
+    return ForkServer([*own_python(_ZYGOTE), *words], connections=jobs)

@@ -1,4 +1,4 @@
-"""A warm process of ours that makes a fork for each request; ``fork_serving`` is its side.
+"""A warm process that makes a fork for each request; ``forks`` is its side.
 
 It pays once for what all requests need. Each fork has the isolation of a process, and is watched as one: a crash, a
 hang or a memory bomb ends the fork alone.
@@ -15,13 +15,14 @@ import json
 import os
 import queue
 import socket
+import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from biopsy.isolation import cleanup
-from biopsy.isolation.interpreter import own_python
+from biopsy.isolation.forks import CONNECTIONS_VARIABLE
 from biopsy.isolation.output import Pipe
 from biopsy.isolation.process import CannotStartError, Process
 from biopsy.isolation.watch import Ended, Limits, Stop, attend
@@ -35,20 +36,36 @@ class ServerGoneError(Exception):
 
 
 class ForkServer:
-    """The asking end of a warm process, which is started at once: it calls ``main`` of a module with these words.
+    """The asking end of a warm process, which is started at once by these words.
 
     It has as many connections as requests may run at once, and each serves one request at a time. ``patience`` are the
-    seconds that it may take to become warm.
+    seconds that it may take to become warm. ``environment`` and ``descriptors`` are handed on to it, and ``stdout`` is
+    where it prints, but for its forks.
     """
 
-    def __init__(self, module: str, *words: str, connections: int = 1, patience: float = 120) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        connections: int = 1,
+        patience: float = 120,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        stdout: int = subprocess.DEVNULL,
+    ) -> None:
         """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
         if not hasattr(os, "fork"):
             raise ServerGoneError("this platform has no fork")
         pairs = [socket.socketpair() for _ in range(connections)]
         theirs = [their.fileno() for _, their in pairs]
         try:
-            self._process = Process([*own_python(module), json.dumps(theirs), *words], descriptors=theirs)
+            self._process = Process(
+                words,
+                stdout=stdout,
+                stderr=stdout,
+                environment={**(environment or {}), CONNECTIONS_VARIABLE: json.dumps(theirs)},
+                descriptors=[*theirs, *descriptors],
+            )
         except CannotStartError as error:
             for ours, _ in pairs:
                 ours.close()
@@ -94,12 +111,22 @@ class ForkServer:
         self._process.kill()
         self._process.close()
 
-    def _wait_until_warm(self) -> None:
+    def is_warm(self, within: float) -> bool:
+        """Whether it can serve by now, or within some seconds. Raises ServerGoneError if it never will."""
         with self._warming:
             if not self._warm:
-                if self._connections[0].promised(max(0.0, self._warm_by - time.monotonic())) != {"ready": True}:
+                try:
+                    answer = self._connections[0].answer(within)
+                except TimeoutError:
+                    return False
+                if answer != {"ready": True}:
                     raise ServerGoneError
                 self._warm = True
+        return True
+
+    def _wait_until_warm(self) -> None:
+        if not self.is_warm(max(0.0, self._warm_by - time.monotonic())):
+            raise ServerGoneError
 
 
 class _Connection:

@@ -12,11 +12,11 @@ from typing import IO
 
 from biopsy import errors
 from biopsy.isolation import cleanup
-from biopsy.isolation.groups import end_group, sacrifice
+from biopsy.isolation.forks import end_group, sacrifice
 from biopsy.isolation.output import KEPT_OUTPUT, Pipe
 from biopsy.isolation.watch import Ended, Limits, Stop, attend, readable
 
-_IN_ORDER = {"PYTHONUNBUFFERED": "1"}
+IN_ORDER = {"PYTHONUNBUFFERED": "1"}
 """What Python prints comes in its order, as on a terminal: or a traceback is followed by what was printed before it."""
 
 _LAST_WAIT = 1.0  # seconds for one that was killed just now
@@ -153,7 +153,7 @@ def run(
     Raises CannotStartError and StillRunningError.
     """
     with Pipe() as pipe:
-        ordered = {**_IN_ORDER, **os.environ, **(environment or {})}
+        ordered = {**IN_ORDER, **os.environ, **(environment or {})}
         process = Process(words, stdout=pipe.writing, stderr=pipe.writing, environment=ordered, patient=patient)
         pipe.handed_on()
         try:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from biopsy import errors
 from biopsy.isolation import engine_call
 from biopsy.isolation.death import signal_name
-from biopsy.isolation.fork import fork
+from biopsy.isolation.forks import fork
 from biopsy.isolation.interrupts import Interrupts
 from biopsy.isolation.leaving import leave
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from biopsy import errors
-from biopsy.isolation.groups import end_group, memory_of_session, signal_group
+from biopsy.isolation.forks import end_group, signal_group
+from biopsy.isolation.groups import memory_of_session
 from biopsy.isolation.output import KEPT_OUTPUT, KeptOutput
 
 Cause = Literal["itself", "time", "memory", "stop", "answer"]
@@ -64,6 +65,11 @@ class Stop:
     def fileno(self) -> int:
         """Readable once the run is to stop."""
         return self._read
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the run was asked to stop."""
+        return bool(readable([self._read], 0))
 
     def set(self) -> None:
         """Ask the run to stop."""

@@ -146,6 +146,8 @@ class Oracle:
         if evidence is None:
             self.pool.abandon_all()
             raise self.budget.time_is_up()
+        if evidence.remark:
+            self.listener(events.Remark(evidence.remark))
         judged = self.failure.judge(evidence)
         self.tally.outcomes[judged.outcome] += 1
         self._tell(run, judged, evidence)

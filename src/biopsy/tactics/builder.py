@@ -108,9 +108,9 @@ class Builder:
 
     def _warm_server(self, engine: str) -> ForkServer:
         if self._server is None:
-            words = str(self._model.path), str(self._model.folder), engine
+            words = [*own_python(_SERVER), str(self._model.path), str(self._model.folder), engine]
             patience = _SECONDS_TO_LOAD if self._timeout is None else self._timeout
-            self._server = ForkServer(_SERVER, *words, patience=patience)
+            self._server = ForkServer(words, patience=patience)
         return self._server
 
     def _stop_server(self) -> None:

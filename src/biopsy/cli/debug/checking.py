@@ -40,10 +40,12 @@ def warmed_up(args: argparse.Namespace) -> Iterator[None]:
     ``command_of`` hands it to the check; if it is not called, this ends it.
     """
     from biopsy.checks import warming
+    from biopsy.isolation.fork_server import ServerGoneError
 
     args.zygote = None
     if args.check and not args.cold_checks and warming.serves(args.check):
-        args.zygote = warming.begin(args.check, _jobs(args)[0])
+        with contextlib.suppress(ServerGoneError):
+            args.zygote = warming.started(args.check, _jobs(args)[0])
     try:
         yield
     finally:

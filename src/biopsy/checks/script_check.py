@@ -1,0 +1,144 @@
+"""Checks that are a Python script: its own interpreter is kept warm, with all imported that the script needs.
+
+A fork is not quite a process: docs/explanation/warm-scripts.md says what differs. So no fork is believed before one has
+said of a model what a process has said of it; from then on, one that does not end by itself, or dies of a signal, is
+asked again as a process.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy.checks.outcome import Evidence
+from biopsy.checks.python_script import PythonScript, python_script
+from biopsy.checks.script_trust import Known, difference, digest, identity
+from biopsy.checks.served import ServedCheck
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.isolation.fork_server import ForkServer, ServerGoneError
+from biopsy.isolation.process import IN_ORDER
+from biopsy.isolation.script_server import script_request, start_script_server
+from biopsy.isolation.watch import Ended, Stop
+
+_WAITS_NO_MORE = 3
+"""Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
+
+
+class ScriptCheck(ServedCheck):
+    """A command that is a Python script, which ``python_script`` understands."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        default_name: str,
+        timeout: float | None = None,
+        memory: int | None = None,
+        jobs: int = 1,
+    ) -> None:
+        super().__init__(words, default_name, timeout, memory, jobs)
+        script = python_script(words, default_name)
+        assert script is not None
+        self._script: PythonScript = script
+        self._files = self._identities()
+        self._surroundings = _surroundings()
+        self._comparing = threading.Lock()
+        self._known: Known | None = None  # what a process said last
+        self._processes = 0
+        self._is_believed = False
+
+    def _started_server(self) -> ForkServer:
+        self._surroundings = _surroundings()
+        words = self.words_for(Path(self.default_name))
+        return start_script_server(words, {**IN_ORDER, **os.environ}, self._jobs)
+
+    def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
+        """Run the script once, in a fork if forks are believed. Raises CheckError if it cannot be started."""
+        self.start()
+        server = self._server
+        if server is None or _surroundings() != self._surroundings:
+            return self._as_process(candidate, stop)
+        if self._identities() != self._files:
+            remark = self._refuse(server, f"{Path(self._script.name).name} or its interpreter has changed")
+            return replace(self._as_process(candidate, stop), remark=remark)
+        if self._is_believed:
+            return self._believed(server, candidate, stop) or self._as_process(candidate, stop)
+        if not self._comparing.acquire(blocking=False):
+            return self._as_process(candidate, stop)
+        try:
+            return self._compared(server, candidate, stop)
+        finally:
+            self._comparing.release()
+
+    def _compared(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
+        """What the script says, and see whether a fork says the same as a process."""
+        model = digest(candidate)
+        known = self._known
+        if known is not None and known.model == model:
+            warm, remark = self._agreeing(server, known, candidate, stop)
+            return warm or replace(self._as_process(candidate, stop), remark=remark)
+        evidence = self._as_process(candidate, stop)
+        if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set) or model is None:
+            return evidence
+        self._known = Known(model, evidence)
+        self._processes += 1
+        if self._processes < _WAITS_NO_MORE or digest(candidate) != model:
+            return evidence
+        return replace(evidence, remark=self._agreeing(server, self._known, candidate, stop)[1])
+
+    def _agreeing(
+        self, server: ForkServer, known: Known, candidate: Path, stop: Stop | None
+    ) -> tuple[Evidence | None, str]:
+        """What a fork says of a model, if a process has said the same; what is to be remarked if not."""
+        warm = self._forked(server, known.evidence.seconds, candidate, stop)
+        if warm is None or (stop is not None and stop.is_set):
+            return warm, ""
+        differs = difference(known.evidence, warm, Path(self._script.name).name)
+        if differs:
+            return None, self._refuse(server, differs)
+        self._is_believed = True
+        return warm, ""
+
+    def _believed(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence | None:
+        """What a fork says, unless it ended in a way in which a process may not have ended."""
+        warm = self._forked(server, 0, candidate, stop)
+        if warm is None or (stop is not None and stop.is_set):
+            return warm
+        return None if warm.status < 0 or warm.timed_out or warm.out_of_memory else warm
+
+    def _forked(self, server: ForkServer, patience: float, candidate: Path, stop: Stop | None) -> Evidence | None:
+        """What a fork says; None if there is none, for the server has gone, or is not warm in so many seconds."""
+
+        def run(words: list[str], told: Path, stop: Stop | None) -> Ended:
+            argv = self._script.argv(words)
+            request = script_request(argv, [*self._script.before, *argv], {VERDICT_VARIABLE: str(told)})
+            return server.run(request, lambda: self._limits, stop)
+
+        try:
+            return self._evidence(candidate, stop, run) if server.is_warm(patience) else None
+        except ServerGoneError:
+            self._lose(server)
+            return None
+
+    def _as_process(self, candidate: Path, stop: Stop | None) -> Evidence:
+        return self._evidence(candidate, stop, self._run)
+
+    def _refuse(self, server: ForkServer, why: str) -> str:
+        """Run no more forks; what is to be remarked of that, once."""
+        already = self._given_up
+        self._lose(server)
+        return "" if already else f"checks       run cold: {why}"
+
+    def _identities(self) -> list[object]:
+        """What tells that the script or its interpreter was changed."""
+        return [identity(Path(self._script.name)), identity(self._script.interpreter)]
+
+
+def _surroundings() -> tuple[dict[str, str], str]:
+    """What a process would find, and the server has found when it was started."""
+    try:
+        return dict(os.environ), os.getcwd()  # noqa: PTH109 -- a word
+    except OSError:
+        return dict(os.environ), ""

@@ -1,0 +1,247 @@
+"""Forks of a warm process, one for each request; ``fork_server`` is the side that asks, and tells the protocol.
+
+This file imports nothing of biopsy, and runs in any Python from 3.8 on: interpreters of users' scripts read it too.
+"""
+
+from __future__ import annotations
+
+import _socket
+import json
+import os
+import select
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+CONNECTIONS_VARIABLE = "BIOPSY_FORK_CONNECTIONS"
+"""Under this name, the environment of a warm process says which descriptors are its connections, as JSON."""
+
+_LOOK_AT_FORKS = 0.002  # seconds, where no descriptor tells of their ends
+_AT_ONCE = 1 << 16  # bytes read at once
+
+
+def fork() -> tuple[int, int]:
+    """As ``os.fork``: 0 in the fork, its number here; and a descriptor to be closed once the fork has ended.
+
+    The fork is killed when this process is gone, and with it that descriptor: only where the system can send a signal
+    of our choice for that, which is Linux.
+    """
+    alive, kept_open = os.pipe()
+    try:
+        parent, child = os.getpid(), os.fork()
+    except OSError:
+        os.close(alive)
+        os.close(kept_open)
+        raise
+    if child:
+        os.close(alive)
+        return child, kept_open
+    os.close(kept_open)
+    _end_with(alive, parent)
+    return 0, -1
+
+
+def _end_with(alive: int, parent: int) -> None:
+    import fcntl
+
+    if hasattr(fcntl, "F_SETSIG"):
+        try:
+            fcntl.fcntl(alive, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | os.O_ASYNC)
+        except OSError:
+            pass  # it ends with its own work
+    if os.getppid() != parent:
+        os._exit(4)
+
+
+def fork_loses_no_thread() -> bool:
+    """Whether a fork of this process loses no thread: there is only one, or the others end by themselves before it.
+
+    OpenBLAS ends its own, and starts others when it needs them. It is tried; only Linux tells of threads.
+    """
+    if len(os.listdir("/proc/self/task")) == 1:
+        return True
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    alone = len(os.listdir("/proc/self/task")) == 1
+    os.waitpid(child, 0)
+    return alone
+
+
+def signal_group(leader: int, number: int) -> None:
+    """Send a signal to every process of a group."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # everyone has gone; macOS says so by EPERM
+
+
+def end_group(leader: int) -> None:
+    """Kill a process and its group."""
+    signal_group(leader, signal.SIGKILL)
+    try:
+        os.kill(leader, signal.SIGKILL)  # it may not lead a group yet
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def sacrifice(pid: int) -> None:
+    """Where memory runs out, have the system end this process rather than the one that waits for it."""
+    try:
+        with open(f"/proc/{pid}/oom_score_adj", "w") as score:
+            score.write("800")
+    except OSError:
+        pass
+
+
+def connections_of_environment() -> list[int]:
+    """The descriptors that the environment names, and does not name any more afterwards."""
+    descriptors = json.loads(os.environ.pop(CONNECTIONS_VARIABLE))
+    assert isinstance(descriptors, list)
+    return descriptors
+
+
+class ForkLoop:
+    """Waits for requests and for the ends of forks, and passes both on.
+
+    ``before_fork`` is called before each fork is made; ``idle`` whenever a fork has ended and none is left.
+    """
+
+    def __init__(
+        self,
+        descriptors: list[int],
+        *,
+        before_fork: Callable[[], None] = lambda: None,
+        idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._clients = [_Client(descriptor) for descriptor in descriptors]
+        self._before_fork = before_fork
+        self._idle = idle
+
+    def next_request(self, *, silent: bool = False) -> dict[str, Any]:
+        """Serve until nobody listens any more, and end this process then. It returns in each fork: with its request.
+
+        A fork leads a session of its own, and prints into the descriptor that came with the request. ``silent``: who
+        asks knows already that this process is ready.
+        """
+        try:
+            self._clients[0].connection.sendall(b"" if silent else b'{"ready": true}\n')
+        except OSError:
+            pass  # it will be seen below that nobody listens
+        while self._clients:
+            for client in self._ready():
+                try:
+                    request = self._attend(client)
+                except (OSError, ValueError):
+                    self._part_with(client)
+                else:
+                    if request is not None:
+                        return request
+        os._exit(0)  # nothing is left to be done, and what is loaded would take a while to take itself apart
+
+    def _ready(self) -> Iterator[_Client]:
+        """Clients that may have something to say, or whose fork may have ended."""
+        sources = [client.connection.fileno() for client in self._clients]
+        sources += [client.end for client in self._clients if client.end is not None]
+        blind = any(client.fork and client.end is None for client in self._clients)
+        readable, _, _ = select.select(sources, [], [], _LOOK_AT_FORKS if blind else None)
+        for client in list(self._clients):
+            seen = client.connection.fileno() in readable or (client.end is not None and client.end in readable)
+            if seen or (client.fork and client.end is None):
+                yield client
+
+    def _attend(self, client: _Client) -> dict[str, Any] | None:
+        """Do what is due for a client. A request only in the fork that is to do it."""
+        if not client.fork:
+            return self._begin(client)
+        if select.select([client.connection], [], [], 0)[0]:
+            raise ConnectionError("who asked for this has gone")
+        status = client.reaped(os.WNOHANG)
+        if status is not None:
+            client.connection.sendall(b'{"status": %d}\n' % status)
+            if not any(other.fork for other in self._clients):
+                self._idle()
+        return None
+
+    def _begin(self, client: _Client) -> dict[str, Any] | None:
+        request, output = client.received()
+        self._before_fork()
+        client.fork, client.lifeline = fork()
+        if client.fork == 0:
+            _become_a_process(self._clients, output)
+            return request
+        os.close(output)
+        client.end = os.pidfd_open(client.fork) if hasattr(os, "pidfd_open") else None
+        client.connection.sendall(b'{"pid": %d}\n' % client.fork)
+        return None
+
+    def _part_with(self, client: _Client) -> None:
+        self._clients.remove(client)
+        client.connection.close()
+        if client.fork:
+            end_group(client.fork)
+            client.reaped(0)
+
+
+class _Client:
+    """A connection, and the fork that runs for it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.connection = _socket.socket(fileno=descriptor)
+        self.fork = 0
+        self.lifeline = -1
+        self.end: int | None = None  # readable once the fork has ended, where the platform has such a thing
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+
+    def received(self) -> tuple[dict[str, Any], int]:
+        """A request, and the descriptor to print into. Raises OSError and ValueError."""
+        data, beside, _, _ = self.connection.recvmsg(_AT_ONCE, _socket.CMSG_LEN(4))
+        while data and not data.endswith(b"\n"):
+            more = self.connection.recv(_AT_ONCE)
+            if not more:
+                raise ConnectionError("who asked for this has gone")
+            data += more
+        request = json.loads(data)
+        ((_, _, output),) = beside
+        return request, int.from_bytes(output[:4], sys.byteorder)
+
+    def reaped(self, flags: int) -> int | None:
+        """The status of the fork, once it has ended; what it started and left behind is ended first."""
+        if self.end is not None and flags and not select.select([self.end], [], [], 0)[0]:
+            return None
+        if self.end is not None:
+            end_group(self.fork)  # while its number still is its own
+        done, status = os.waitpid(self.fork, flags if self.end is None else 0)
+        if not done:
+            return None
+        if self.end is None:
+            end_group(self.fork)
+        else:
+            os.close(self.end)
+        os.close(self.lifeline)
+        self.fork, self.lifeline, self.end = 0, -1, None
+        return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _become_a_process(clients: list[_Client], output: int) -> None:
+    """In the fork: what a process of its own would be."""
+    try:
+        for client in clients:
+            client.close()
+        os.setsid()
+        sacrifice(os.getpid())
+        for descriptor in (1, 2):
+            os.dup2(output, descriptor)
+        os.close(output)
+    except BaseException:
+        os.kill(os.getpid(), signal.SIGKILL)  # a status could be that of the work

@@ -1,0 +1,355 @@
+"""What the warm process of a script imports ahead of it, so that the forks need not.
+
+First the imports that the script begins with: whatever it does later, it does these, in this order. Then what the
+first forks have imported besides, of which they leave a note. Only modules of the standard library and of
+site-packages, never the user's own: those are imported anew in each fork, as in a process.
+
+A module may do something when it is imported that a fork does not share, or that a script could tell: start threads,
+open files or devices, print, change the environment, signal handlers, limits. That is found by looking, and cannot be
+taken back; so this process begins anew, in its own place, and leaves that module to the forks.
+
+This file imports nothing of biopsy, and runs in any CPython from 3.8 on.
+"""
+
+from __future__ import annotations
+
+import _locale
+import fcntl
+import gc
+import json
+import os
+import select
+import site
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, MutableMapping
+    from typing import Any
+
+STATE_VARIABLE = "BIOPSY_WARM_START"
+"""Under this name, the environment of a warm process says what it is to know, as JSON."""
+
+_QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
+"""Set while modules are imported: ONNX Runtime would start a thread that tells of its use, and forks would lose it."""
+
+_ONLY_SYNTAX = 0x400  # a flag of compile(): a tree, and no code
+_MOST_RESTARTS = 6
+_MOST_NOTES = 3
+_LONGEST_NOTE = 1 << 20
+_PLAIN_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
+_SIGNALS_OF_LIBC = 0x1_8000_0000  # 32 and 33
+_BEARERS = ("Umask:", "SigIgn:", "SigCgt:", "SigBlk:")
+
+
+def told(environment: MutableMapping[str, str]) -> dict[str, Any]:
+    """What the environment tells, which afterwards is as the script is to find it."""
+    text = environment.pop(STATE_VARIABLE)
+    state: dict[str, Any] = json.loads(text)
+    if state["PYTHONPATH"] is None:
+        del environment["PYTHONPATH"]
+    else:
+        environment["PYTHONPATH"] = state["PYTHONPATH"]
+    return state
+
+
+class UnfitError(Exception):
+    """A module is left to the forks."""
+
+
+class WarmImports:
+    """The imports of a warm process. ``state`` is what it was told, ``bare`` are the modules of a bare interpreter,
+    and ``loses_no_thread`` says whether a fork would lose one.
+
+    The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
+    descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
+    besides; ``own``, modules of the user; ``starts``, how often it has begun; ``ready``, whether it has said that it
+    is; and ``PYTHONPATH`` and ``here``, what the user has there and what was put before it.
+    """
+
+    def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool]) -> None:
+        self._state = state
+        self._bare = bare
+        self._loses_no_thread = loses_no_thread
+        self._places = tuple(os.path.join(place, "") for place in _places_of_libraries())
+        self._environment = dict(os.environ)
+        self._notes = 0
+        self._note: tuple[int, int] | None = None
+        self._kept: set[str] = set()
+        self._is_noting = False
+        os.set_blocking(state["printed"], False)
+        os.set_blocking(1, False)  # of those two ends nobody reads: who prints too much shall not wait for ever
+
+    # In the warm process
+
+    def begin(self) -> None:
+        """Import what the script begins with, and what was noted."""
+        if _says_anything(self._state["printed"]):
+            os._exit(4)  # each process of this interpreter prints, and a fork would not
+        leading = list(_leading_imports(sys.argv[0], self._is_found_in_library))
+        while _says_anything(self._state["printed"]):
+            os.read(self._state["printed"], 1 << 16)  # a warning of the syntax, which each fork will repeat
+        self._import_all([*leading, *((name, ()) for name in self._state["noted"])])
+
+    def before_fork(self) -> None:
+        """Have the fork leave a note, if more of them are worth it."""
+        self._kept = set(sys.modules)
+        self._is_noting = self._notes < _MOST_NOTES and self._note is None
+        if self._is_noting:
+            self._notes += 1
+            self._note = os.pipe()
+            for descriptor in self._note:
+                os.set_blocking(descriptor, False)
+            with_room = getattr(fcntl, "F_SETPIPE_SZ", 1031)
+            try:
+                fcntl.fcntl(self._note[1], with_room, _LONGEST_NOTE)
+            except OSError:
+                pass  # a long note will not fit
+
+    def idle(self) -> None:
+        """Import what the last fork has noted."""
+        if self._note is None:
+            return
+        noted = _read_note(*self._note)
+        self._note = None
+        self._state["ready"] = True
+        names = [name for name in noted["libraries"] if name not in sys.modules]
+        if not names:
+            self._notes = _MOST_NOTES
+        self._state["own"] = sorted({*self._state["own"], *noted["own"]})
+        self._state["noted"] += names
+        self._import_all([(name, ()) for name in names])
+
+    def _import_all(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
+        if names:
+            quiet = _QUIET.keys() - os.environ.keys()
+            os.environ.update(_QUIET)
+            self._import_each(names)
+            for name in quiet:
+                del os.environ[name]
+            gc.collect()
+            gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
+
+    def _import_each(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
+        before = self._surroundings()
+        for name, parts in names:
+            top = name.partition(".")[0]
+            if top in self._state["left"]:
+                continue
+            try:
+                self._import(name, parts, before)
+            except UnfitError:
+                self._begin_anew(without=top)
+
+    def _import(self, name: str, parts: tuple[str, ...], before: object) -> None:
+        known = set(sys.modules)
+        try:
+            __import__(name, {}, {}, parts)
+        except BaseException as error:
+            raise UnfitError from error
+        new = set(sys.modules) - known
+        tops = {each.partition(".")[0] for each in new}
+        own = {each.partition(".")[0] for each in self._state["own"]}
+        if tops & {*self._state["left"], *own} or not all(self._is_of_library(each) for each in new):
+            raise UnfitError
+        if any(_is_beside_script(top) for top in tops - self._bare - set(sys.builtin_module_names)):
+            raise UnfitError  # the script would find another one first
+        if not self._loses_no_thread() or _says_anything(self._state["printed"]) or self._surroundings() != before:
+            raise UnfitError
+
+    def _is_of_library(self, name: str) -> bool:
+        """Whether a module that is loaded comes from the standard library, or from site-packages."""
+        module = sys.modules.get(name)
+        spec = getattr(module, "__spec__", None)
+        path = getattr(module, "__file__", None) or getattr(spec, "origin", None)
+        if path in (None, "built-in", "frozen", "namespace"):
+            folders = list(getattr(module, "__path__", ()))
+            return all(self._is_in_library(folder) for folder in folders)
+        return self._is_in_library(path)
+
+    def _is_found_in_library(self, top: str) -> bool:
+        """Whether a module would be found there, and not beside the script."""
+        if top in self._bare or top in sys.builtin_module_names:
+            return True
+        for finder in sys.meta_path:
+            spec = finder.find_spec(top, None)
+            if spec is not None:
+                places = spec.submodule_search_locations or [spec.origin or ""]
+                return not _is_beside_script(top) and (
+                    spec.origin in ("built-in", "frozen") or all(map(self._is_in_library, places))
+                )
+        return False
+
+    def _is_in_library(self, path: str) -> bool:
+        return os.path.abspath(path).startswith(self._places)
+
+    def _surroundings(self) -> tuple[object, ...]:
+        """What a module had better not change when it is imported."""
+        with open("/proc/self/status", encoding="utf-8") as status:
+            bearers = [_without_signals_of_libc(line) for line in status if line.startswith(_BEARERS)]
+        with open("/proc/self/limits", encoding="utf-8") as limits:
+            limited = limits.read()
+        hooks = (sys.excepthook, sys.displayhook, sys.stdin, sys.stdout, sys.stderr, sys.gettrace(), sys.getprofile())
+        numbers = (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold(), gc.isenabled())
+        places = (os.getcwd(), list(sys.path), _locale.setlocale(_locale.LC_ALL, None))
+        return dict(os.environ), bearers, limited, hooks, numbers, places, _open_files()
+
+    def _begin_anew(self, without: str) -> None:
+        """Become this process again, with the same connections, and leave a module to the forks."""
+        state = self._state
+        state["left"].append(without)
+        state["starts"] += 1
+        if state["starts"] > _MOST_RESTARTS:
+            os._exit(4)
+        with open("/proc/self/cmdline", "rb") as words:
+            command = words.read().split(b"\0")[:-1]
+        path = os.pathsep.join(filter(None, [state["here"], state["PYTHONPATH"]]))
+        environment = {
+            **self._environment,
+            "PYTHONPATH": path,
+            STATE_VARIABLE: json.dumps(state),
+            "BIOPSY_FORK_CONNECTIONS": json.dumps(state["connections"]),
+        }
+        for descriptor in (*state["connections"], state["printed"]):
+            os.set_inheritable(descriptor, True)
+        os.execve("/proc/self/exe", command, environment)  # noqa: S606 -- as it was started
+
+    # In a fork
+
+    def in_fork(self) -> None:
+        """Make this fork what a process of its own would be, and have it note what it imports."""
+        os.close(self._state["printed"])
+        random = sys.modules.get("numpy.random")
+        if random is not None and "numpy.random.mtrand" in sys.modules:
+            random.seed()  # each process has its own
+        if self._note is not None:
+            reading, writing = self._note
+            os.close(reading)
+            if self._is_noting:
+                _Recorder(writing, self._is_of_library)
+            else:
+                os.close(writing)
+        for path in list(sys.path_importer_cache):
+            if not os.path.join(path, "").startswith(self._places):
+                del sys.path_importer_cache[path]  # the user's folders may have changed since
+        for name in set(sys.modules) - self._kept:
+            del sys.modules[name]
+
+
+class _Recorder:
+    """Writes down what is imported from now on, in this order, and leaves a note of it at the exit."""
+
+    def __init__(self, into: int, is_of_library: Callable[[str], bool]) -> None:
+        import atexit
+
+        self._into = into
+        self._is_of_library = is_of_library
+        self._names: list[str] = []
+        self._pid = os.getpid()
+        self._environment = dict(os.environ)
+        sys.meta_path.insert(0, self)
+        atexit.register(self._leave_note)  # before any other: so it is called last
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Find nothing. A module that is imported in a changed environment may be another one."""
+        if self._environment == os.environ:
+            self._names.append(name)
+
+    def _leave_note(self) -> None:
+        if os.getpid() != self._pid:
+            return  # it is a fork that the script has made
+        loaded = [name for name in dict.fromkeys(self._names) if name in sys.modules]
+        note = {
+            "libraries": [name for name in loaded if self._is_of_library(name)],
+            "own": [name for name in loaded if not self._is_of_library(name)],
+        }
+        try:
+            os.write(self._into, json.dumps(note).encode() + b"\n")
+            os.close(self._into)
+        except OSError:
+            pass  # too long a note: nothing more is imported
+
+
+def _places_of_libraries() -> Iterator[str]:
+    """The folders of the standard library and of site-packages."""
+    yield os.path.dirname(os.__file__)
+    yield from site.getsitepackages()
+    if site.ENABLE_USER_SITE:
+        yield site.getusersitepackages()
+
+
+def _leading_imports(script: str, is_found: Callable[[str], bool]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The imports that a script begins with, up to the first that is not of a library or may do anything else."""
+    for statement in _statements(script):
+        kind = type(statement).__name__
+        if kind == "Import":
+            found = [(alias.name, ()) for alias in statement.names]
+        elif kind == "ImportFrom" and not statement.level:
+            found = [(statement.module, tuple(alias.name for alias in statement.names))]
+        elif kind == "Expr" and type(statement.value).__name__ in ("Constant", "Str"):
+            continue
+        else:
+            return
+        for name, parts in found:
+            if not is_found(name.partition(".")[0]):
+                return
+            yield name, () if "*" in parts else parts
+
+
+def _statements(script: str) -> list[Any]:
+    """The statements of a script; none if it cannot be read: that is told by each fork."""
+    try:
+        with open(script, "rb") as source:
+            tree = compile(source.read(), script, "exec", _ONLY_SYNTAX, dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return list(tree.body)
+
+
+def _is_beside_script(top: str) -> bool:
+    """Whether the folder of the script, which is looked into first, has a module of this name."""
+    folder = os.path.dirname(os.path.realpath(sys.argv[0]))
+    for finder in sys.meta_path:
+        if getattr(finder, "__name__", "") == "PathFinder":
+            spec = finder.find_spec(top, [folder])
+            return spec is not None and spec.origin is not None
+    return True
+
+
+def _read_note(reading: int, writing: int) -> dict[str, list[str]]:
+    """What a fork has noted; nothing if it did not come to that."""
+    os.close(writing)
+    said = b""
+    try:
+        while data := os.read(reading, _LONGEST_NOTE):
+            said += data
+    except BlockingIOError:
+        pass  # something that it started has not ended yet
+    os.close(reading)
+    return json.loads(said) if said.endswith(b"\n") else {"libraries": [], "own": []}
+
+
+def _says_anything(printed: int) -> bool:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    return bool(select.select([printed], [], [], 0)[0])
+
+
+def _without_signals_of_libc(line: str) -> str:
+    """A set of signals, without those that the first thread of a process has the C library catch."""
+    name, _, bits = line.partition(":")
+    return f"{name}: {int(bits, 16) & ~_SIGNALS_OF_LIBC:x}"
+
+
+def _open_files() -> list[tuple[str, str]]:
+    """The descriptors that are open and what they are, but for those that it does not matter to share."""
+    found = []
+    for descriptor in sorted(os.listdir("/proc/self/fd")):
+        try:
+            link = os.readlink("/proc/self/fd/" + descriptor)
+        except OSError:
+            continue  # it was the listing itself
+        if link not in _PLAIN_FILES:
+            found.append((descriptor, link))
+    return found
