@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy.checks import warming
+from biopsy.checks.cold_start import ColdCheck, ColdStart
 from biopsy.checks.command import CommandCheck, verdict_of
 from biopsy.checks.command_line import CommandLine
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
@@ -40,6 +41,7 @@ class WarmCheck(CommandCheck):
         self._lost: list[ForkServer] = []
         self._given_up = not hasattr(os, "fork")
         self._starting = threading.Lock()
+        self._cold_start = ColdStart()
 
     def __reduce__(self) -> tuple[object, ...]:
         """On another machine, or in another process, the check is a cold one: the zygote is here."""
@@ -56,14 +58,20 @@ class WarmCheck(CommandCheck):
         """A check of other words that is served by the same zygote."""
         check = WarmCheck(command.words, self.default_name, self.timeout, self.memory, self._jobs)
         check._zygote, check._given_up, check._starting = self._zygote, self._given_up, self._starting
+        check._cold_start = self._cold_start
         return check
 
     def cold(self) -> CommandCheck:
         """The same check in a process of its own."""
-        return CommandCheck(self.words, self.default_name, self.timeout, self.memory)
+        return ColdCheck(self.words, self.default_name, self.timeout, self.memory, self._cold_start)
+
+    def foresee_cold(self) -> None:
+        """Start the process of the next check of ``cold``, which loads what it needs and waits."""
+        self._cold_start.foresee(self.words)
 
     def close(self) -> None:
-        """End the zygote."""
+        """End the zygote, and a process that waits for a cold check."""
+        self._cold_start.close()
         with self._starting:
             for zygote in (*self._lost, *([] if self._zygote is None else [self._zygote])):
                 zygote.close()
