@@ -6,10 +6,11 @@ import pytest
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import Artifacts
-from biopsy.checks.outcome import Outcome
+from biopsy.checks.outcome import Evidence, Outcome
+from biopsy.checks.signature import signature_of
 from biopsy.session.budget import Budget, BudgetSpentError
 from biopsy.session.iteration import IterationFiles
-from biopsy.session.stage import FINAL, VALUES
+from biopsy.session.stage import FINAL, IDENTITY, LOOK, VALUES
 from support.session import LIMIT, Answers, Session, trial
 
 
@@ -135,3 +136,18 @@ def test_what_is_another_failure_or_cannot_be_said_is_met_once(session: Session)
     for name in ("a", "a", "b"):
         oracle.judge(trial(name))
     assert oracle.tally.cannot_say == {"exit status 125": 2}
+
+
+def test_the_last_check_is_foreseen_once_a_candidate_of_few_nodes_is_asked_about(session: Session) -> None:
+    check = Answers()
+    oracle = session.oracle(check)
+    oracle.judge(trial("a"))
+    assert check.foreseen == 0  # whether the original fails is not known yet
+    oracle.failure.reference = signature_of(Evidence(status=1))
+    oracle.judge(trial("b", IDENTITY))
+    oracle.judge(trial("many nodes, as many as letters"))
+    assert check.foreseen == 0
+    oracle.judge(trial("few"))
+    assert check.foreseen == 1
+    oracle.judge(trial("which of all these tensors are wrong", LOOK))
+    assert check.foreseen == 2

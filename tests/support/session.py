@@ -47,6 +47,7 @@ class Answers(Check):
     held: dict[str, threading.Event] = field(default_factory=dict)
     begun: dict[str, threading.Event] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)
+    foreseen: int = 0
     closed: int = 0
 
     @property
@@ -80,6 +81,9 @@ class Answers(Check):
 
     def line(self, candidate: Path) -> str:
         return f"look at {candidate.name}"
+
+    def foresee_cold(self) -> None:
+        self.foreseen += 1
 
     def close(self) -> None:
         self.closed += 1

@@ -123,5 +123,8 @@ class Check(ABC):
         """The same check without anything that was kept warm for it: for the final check."""
         return self
 
+    def foresee_cold(self) -> None:  # noqa: B027 -- most have nothing to load
+        """Say that the check of ``cold`` will be asked for soon: what it needs may be loaded meanwhile."""
+
     def close(self) -> None:  # noqa: B027 -- most keep nothing warm
         """End what was kept warm."""

@@ -42,7 +42,7 @@ class ScriptCheck(ServedCheck):
         script = python_script(words, default_name)
         assert script is not None
         self._script: PythonScript = script
-        self._files = self._identities()
+        self._seen_files = self._identities()
         self._surroundings = _surroundings()
         self._comparing = threading.Lock()
         self._known: Known | None = None  # what a process said last
@@ -60,7 +60,7 @@ class ScriptCheck(ServedCheck):
         server = self._server
         if server is None or _surroundings() != self._surroundings:
             return self._as_process(candidate, stop)
-        if self._identities() != self._files:
+        if self._identities() != self._seen_files:
             remark = self._refuse(server, f"{Path(self._script.name).name} or its interpreter has changed")
             return replace(self._as_process(candidate, stop), remark=remark)
         if self._is_believed:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy.checks import warming
+from biopsy.checks.cold_start import ColdCheck, ColdStart
 from biopsy.checks.command import CommandCheck, verdict_of
 from biopsy.checks.command_line import CommandLine
 from biopsy.checks.python_script import python_script
@@ -30,6 +31,7 @@ class WarmCheck(ServedCheck):
     ) -> None:
         super().__init__(words, default_name, timeout, memory, jobs)
         self._server = zygote
+        self._cold_start = ColdStart()
 
     def _started_server(self) -> ForkServer:
         return warming.started(self.words, self._jobs)
@@ -38,7 +40,21 @@ class WarmCheck(ServedCheck):
         """A check of other words that is served by the same zygote."""
         check = WarmCheck(command.words, self.default_name, self.timeout, self.memory, self._jobs)
         check._server, check._given_up, check._starting = self._server, self._given_up, self._starting
+        check._cold_start = self._cold_start
         return check
+
+    def cold(self) -> CommandCheck:
+        """The same check in a process of its own."""
+        return ColdCheck(self.words, self.default_name, self.timeout, self.memory, self._cold_start)
+
+    def foresee_cold(self) -> None:
+        """Start the process of the next check of ``cold``, which loads what it needs and waits."""
+        self._cold_start.foresee(self.words)
+
+    def close(self) -> None:
+        """End the zygote, and a process that waits for a cold check."""
+        self._cold_start.close()
+        super().close()
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         self.start()

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.checks.command_line import OwnRun, parse
+from biopsy.cli.run import preloading
+from biopsy.engines.registry import create
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_serving import arguments, serve_forks
 
@@ -27,45 +28,21 @@ def main() -> None:
 
 def warm_up(words: Sequence[str]) -> bool:
     """Load what the check will need; False if it is no ``run``, or one that may not be forked."""
-    command = parse(words)
-    if not isinstance(command, OwnRun):
+    args = preloading.options_of(words)
+    if args is None:
         return False
-    from biopsy.cli.arguments.engine_options import engine_specs
-    from biopsy.cli.commands import COMMANDS
-    from biopsy.cli.parser import parser_of
-    from biopsy.engines.registry import find_class
-
-    parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
     try:
-        args = parser.parse_known_args(list(command.options))[0]
-        names = {spec.name for spec in engine_specs(args)}
-        warm = all(find_class(name).forks_warm for name in names)
+        engines = preloading.engines_of(args)
     except errors.BiopsyError:
         return False  # the check itself will tell what is wrong with it
-    if not warm or args.data_loader_script:
+    if not all(engine.forks_warm for engine in engines) or args.data_loader_script:
         return False
-    _load_code(names)
+    preloading.load_code()
+    for engine in engines:
+        with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
+            create(engine.name).warm_up()
     _load_files((*(args.load_inputs or ()), *(args.load_outputs or ())))
     return True
-
-
-def _load_code(names: set[str]) -> None:
-    """Import everything that a check uses, and pay what the first session of an engine costs."""
-    import biopsy.cli.console
-    import biopsy.cli.run.building
-    import biopsy.cli.run.mismatch
-    import biopsy.cli.run.report
-    import biopsy.cli.run.settings
-    import biopsy.comparison.describe
-    import biopsy.comparison.runs
-    import biopsy.engines.feeding
-    import biopsy.engines.runner
-    import biopsy.tensors.generate  # noqa: F401
-    from biopsy.engines.registry import create
-
-    for name in names:
-        with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
-            create(name).warm_up()
 
 
 def _load_files(paths: Sequence[Path]) -> None:

@@ -19,6 +19,10 @@ class Pipe:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both ends."""
         os.close(self.reading)
         self.handed_on()
 

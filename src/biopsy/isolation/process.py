@@ -139,6 +139,48 @@ class Process:
             self._end = None
 
 
+class PrintingProcess:
+    """A process that prints into a pipe of ours, from its start until it is watched to its end, or is not wanted.
+
+    Raises CannotStartError.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        patient: bool = True,
+    ) -> None:
+        self._pipe = pipe = Pipe()
+        ordered = {**IN_ORDER, **os.environ, **(environment or {})}
+        streams = {"stdout": pipe.writing, "stderr": pipe.writing}
+        try:
+            self.process = Process(words, **streams, environment=ordered, descriptors=descriptors, patient=patient)
+        except BaseException:
+            pipe.close()
+            raise
+        pipe.handed_on()
+
+    def watched(self, limits: Callable[[], Limits], stop: Stop | None = None, *, kept: int = KEPT_OUTPUT) -> Ended:
+        """Watch it from now on to its end; see ``attend``. Raises StillRunningError."""
+        try:
+            return attend(self.process, self._pipe.reading, limits, stop, kept=kept)
+        finally:
+            self.process.wait(_LAST_WAIT)
+            self._close()
+
+    def end(self) -> None:
+        """Kill it, with what it has started in its group."""
+        self.process.kill()
+        self._close()
+
+    def _close(self) -> None:
+        self.process.close()
+        self._pipe.close()
+
+
 def run(
     words: Sequence[str],
     limits: Callable[[], Limits],
@@ -152,12 +194,4 @@ def run(
 
     Raises CannotStartError and StillRunningError.
     """
-    with Pipe() as pipe:
-        ordered = {**IN_ORDER, **os.environ, **(environment or {})}
-        process = Process(words, stdout=pipe.writing, stderr=pipe.writing, environment=ordered, patient=patient)
-        pipe.handed_on()
-        try:
-            return attend(process, pipe.reading, limits, stop, kept=kept)
-        finally:
-            process.wait(_LAST_WAIT)
-            process.close()
+    return PrintingProcess(words, environment=environment, patient=patient).watched(limits, stop, kept=kept)

@@ -15,8 +15,12 @@ from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import Iterations
 from biopsy.session.memory import OutcomeMemory
 from biopsy.session.pool import PendingRun, Pool
+from biopsy.session.stage import LOOK
 from biopsy.session.tally import SearchTally
 from biopsy.session.trial import Trial
+
+_FEW = 16
+"""Nodes of a candidate after which bisection needs some five checks more: as long as a process takes to load."""
 
 
 class Oracle:
@@ -124,6 +128,8 @@ class Oracle:
         return self._ended(mine[0])
 
     def _begin(self, trial: Trial) -> PendingRun:
+        if self._is_nearly_done(trial):
+            self.check.foresee_cold()
         slot = self.pool.slot(trial, self._iterations.number_for(trial.stage))
         self.listener(
             events.CheckingCandidate(
@@ -139,6 +145,12 @@ class Oracle:
         if refusal is not None:
             return self.pool.answered(slot, refusal)
         return self.pool.start(slot, self.failure.original)
+
+    def _is_nearly_done(self, trial: Trial) -> bool:
+        """Whether the last check may come soon: a candidate of few nodes is asked about, or where the error begins."""
+        if self.failure.reference is None:
+            return False
+        return trial.stage is LOOK or (trial.stage.is_iteration and trial.size <= _FEW)
 
     def _ended(self, run: PendingRun) -> Judged:
         """Wait for a run, and tell of it."""

@@ -1,0 +1,48 @@
+"""What a check that is ``biopsy run`` will need, told by its words, and loaded before it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.engines.base import Engine
+
+
+def options_of(words: Sequence[str]) -> argparse.Namespace | None:
+    """The options of a check; None if it is no ``run`` of ours, or a wrong one."""
+    command = parse(words)
+    if not isinstance(command, OwnRun):
+        return None
+    from biopsy.cli.commands import COMMANDS
+    from biopsy.cli.parser import parser_of
+
+    parser = parser_of(Path(command.program).name, next(each for each in COMMANDS if each.words == ("run",)))
+    try:
+        return parser.parse_known_args(list(command.options))[0]
+    except errors.BiopsyError:
+        return None  # the check itself will tell what is wrong with it
+
+
+def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
+    """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
+    from biopsy.cli.arguments.engine_options import engine_specs
+    from biopsy.engines.registry import find_class
+
+    return [find_class(name) for name in {spec.name: None for spec in engine_specs(args)}]
+
+
+def load_code() -> None:
+    """Import everything of ours that it uses."""
+    import biopsy.cli.console
+    import biopsy.cli.run.building
+    import biopsy.cli.run.mismatch
+    import biopsy.cli.run.report
+    import biopsy.cli.run.settings
+    import biopsy.comparison.describe
+    import biopsy.comparison.runs
+    import biopsy.engines.feeding
+    import biopsy.engines.runner
+    import biopsy.tensors.generate  # noqa: F401

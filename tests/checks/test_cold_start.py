@@ -1,0 +1,97 @@
+"""A cold check whose process began to load before says what any cold check says; every process here is real."""
+
+import os
+import pickle
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import biopsy
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.warm import WarmCheck
+from biopsy.tensors.files import write_feeds, write_results
+from support.command_line import is_alive, wait_until
+from support.models import chain, save
+
+NAME = "polygraphy_debug.onnx"
+
+
+def warm(*words: str, timeout: float | None = None) -> WarmCheck:
+    return WarmCheck(["biopsy", "run", "{}", *words], NAME, timeout)
+
+
+def said(evidence: Evidence) -> tuple[object, ...]:
+    """What a check says, without the times that it measured."""
+    return evidence.status, evidence.verdict, re.sub(rb"[\d.]+ m?s\b", b"", evidence.output), evidence.timed_out
+
+
+def waiting(check: Check) -> int:
+    """The process that waits."""
+    assert isinstance(check, WarmCheck)
+    assert check._cold_start._waiting is not None
+    return check._cold_start._waiting.pid
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_it_says_what_a_process_says_that_nobody_foresaw(tmp_path: Path, count: int) -> None:
+    candidate = save(chain(count), tmp_path / "m.onnx")
+    words = ("--onnxrt", "--reference", "--input-shapes", "t0:[2,2]")
+    foreseen, other = warm(*words), warm(*words)
+    foreseen.foresee_cold()
+    pid = waiting(foreseen)
+    assert said(foreseen.cold().run(candidate)) == said(other.cold().run(candidate))
+    assert not is_alive(pid)
+    assert said(foreseen.cold().run(candidate)) == said(other.cold().run(candidate))  # in another process
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only /proc shows what a process has loaded")
+def test_it_loads_its_engine_but_no_file_that_its_words_name(tmp_path: Path) -> None:
+    candidate = save(chain(1), tmp_path / "m.onnx")
+    feed = {"t0": np.ones((2, 2), np.float32)}
+    inputs, golden = tmp_path / "in.npz", tmp_path / "golden.npz"
+    words = ("--onnxrt", "--load-inputs", str(inputs), "--load-outputs", str(golden))
+    for wrong in (inputs, golden):
+        wrong.write_bytes(b"nothing that could be read")
+    check = warm(*words)
+    try:
+        check.foresee_cold()
+        maps = Path(f"/proc/{waiting(check)}/maps")
+        assert wait_until(lambda: "onnxruntime_pybind11_state" in maps.read_text())
+        write_feeds(inputs, [feed])
+        write_results(golden, biopsy.run(chain(1), "onnxrt", feed))
+        assert check.cold().run(candidate).status == 0
+    finally:
+        check.close()
+
+
+def test_one_that_died_while_it_waited_says_nothing(tmp_path: Path) -> None:
+    candidate = save(chain(1), tmp_path / "m.onnx")
+    check = warm("--reference")
+    check.foresee_cold()
+    os.kill(waiting(check), signal.SIGKILL)
+    assert check.cold().run(candidate).status == 0
+
+
+def test_only_one_process_waits_whichever_check_of_the_command_foresees_it() -> None:
+    check = warm("--reference")
+    check.foresee_cold()
+    pid = waiting(check)
+    for other in (check, check.glance(), check.arbiter()):
+        assert isinstance(other, WarmCheck)
+        other.foresee_cold()
+        assert waiting(other) == pid
+    check.close()
+    assert not is_alive(pid)
+    check.foresee_cold()
+    assert check._cold_start._waiting is None
+
+
+def test_a_check_that_travels_leaves_what_waits_behind() -> None:
+    check = warm("--reference", timeout=3)
+    travelled = pickle.loads(pickle.dumps(check.cold()))
+    assert type(travelled) is CommandCheck
+    assert (travelled.words, travelled.timeout) == (check.words, 3)
