@@ -18,29 +18,21 @@ from biopsy import errors
 from biopsy.tensors import base64_text, json_skeleton
 from biopsy.tensors.files import merge_feeds, read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult, TensorForm, form_of
+from support.decoding import decoded_from_now_on
 
 BIG = np.random.default_rng(0).random((30, 40), np.float32)
 
 
 @pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The types of tensors that have been decoded so far."""
-    found: list[str] = []
-    array = base64_text.Base64Tensor.array
-
-    def counted(self: base64_text.Base64Tensor) -> Array:
-        values = array(self)
-        found.append(str(values.dtype))
-        return values
-
-    monkeypatch.setattr(base64_text.Base64Tensor, "array", counted)
-    return found
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Array]:
+    """The tensors that have been decoded so far."""
+    return decoded_from_now_on(monkeypatch)
 
 
 # Nothing is decoded that nobody asks for
 
 
-def test_of_fifty_tensors_the_one_that_is_needed_is_decoded(tmp_path: Path, decoded: list[str]) -> None:
+def test_of_fifty_tensors_the_one_that_is_needed_is_decoded(tmp_path: Path, decoded: list[Array]) -> None:
     outputs = {f"t{number}": BIG + number for number in range(50)}
     write_results(tmp_path / "f.json", [RunnerResult("r", (Iteration(outputs, 0.5),))])
     (result,) = read_results(tmp_path / "f.json")
@@ -51,7 +43,7 @@ def test_of_fifty_tensors_the_one_that_is_needed_is_decoded(tmp_path: Path, deco
     assert len(decoded) == 1
 
 
-def test_an_array_that_somebody_has_is_not_decoded_again(tmp_path: Path, decoded: list[str]) -> None:
+def test_an_array_that_somebody_has_is_not_decoded_again(tmp_path: Path, decoded: list[Array]) -> None:
     write_feeds(tmp_path / "f.json", [{"x": BIG}])
     (feed,) = read_feeds(tmp_path / "f.json")
     held = feed["x"]
@@ -64,7 +56,7 @@ def test_an_array_that_somebody_has_is_not_decoded_again(tmp_path: Path, decoded
     [BIG, BIG.astype(">f4"), BIG.astype(ml_dtypes.bfloat16), np.float64(3), np.zeros((0, 3)), np.array(["a", "b\0"])],
     ids=str,
 )
-def test_type_and_shape_are_known_without_the_values(tmp_path: Path, decoded: list[str], array: Array) -> None:
+def test_type_and_shape_are_known_without_the_values(tmp_path: Path, decoded: list[Array], array: Array) -> None:
     write_feeds(tmp_path / "f.json", [{"x": array}])
     (feed,) = read_feeds(tmp_path / "f.json")
     form = form_of(feed, "x")
@@ -90,6 +82,14 @@ def test_a_backslash_before_each_slash_changes_nothing(tmp_path: Path) -> None:
     (feed,) = read_feeds(path)
     assert form_of(feed, "x") == TensorForm(BIG.dtype, BIG.shape)
     np.testing.assert_array_equal(feed["x"], BIG)
+
+
+def test_no_file_is_kept_open(tmp_path: Path) -> None:
+    write_feeds(tmp_path / "folder", [{"x": BIG + number} for number in range(20)])
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    feeds = read_feeds(tmp_path / "folder")
+    assert [feed["x"][0, 0] for feed in feeds] == [(BIG + number)[0, 0] for number in range(20)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 # What is damaged, or changed
@@ -234,7 +234,7 @@ def test_every_value_is_that_of_the_whole_file_or_both_are_refused(
 # Copying
 
 
-def test_merging_copies_text_and_decodes_nothing(tmp_path: Path, decoded: list[str]) -> None:
+def test_merging_copies_text_and_decodes_nothing(tmp_path: Path, decoded: list[Array]) -> None:
     inputs = {"x": BIG, "b": BIG.astype(ml_dtypes.bfloat16)}
     write_feeds(tmp_path / "in.json", [inputs])
     write_results(tmp_path / "out.json", [RunnerResult("r", (Iteration({"y": BIG + 1, "x": BIG + 2}),) * 2)])
@@ -245,7 +245,7 @@ def test_merging_copies_text_and_decodes_nothing(tmp_path: Path, decoded: list[s
     assert (tmp_path / "merged.json").read_bytes() == (tmp_path / "anew.json").read_bytes()
 
 
-def test_what_is_written_in_another_way_today_is_decoded(tmp_path: Path, decoded: list[str]) -> None:
+def test_what_is_written_in_another_way_today_is_decoded(tmp_path: Path, decoded: list[Array]) -> None:
     path = tmp_path / "f.json"
     write_feeds(path, [{"x": BIG, "s": np.array(["text"])}])
     path.write_text(path.read_text().replace("/", "\\/"))

@@ -158,7 +158,12 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
     found = metrics.errors_between(actual, expected)
     absolute = metrics.error_statistics(found.absolute, quantile)
     relative = metrics.error_statistics(found.relative, quantile)
-    if stat == "elemwise":
+    mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
+    passing_atol: float | None
+    passing_rtol: float | None
+    if stat == "elemwise" and not mismatching:
+        passing_atol, passing_rtol = tolerance.atol, tolerance.rtol
+    elif stat == "elemwise":
         passing_atol = metrics.passing_atol(found, tolerance.atol, tolerance.rtol)
         passing_rtol = metrics.passing_rtol(found, tolerance.atol, tolerance.rtol)
     elif found.broken:
@@ -168,7 +173,6 @@ def _measured(actual: Array, expected: Array, tolerance: Tolerance, stat: Stat, 
         least = metrics.LEAST if absolute.maximum > 0 else 0.0
         passing_atol = metrics.rounded_up(max(_of(absolute, stat), least))
         passing_rtol = metrics.rounded_up(max(_of(relative, stat), least))
-    mismatching = int(metrics.outside(found, tolerance.atol, tolerance.rtol).sum())
     finite = np.isfinite(found.magnitude)
     return ErrorSummary(
         elements=found.absolute.size,

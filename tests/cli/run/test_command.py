@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -16,6 +17,7 @@ from biopsy.model.demonstration import demonstration_model
 from biopsy.tensors.files import read_feeds, read_results, write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
 from support.bug import skip_without_it
+from support.decoding import decoded_from_now_on
 from support.models import INT64, chain, info, model, save, seeds_example, weight
 
 Captured = pytest.CaptureFixture[str]
@@ -244,6 +246,33 @@ def test_layerwise_inputs_feed_any_part_of_the_model():
     part = model([node], [info("x", shape)], [info("Ax", shape)], [weight("a", 2.5, shape=(1,))])
     save(part, Path("part.onnx"))
     assert run("part.onnx", "--onnxrt", "--load-inputs", "layerwise.json", "--load-outputs", "golden.json") == 0
+
+
+def test_of_json_files_what_the_model_has_is_decoded_and_nothing_else(monkeypatch: pytest.MonkeyPatch):
+    golden()
+    feeds, results = read_feeds("inputs.json"), read_results("golden.json")
+    more = {f"other{number}": np.zeros(1000) for number in range(50)}
+    write_feeds("inputs.json", [{**feed, **more} for feed in feeds])
+    write_results("golden.json", [RunnerResult("r", (Iteration({**results[0].iterations[0].outputs, **more}),))])
+    decoded = decoded_from_now_on(monkeypatch)
+    assert run("model.onnx", "--onnxrt", "--load-inputs", "inputs.json", "--load-outputs", "golden.json") == 0
+    assert len(decoded) == 3  # two inputs and an output
+
+
+def test_golden_values_that_change_during_the_run_are_no_verdict(capsys: Captured, monkeypatch: pytest.MonkeyPatch):
+    golden("model.onnx")
+    larger = RunnerResult("r", (Iteration({name: np.zeros((1, 3, 16, 16), np.float32) for name in ("x", "y")}),))
+    write_results("golden.json", [larger])
+    from biopsy.cli.run import command
+
+    def interfering(*args: Any, **options: Any) -> Any:
+        write_results("golden.json", [larger])
+        return compare(*args, **options)
+
+    compare = command.compare
+    monkeypatch.setattr(command, "compare", interfering)
+    assert run("model.onnx", "--onnxrt", "--onnx-outputs", "x", "y", "--load-outputs", "golden.json") == 4
+    assert "golden.json was changed while it was read" in capsys.readouterr().err
 
 
 def test_a_script_makes_inputs():
