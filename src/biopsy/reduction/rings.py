@@ -15,7 +15,7 @@ def uncuttable_sources(
     kept: Container[int],
     can_cut: Callable[[int], bool],
 ) -> set[int]:
-    """Nodes that are not kept, but compute some of these tensors, or of those that such nodes read, uncuttably."""
+    """Nodes that are not kept, but compute these tensors, or what nodes found here read, where that cannot be cut."""
     waiting, found = list(tensors), set[int]()
     while waiting:
         tensor = waiting.pop()
