@@ -1,4 +1,4 @@
-"""Lookahead: what a search will ask, if guesses are right, or whatever the answers are."""
+"""Lookahead: what a search may ask, the likely before the unlikely."""
 
 from collections.abc import Callable, Generator, Iterable
 from itertools import islice
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from biopsy.search.drive import drive
-from biopsy.search.lookahead import foresee, foresee_any
+from biopsy.search.lookahead import Foreseeable, Future, Odds, foresee_any, likely_questions
 from biopsy.search.prefix import shortest_prefix
 from biopsy.search.subset import minimize_subset, minimize_subset_singly
 from support.subset_predicates import Predicate, arbitrary
@@ -40,41 +40,69 @@ def answered(begin: Begin, count: int, predicate: Predicate) -> tuple[list[list[
     return proposals, answers
 
 
-def guessing(
-    holds: Callable[[list[int]], bool],
-) -> Callable[[Iterable[list[int]]], Generator[list[int], None, list[int] | None]]:
-    def guess(proposals: Iterable[list[int]]) -> Generator[list[int], None, list[int] | None]:
-        for proposal in proposals:
-            yield proposal
-            if holds(proposal):
-                return proposal
-        return None
+def at_first(begin: Callable[[], Any], answers: list[Any]) -> Future[Any, Any, Any]:
+    """A search after some answers, answered with one of its proposals or None."""
 
-    return guess
+    def questions(proposals: Iterable[Any], _: object) -> Generator[Any, None, None]:
+        yield from proposals
+
+    return Future(Foreseeable(begin=begin, questions=questions, held=lambda proposal: proposal), answers)
 
 
 @SEARCHES
 @given(count=st.integers(1, 40), seed=st.integers(0, 1 << 30), known=st.integers(0, 100))
-def test_with_right_guesses_the_questions_are_foreseen_exactly(begin: Begin, count: int, seed: int, known: int) -> None:
+def test_where_the_likely_comes_true_the_questions_are_foreseen_in_their_order(
+    begin: Begin, count: int, seed: int, known: int
+) -> None:
     predicate = arbitrary(count, seed)
     proposals, answers = answered(begin, count, predicate)
     known = min(known, len(answers))
-    foreseen = list(foresee(lambda: begin(count), answers[:known], guessing(predicate.of)))
-    assert foreseen == proposals[known:][: len(foreseen)]
-    assert len(foreseen) == min(64, len(proposals) - known)
+    likely = likely_questions(
+        at_first(lambda: begin(count), answers[:known]), lambda proposal: 0.999 if predicate.of(proposal) else 0.001
+    )
+    rest = proposals[known:]
+    assert list(islice(likely, len(rest))) == rest
 
 
 @SEARCHES
 @given(count=st.integers(2, 40), seed=st.integers(0, 1 << 30), data=st.data())
-def test_up_to_the_first_wrong_guess_the_questions_are_right(
+def test_what_is_known_is_not_asked_again_and_leads_to_what_is_asked_then(
     begin: Begin, count: int, seed: int, data: st.DataObject
 ) -> None:
     predicate = arbitrary(count, seed)
+    proposals, _ = answered(begin, count, predicate)
+    known = data.draw(st.integers(0, len(proposals)))
+
+    def chance(proposal: list[int]) -> float:
+        return float(predicate.of(proposal)) if proposal in proposals[:known] else 0.5
+
+    unknown = [proposal for proposal in proposals if proposal not in proposals[:known]]
+    assert list(islice(likely_questions(at_first(lambda: begin(count), []), chance), 1)) == unknown[:1]
+
+
+@SEARCHES
+@given(count=st.integers(2, 40), seed=st.integers(0, 1 << 30))
+def test_behind_each_answer_stands_the_next_question(begin: Begin, count: int, seed: int) -> None:
+    predicate = arbitrary(count, seed)
     proposals, answers = answered(begin, count, predicate)
-    right = data.draw(st.integers(0, len(answers)))
-    guesses = iter([*(answer is not None for answer in answers[:right])])
-    foreseen = foresee(lambda: begin(count), [], guessing(lambda proposal: next(guesses, not predicate.of(proposal))))
-    assert list(islice(foreseen, right + 1))[:64] == proposals[: right + 1][:64]
+    future = at_first(lambda: begin(count), [])
+    for proposal, answer in zip(proposals, answers, strict=True):
+        assert future.question == proposal
+        wrong, future = future.behind(answer is None), future.behind(answer is not None)
+        assert wrong.question != proposal
+    assert future.question is None
+
+
+def test_what_is_more_likely_to_be_asked_is_foreseen_sooner() -> None:
+    """Of three answers in a row, each of which is 3 times as likely to be None."""
+
+    def search() -> Generator[Iterable[str], str | None, None]:
+        way = ""
+        while len(way) < 3:
+            way += "n" if (yield [way]) is None else "h"
+
+    asked = list(likely_questions(at_first(search, []), lambda proposal: 0.25))
+    assert asked == ["", "n", "nn", "h", "nh", "hn", "hh"]
 
 
 @SEARCHES
@@ -94,13 +122,32 @@ def test_whatever_the_answers_are_the_next_questions_are_among_the_first_foresee
 
 def test_a_search_that_has_ended_asks_nothing_more() -> None:
     begin = lambda: minimize_subset([1], list)  # noqa: E731 -- a search of one question
-    assert list(foresee(begin, [None], guessing(bool))) == []
     assert list(foresee_any(begin, [None])) == []
 
 
-def test_proposals_of_a_round_behind_the_one_guessed_to_hold_are_not_foreseen() -> None:
-    def pairs() -> Generator[Iterable[list[int]], list[int] | None, None]:
-        yield [[1], [2]]
-        yield [[3], [4]]
+def test_proposals_behind_one_that_surely_holds_are_not_foreseen() -> None:
+    def pairs() -> Generator[Iterable[int], int | None, None]:
+        yield [1, 2]
+        yield [3, 4]
 
-    assert list(foresee(pairs, [], guessing(lambda proposal: proposal == [1]))) == [[1], [3], [4]]
+    asked = likely_questions(at_first(pairs, []), lambda number: 1.0 if number == 1 else 0.5)
+    assert list(asked) == [3, 4]
+
+
+def test_a_search_that_never_comes_to_a_question_is_given_up() -> None:
+    def endless() -> Generator[Iterable[int], int | None, None]:
+        while True:
+            yield []
+
+    assert at_first(endless, []).question is None
+
+
+def test_even_chances_stay_even_and_others_follow_the_newest_answers() -> None:
+    odds = Odds()
+    assert odds.chance == 0.5
+    for _ in range(50):
+        odds.add(held=False)
+    assert odds.chance < 0.1
+    for _ in range(8):
+        odds.add(held=True)
+    assert odds.chance > 0.5

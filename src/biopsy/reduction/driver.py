@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, candidate_parts
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change, NamedModelPass
-from biopsy.reduction.lookahead import foreseen
+from biopsy.reduction.lookahead import Lookahead
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.shapes import unrefuted
@@ -48,7 +47,6 @@ class Driver:
         self.best: Candidate | None = None
         self._passing: dict[Candidate, None] = {}
         self._known: dict[Candidate, tuple[Judged, bytes]] = {}
-        self._last_reproduced = False
         oracle.left = len(problem.index.nodes)
 
     @property
@@ -71,13 +69,12 @@ class Driver:
         started, checks = time.monotonic(), self.oracle.tally.checks
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
-        answers: list[Candidate | None] = []
-        lookahead = _Lookahead(self, named, context, before, answers)
+        lookahead = Lookahead(self, named, context, before)
 
         def answer(proposals: Round[Proposal]) -> Candidate | None:
             nonlocal target
             reproducing = self._first_that_reproduces(proposals, target, Stage(named.name), lookahead)
-            answers.append(reproducing)
+            lookahead.answers.append(reproducing)
             target = reproducing or target
             return reproducing
 
@@ -164,7 +161,7 @@ class Driver:
         return tuple(self.problem.index.nodes[number].label for number in self.best.nodes)
 
     def _first_that_reproduces(
-        self, proposals: Round[Proposal], target: Candidate, stage: Stage, lookahead: _Lookahead
+        self, proposals: Round[Proposal], target: Candidate, stage: Stage, lookahead: Lookahead
     ) -> Candidate | None:
         for proposal in proposals:
             found = self.eligible(proposal, target)
@@ -172,8 +169,9 @@ class Driver:
                 return target  # nothing can be left out of what was proposed: the answer is known
             for candidate in found:
                 judged = self.judge_candidate(Proposal(candidate, proposal.description), stage, lookahead)
-                self._last_reproduced = judged.outcome is Outcome.REPRODUCES
-                if self._last_reproduced:
+                reproduces = judged.outcome is Outcome.REPRODUCES
+                lookahead.odds.add(held=reproduces)
+                if reproduces:
                     self.best = candidate
                     return candidate
         return None
@@ -206,12 +204,7 @@ class Driver:
         found = self._known.get(candidate)
         return None if found is None else found[0].outcome is Outcome.REPRODUCES
 
-    def guess(self, candidate: Candidate) -> bool:
-        """Whether a candidate will probably reproduce: as is known, else as the one before it did."""
-        known = self.known(candidate)
-        return self._last_reproduced if known is None else known
-
-    def judge_candidate(self, proposal: Proposal, stage: Stage, lookahead: _Lookahead | None = None) -> Judged:
+    def judge_candidate(self, proposal: Proposal, stage: Stage, lookahead: Lookahead | None = None) -> Judged:
         """The outcome of a candidate that is closed, from memory if it was checked before."""
         candidate = proposal.candidate
         known = self._known.get(candidate)
@@ -254,57 +247,3 @@ class Driver:
 
 def _trial(parts: Sequence[bytes], size: int, stage: Stage, description: str) -> Trial:
     return Trial(parts=parts, size=size, stage=stage, description=description)
-
-
-class _Lookahead:
-    """Keeps the checks going that a pass will probably ask for next."""
-
-    def __init__(
-        self,
-        driver: Driver,
-        named: NamedPass,
-        context: PassContext,
-        start: Candidate,
-        answers: Sequence[Candidate | None],
-    ) -> None:
-        self._driver = driver
-        self._named = named
-        self._context = context
-        self._start = start
-        self._answers = answers
-        self._expected: Iterator[Proposal] = iter(())
-        self._foreseen: deque[Candidate] = deque()
-        self._guessed: dict[Candidate, bool] = {}
-
-    def begin(self, asked: Candidate, trial: Trial) -> None:
-        """Begin the check of what is asked about, and of what comes after it, as many as may run at once."""
-        oracle = self._driver.oracle
-        if self._came_true(asked):
-            oracle.ahead(self._trials(asked, trial))
-            return
-        self._foreseen.clear()
-        self._expected = foreseen(
-            self._context, self._named.search, self._start, self._answers, self._guess, self._driver.eligible
-        )
-        soon = list(islice(self._trials(asked, trial), oracle.jobs))
-        oracle.abandon_all(but=soon)
-        oracle.ahead(iter(soon))
-
-    def _came_true(self, asked: Candidate) -> bool:
-        """Whether this was foreseen, and every guess before it was right."""
-        while self._foreseen and self._foreseen[0] != asked:
-            candidate = self._foreseen.popleft()
-            if self._driver.known(candidate) is not self._guessed.get(candidate):
-                return False
-        return bool(self._foreseen)
-
-    def _guess(self, candidate: Candidate) -> bool:
-        self._guessed[candidate] = guessed = self._driver.guess(candidate)
-        return guessed
-
-    def _trials(self, asked: Candidate, trial: Trial) -> Iterator[Trial]:
-        for proposal in self._expected:
-            candidate = proposal.candidate
-            if self._driver.known(candidate) is None:
-                self._foreseen.append(candidate)
-                yield trial if candidate == asked else self._driver.trial(proposal, Stage(self._named.name))

@@ -31,14 +31,16 @@ def by_halves(nodes: int) -> int:
     return 2 * max(1, (nodes - 1).bit_length())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NamedPass:
     """A pass in the table of passes: its name on the command line, what it does in one line, and what it usually costs.
 
-    ``usual`` gives checks for a number of nodes: what a person who waits is told.
+    ``usual`` gives checks for a number of nodes: what a person who waits is told. ``halves``: each of its questions is
+    as likely to be answered one way as the other, whatever the answers before were.
     """
 
     name: str
     summary: str
     search: Pass
     usual: Callable[[int], int] = by_halves
+    halves: bool = False

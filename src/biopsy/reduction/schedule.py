@@ -31,17 +31,46 @@ from biopsy.reduction.passes.weights import weights, weights_left
 Mode = Literal["minimal", "bisect", "linear"]
 
 PASSES: tuple[NamedPass, ...] = (
-    NamedPass("ranked", "the layers that a report of debug layers names (--order-by)", ranked, lambda nodes: 2),
-    NamedPass("suspects", "where the check itself says that errors begin", suspects, lambda nodes: 3),
-    NamedPass("bisect", "the earliest failing outputs, then the latest failing inputs, by halves", bisect),
-    NamedPass("sets", "keep the nodes that matter, cut those between them", sets),
-    NamedPass("bypass", "skip nodes: their consumers read the nodes' input (where values may change)", bypass),
-    NamedPass("linear", "one node at a time, from the end", linear, lambda nodes: nodes),
     NamedPass(
-        "forms",
-        "one node at a time, in the other form: fed, not frozen, or frozen, not fed",
-        forms,
-        lambda nodes: nodes,
+        name="ranked",
+        summary="the layers that a report of debug layers names (--order-by)",
+        search=ranked,
+        usual=lambda nodes: 2,
+    ),
+    NamedPass(
+        name="suspects",
+        summary="where the check itself says that errors begin",
+        search=suspects,
+        usual=lambda nodes: 3,
+    ),
+    NamedPass(
+        name="bisect",
+        summary="the earliest failing outputs, then the latest failing inputs, by halves",
+        search=bisect,
+        halves=True,
+    ),
+    NamedPass(
+        name="sets",
+        summary="keep the nodes that matter, cut those between them",
+        search=sets,
+        halves=True,
+    ),
+    NamedPass(
+        name="bypass",
+        summary="skip nodes: their consumers read the nodes' input (where values may change)",
+        search=bypass,
+    ),
+    NamedPass(
+        name="linear",
+        summary="one node at a time, from the end",
+        search=linear,
+        usual=lambda nodes: nodes,
+    ),
+    NamedPass(
+        name="forms",
+        summary="one node at a time, in the other form: fed, not frozen, or frozen, not fed",
+        search=forms,
+        usual=lambda nodes: nodes,
     ),
 )
 

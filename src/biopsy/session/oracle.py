@@ -85,6 +85,10 @@ class Oracle:
         """Whether a model would be judged without running the check."""
         return self.memory.conclusion(trial) is not None
 
+    def has_ended(self, trial: Trial) -> bool:
+        """Whether a run of a model that was begun ahead has ended."""
+        return any(run.future.done() for run in self.pool.runs_of(trial))
+
     def undo(self) -> bytes | None:
         """Forget the newest answer: the person who gave it takes it back. The model's digest, None if there is none."""
         undone = self.memory.undo()

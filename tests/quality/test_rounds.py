@@ -1,0 +1,53 @@
+"""What a reduction takes where several checks run at once: in rounds of a simulated clock, pinned as checks are.
+
+However many run at once, the same checks are asked about, in the same order.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import onnx
+import pytest
+
+import biopsy
+from benchmarks import models
+from support.predicates import has
+from support.simulated_clock import SimulatedClock
+
+MOST = {1: 28, 2: 20, 4: 13, 16: 8, 64: 6}
+"""Rounds for one culprit of 10,000 nodes, by checks at once."""
+
+
+@cache
+def built(nodes: int) -> onnx.ModelProto:
+    return models.transformer(nodes)
+
+
+def rounds(nodes: int, pattern: str, jobs: int, folder: Path) -> tuple[int, int]:
+    """How many rounds a reduction takes, and how many checks; it must end at the nodes that are needed."""
+    clock, original = SimulatedClock(), built(nodes)
+    wanted = models.PATTERNS[pattern](models.names(original))
+    found = biopsy.reduce(original, has(*wanted), folder / "r.onnx", takes="model", jobs=jobs, executor=clock)
+    assert models.names(onnx.load(folder / "r.onnx")) == wanted
+    return clock.rounds, found.checks
+
+
+EXPECTED = {
+    "middle": {1: 16, 2: 10, 4: 8, 16: 6, 64: 5},
+    "two far apart": {1: 36, 2: 22, 4: 16, 16: 11},
+}
+"""Rounds for 1,000 nodes, by checks at once. Fewer are welcome: change the number. More need a reason."""
+
+
+@pytest.mark.parametrize("pattern", EXPECTED)
+def test_a_thousand_nodes_take_as_many_rounds_as_ever_and_always_the_same_checks(pattern: str, tmp_path: Path) -> None:
+    found = {jobs: rounds(1_000, pattern, jobs, tmp_path) for jobs in EXPECTED[pattern]}
+    assert {jobs: taken for jobs, (taken, _) in found.items()} == EXPECTED[pattern]
+    assert len({checks for _, checks in found.values()}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["start", "middle", "end", "on a branch"])
+@pytest.mark.parametrize("jobs", MOST)
+def test_one_culprit_of_ten_thousand_takes_few_rounds(jobs: int, pattern: str, tmp_path: Path) -> None:
+    assert rounds(10_000, pattern, jobs, tmp_path)[0] <= MOST[jobs]
