@@ -84,7 +84,8 @@ def digest_of_feeds(feeds: Sequence[Feed]) -> str:
     """What tells one set of inputs from another."""
     digest = hashlib.blake2b(digest_size=16)
     for feed in feeds:
-        for name, value in sorted(feed.items()):
+        for name in sorted(feed):
+            value = feed[name]  # one at a time: they may be read from a large file
             digest.update(f"{name} {value.dtype} {value.shape} ".encode())
             digest.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
     return digest.hexdigest()

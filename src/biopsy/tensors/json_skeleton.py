@@ -21,7 +21,7 @@ from biopsy import errors
 from biopsy.tensors.steady_file import Read, SteadyFile
 
 _KEY = b'"array"'
-_VALUE = re.compile(rb'[ \t\n\r]*:[ \t\n\r]*"')
+_VALUE = re.compile(rb'[ \t\n\r]*:[ \t\n\r]*"([^"\\]*)')
 _MOST_SPACE = 64
 LONG = 1024
 """Bytes of the shortest text that is left out."""
@@ -121,15 +121,15 @@ def _texts(sight: _Sight) -> Iterator[tuple[int, int]]:
     at = 0
     while (key := sight.find(_KEY, at)) >= 0:
         at = key + len(_KEY)
-        value = _VALUE.match(sight.part(at, at + _MOST_SPACE))
-        if value is None or sight.part(max(key - 1, 0), key) == b"\\":
+        value = _VALUE.match(sight.part(at, at + _MOST_SPACE + LONG))
+        if value is None or len(value[1]) < LONG or sight.part(max(key - 1, 0), key) == b"\\":
             continue
-        at += value.end()
+        at += value.start(1)
         end = sight.find(b'"', at)
         if end < 0:
             raise errors.DataError(f"it is no JSON file, or cut short: the text that begins at byte {at} has no end")
         # With a backslash before the quote, it is not the end, nor is this base64: it is parsed as it stands.
-        if end - at >= LONG and sight.part(end - 1, end) != b"\\":
+        if sight.part(end - 1, end) != b"\\":
             yield at, end
             at = end + 1
 
