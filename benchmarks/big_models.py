@@ -1,4 +1,4 @@
-"""Reducing a model with 4 GB of external weights: the time to write a candidate, and the memory it takes.
+"""Reducing models with external weights of 4 GB and of 100 GB: the time to write a candidate, and the memory it takes.
 
 python -m benchmarks.big_models
 """
@@ -14,9 +14,11 @@ import onnx
 
 from benchmarks import models
 from benchmarks.candidates import milliseconds, subsets
-from benchmarks.running import Run, Tool, biopsy, run
+from benchmarks.running import Run, Tool, biopsy, one_at_a_time, run
 
-LAYOUTS = ("beside", "sub-folder", "several files")
+LAYERS = {"4 GB": 64, "100 GB": 1_600}
+"""How many weights of 64 MB: layers of two nodes."""
+LAYOUTS = {"4 GB": ("beside", "sub-folder", "several files"), "100 GB": ("beside", "several files")}
 PLACES = ("the model's folder", "a parent of it", "another folder")
 
 
@@ -24,6 +26,7 @@ PLACES = ("the model's folder", "a parent of it", "another folder")
 class Measured:
     """One reduction of the big model. ``write`` is the median to make and write a candidate, in milliseconds."""
 
+    size: str
     layout: str
     place: str
     pattern: str
@@ -33,20 +36,21 @@ class Measured:
 
 
 def measure(tool: Tool, patterns: Sequence[str] = ("middle", "two far apart")) -> list[Measured]:
-    """Reduce the big model in every layout, and from every place once."""
+    """Reduce the big models in every layout, and the smaller one from every place once."""
     found = []
     with tempfile.TemporaryDirectory() as name:
         top = Path(name)
         usual = _five_nodes(tool, top)
-        for layout in LAYOUTS:
-            folder = top / layout.replace(" ", "-") / "model"
+        for size, layout in ((size, layout) for size, layouts in LAYOUTS.items() for layout in layouts):
+            folder = top / f"{size} {layout}".replace(" ", "-") / "model"
             folder.mkdir(parents=True)
-            path = models.big(folder, layout)
-            for place in PLACES if layout == "beside" else PLACES[:1]:
+            path = models.big(folder, layout, LAYERS[size])
+            for place in PLACES if (size, layout) == ("4 GB", "beside") else PLACES[:1]:
                 start = _started_in(place, path)
                 for pattern in patterns:
                     made = run(tool, path, _wanted(path, pattern), folder=start)
-                    found.append(Measured(layout, place, pattern, _write(path, start), made.peak - usual, made))
+                    above = made.peak - usual
+                    found.append(Measured(size, layout, place, pattern, _write(path, start), above, made))
     return found
 
 
@@ -95,16 +99,17 @@ def _write(path: Path, start: Path) -> float:
 def table(found: Sequence[Measured]) -> str:
     """The numbers as Markdown."""
     lines = [
-        "| weights | started in | failure needs | checks | wall, s | own time per check, ms | write a candidate, ms "
-        "| memory above five nodes, MB | nodes left |",
-        "|---|---|---|--:|--:|--:|--:|--:|--:|",
+        "| weights | they stand | started in | failure needs | checks | wall, s | own time per check, ms "
+        "| write a candidate, ms | memory above five nodes, MB | nodes left |",
+        "|---|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     for one in found:
         own = "" if one.made.overhead is None else f"{1000 * one.made.overhead:.0f}"
+        where = f"{one.size} | {one.layout} | {one.place} | {one.pattern}"
         numbers = f"{len(one.made.checks)} | {one.made.seconds:.1f} | {own} | {one.write:.2f} | {one.above:.0f}"
-        lines.append(f"| {one.layout} | {one.place} | {one.pattern} | {numbers} | {one.made.ended or one.made.nodes} |")
+        lines.append(f"| {where} | {numbers} | {one.made.ended or one.made.nodes} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    print(table(measure(biopsy("minimal"))))
+    print(table(measure(one_at_a_time(biopsy("minimal")))))

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks import models
 
-SIZES = (1_000, 10_000, 50_000)
-CANDIDATE_BUDGET = {1_000: 1.0, 10_000: 20.0, 50_000: 90.0}  # milliseconds
+SIZES = (1_000, 10_000, 50_000, 100_000)
+CANDIDATE_BUDGET = {1_000: 1.0, 10_000: 20.0, 50_000: 90.0, 100_000: 180.0}  # milliseconds
 _SEED = 3
 _PEER_SIZES = (1_000, 10_000)  # at 50,000 nodes a candidate of graphsurgeon takes minutes
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx
@@ -28,7 +28,7 @@ class Tool:
     """A command that reduces: ``program`` is a Python script run by ``python``.
 
     ``external`` are options that it needs where weights stand in other files, ``always`` those that it is given in any
-    case: one check at a time, so that its own time can be told from theirs.
+    case. Only where it runs one check at a time, its own time can be told from theirs.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Tool:
     mode: str
     external: tuple[str, ...] = ()
     always: tuple[str, ...] = ()
+    one_at_a_time: bool = True
 
 
 @dataclass
@@ -48,11 +49,13 @@ class Run:
     checks: list[float] = field(default_factory=list)
     peak: float = 0.0
     nodes: int | None = None
+    one_at_a_time: bool = True
 
     @property
     def overhead(self) -> float | None:
-        """The tool's own seconds per check."""
-        return (self.seconds - sum(self.checks)) / len(self.checks) if self.checks else None
+        """The tool's own seconds per check; None where that cannot be told."""
+        alone = self.checks and self.one_at_a_time
+        return (self.seconds - sum(self.checks)) / len(self.checks) if alone else None
 
 
 def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, folder: Path | None = None) -> Run:
@@ -71,7 +74,7 @@ def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, fo
             list(map(str, command)), cwd=folder, env=environment, stdout=said, stderr=said, start_new_session=True
         )
         ended, peak = _wait(process, limit)
-    made = Run(time.monotonic() - started, ended, peak=peak)
+    made = Run(time.monotonic() - started, ended, peak=peak, one_at_a_time=tool.one_at_a_time)
     for line in notes.read_text().splitlines() if notes.exists() else ():
         word, number = line.split()
         if word == "check":
@@ -106,6 +109,11 @@ def _look_at(output: Path, wanted: Sequence[str], made: Run) -> None:
 
 
 def biopsy(mode: str) -> Tool:
-    """The biopsy of this environment."""
+    """The biopsy of this environment, as it is: as many checks at once as it chooses."""
     program = Path(sys.executable).with_name("biopsy")
-    return Tool(f"biopsy {mode}", Path(sys.executable), program, mode, always=("--jobs", "1"))
+    return Tool(f"biopsy {mode}", Path(sys.executable), program, mode, one_at_a_time=False)
+
+
+def one_at_a_time(tool: Tool) -> Tool:
+    """The same with one check after the other."""
+    return replace(tool, name=f"{tool.name} --jobs 1", always=("--jobs", "1"), one_at_a_time=True)

@@ -39,7 +39,7 @@ _IN_MEMORY = re.compile(r"_ORT_(\w+_)?MEM_ADDR_")
 _ENGINE_FILE = b"EPContext"
 """An operator of ONNX Runtime that stands for what an engine has built; the file may be named in an attribute."""
 
-_CHUNK = 8 << 20
+_CHUNK = 1 << 20
 _LONGEST_PATH, _LONGEST_NAME = 2048, 255  # bytes; longer ones no system has, with the folder before them
 _MOST_SHOWN = 200
 _MOST_NAMES = 10_000
@@ -302,7 +302,7 @@ def load_values(tensor: onnx.TensorProto, span: Span) -> None:
 
 
 def chunks(tensor: str, span: Span) -> Iterator[bytes]:
-    """The bytes of a span, a few megabytes at a time."""
+    """The bytes of a span, a megabyte at a time."""
     left = span.length
     try:
         with open_plain(span.path) as stream:
