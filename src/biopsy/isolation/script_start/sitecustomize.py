@@ -5,10 +5,9 @@ PYTHONPATH. Here it imports what the script will need, and then waits: whatever 
 fork goes on to run the script as the interpreter always does, so that ``__main__``, ``sys.path``, tracebacks and the
 exit are its own work, and nothing of this file is on its stack.
 
-It runs in any CPython from 3.8 on, imports nothing of biopsy, and leaves nothing in ``sys.modules``.
+It runs in any CPython from 3.8 on, imports nothing of biopsy, and leaves nothing in ``sys.modules``: not even
+``__future__``.
 """
-
-from __future__ import annotations
 
 import os
 import sys
@@ -50,7 +49,7 @@ def _hide() -> None:
         sys.path_importer_cache.pop(path, None)
 
 
-def _read(*path: str) -> Any:
+def _read(*path: str) -> "Any":
     """A file of biopsy as a module that nobody else can see, and that leaves no compiled file behind."""
     name = os.path.join(_HERE, *path)
     module = type(sys)("biopsy_" + path[-1][:-3])

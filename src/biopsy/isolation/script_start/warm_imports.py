@@ -87,8 +87,7 @@ class WarmImports:
         if _says_anything(self._state["printed"]):
             os._exit(4)  # each process of this interpreter prints, and a fork would not
         leading = list(_leading_imports(sys.argv[0], self._is_found_in_library))
-        while _says_anything(self._state["printed"]):
-            os.read(self._state["printed"], 1 << 16)  # a warning of the syntax, which each fork will repeat
+        _forget_what_was_said(self._state["printed"])  # warnings of the syntax, which each fork will repeat
         self._import_all([*leading, *((name, ()) for name in self._state["noted"])])
 
     def before_fork(self) -> None:
@@ -197,6 +196,7 @@ class WarmImports:
     def _begin_anew(self, without: str) -> None:
         """Become this process again, with the same connections, and leave a module to the forks."""
         state = self._state
+        _forget_what_was_said(state["printed"])
         state["left"].append(without)
         state["starts"] += 1
         if state["starts"] > _MOST_RESTARTS:
@@ -226,7 +226,7 @@ class WarmImports:
             reading, writing = self._note
             os.close(reading)
             if self._is_noting:
-                _Recorder(writing, self._is_of_library)
+                _leave_note_at_exit(writing, self._is_of_library)
             else:
                 os.close(writing)
         for path in list(sys.path_importer_cache):
@@ -236,38 +236,30 @@ class WarmImports:
             del sys.modules[name]
 
 
-class _Recorder:
-    """Writes down what is imported from now on, in this order, and leaves a note of it at the exit."""
+def _leave_note_at_exit(into: int, is_of_library: Callable[[str], bool]) -> None:
+    """Have this fork write at its exit what it has imported until then, in this order.
 
-    def __init__(self, into: int, is_of_library: Callable[[str], bool]) -> None:
-        import atexit
+    Nothing if the environment is another one by then: a module may look at it when it is imported.
+    """
+    import atexit
 
-        self._into = into
-        self._is_of_library = is_of_library
-        self._names: list[str] = []
-        self._pid = os.getpid()
-        self._environment = dict(os.environ)
-        sys.meta_path.insert(0, self)
-        atexit.register(self._leave_note)  # before any other: so it is called last
+    pid, environment, known = os.getpid(), dict(os.environ), set(sys.modules)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Find nothing. A module that is imported in a changed environment may be another one."""
-        if self._environment == os.environ:
-            self._names.append(name)
-
-    def _leave_note(self) -> None:
-        if os.getpid() != self._pid:
-            return  # it is a fork that the script has made
-        loaded = [name for name in dict.fromkeys(self._names) if name in sys.modules]
+    def leave_note() -> None:
+        if os.getpid() != pid or environment != os.environ:
+            return
+        new = [name for name in sys.modules if name not in known]
         note = {
-            "libraries": [name for name in loaded if self._is_of_library(name)],
-            "own": [name for name in loaded if not self._is_of_library(name)],
+            "libraries": [name for name in new if is_of_library(name)],
+            "own": [name for name in new if not is_of_library(name)],
         }
         try:
-            os.write(self._into, json.dumps(note).encode() + b"\n")
-            os.close(self._into)
+            os.write(into, json.dumps(note).encode() + b"\n")
+            os.close(into)
         except OSError:
             pass  # too long a note: nothing more is imported
+
+    atexit.register(leave_note)  # before any other: so it is called last
 
 
 def _places_of_libraries() -> Iterator[str]:
@@ -340,6 +332,11 @@ def _without_signals_of_libc(line: str) -> str:
     """A set of signals, without those that the first thread of a process has the C library catch."""
     name, _, bits = line.partition(":")
     return f"{name}: {int(bits, 16) & ~_SIGNALS_OF_LIBC:x}"
+
+
+def _forget_what_was_said(printed: int) -> None:
+    while _says_anything(printed):
+        os.read(printed, 1 << 16)
 
 
 def _open_files() -> list[tuple[str, str]]:
