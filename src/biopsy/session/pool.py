@@ -58,6 +58,8 @@ class PendingRun:
 class Pool:
     """Runs a check on models, at most ``jobs`` at once. It neither judges nor remembers what the check says.
 
+    ``is_shared``: an executor of the user's runs it.
+
     ``candidate`` is where the user knows candidates to stand; runs at the same time get places beside it.
     ``keep_last``: the last candidate is left there. A run that is no longer wanted is abandoned: its check is asked to
     stop, and whoever needs its place waits for nothing.
@@ -76,7 +78,7 @@ class Pool:
         self._number = 0
         self._places: set[Path] = set()
         self._checks_before: list[Check] = []
-        self._is_shared = parallelism.executor is not None
+        self.is_shared = parallelism.executor is not None
         self._executor = parallelism.executor or self._own_executor()
 
     def runs_of(self, trial: Trial) -> list[PendingRun]:
@@ -95,7 +97,7 @@ class Pool:
         trial = slot.trial
         check = trial.check or self.check
         task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
-        if self._is_shared or not check.stoppable:
+        if self.is_shared or not check.stoppable:
             return self._begun(PendingRun(slot, self._executor.submit(run_check, task)))
         stop = Stop()
         return self._begun(PendingRun(slot, self._executor.submit(run_check, task, stop), stop))
@@ -147,9 +149,9 @@ class Pool:
     def close(self) -> None:
         """End everything, and leave no candidate behind."""
         self.abandon_all()
-        if not self._is_shared:
+        if not self.is_shared:
             self._executor.shutdown(wait=True, cancel_futures=True)
-        self._free_ended(wait=not self._is_shared)
+        self._free_ended(wait=not self.is_shared)
         for check in (self.check, *self._checks_before):
             check.close()
         for place in self._places - ({self.candidate} if self._keep_last else set()):
