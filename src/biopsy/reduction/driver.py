@@ -18,6 +18,7 @@ from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.change import Change, NamedModelPass
 from biopsy.reduction.lookahead import Lookahead
 from biopsy.reduction.named_pass import NamedPass
+from biopsy.reduction.pace import Pace
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
@@ -43,6 +44,7 @@ class Driver:
         self.oracle = oracle
         self.workspace = workspace
         self.listener = oracle.listener
+        self.pace = Pace(measured=not oracle.runs_elsewhere, at_first=oracle.jobs if oracle.check.stoppable else 2)
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
         self._passing: dict[Candidate, None] = {}
@@ -213,7 +215,8 @@ class Driver:
         trial = self.trial(proposal, stage)
         if lookahead is not None and self.oracle.jobs > 1 and not self.oracle.is_known(trial):
             lookahead.begin(candidate, trial)
-        judged = self.oracle.judge(trial)
+        with self.pace.waiting():
+            judged = self.oracle.judge(trial)
         self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
             self._passing[candidate] = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Sequence
 from itertools import islice
 from typing import Protocol, TypeAlias
 
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.named_pass import NamedPass
+from biopsy.reduction.pace import Pace
 from biopsy.reduction.pass_context import PassContext
 from biopsy.search.lookahead import Foreseeable, Future, Odds, likely_questions
 from biopsy.search.rounds import Round
@@ -22,6 +24,7 @@ class Candidates(Protocol):
     """What is known of candidates: see ``Driver``."""
 
     oracle: Oracle
+    pace: Pace
 
     def eligible(self, proposal: Proposal, target: Candidate) -> list[Candidate]:
         """What of a proposal is worth a check."""
@@ -79,19 +82,25 @@ class Lookahead:
         What runs already goes on if it may still be asked for. If the answer is there, nothing more is begun before it
         is heard.
         """
-        oracle = self._candidates.oracle
+        oracle, pace = self._candidates.oracle, self._candidates.pace
         if oracle.has_ended(trial):
             return
+        most = pace.at_once(oracle.jobs)
+        if most == 1:
+            oracle.abandon_all(but=[trial])
+            return
+        started = time.thread_time()
         future = self._at(asked, self._future) or self._at(asked, Future(self._search, self.answers))
         if future is None:
             return
         self._future = future
         before = {**self._trials, asked: trial}
-        likely = islice(likely_questions(future, self._chance), oracle.jobs)
+        likely = islice(likely_questions(future, self._chance), most)
         self._trials = {
             proposal.candidate: before.get(proposal.candidate) or self._candidates.trial(proposal, self._stage)
             for proposal in likely
         }
+        pace.looked_ahead(time.thread_time() - started, len(self._trials.keys() - before.keys()))
         soon = list(self._trials.values())
         oracle.abandon_all(but=soon)
         oracle.ahead(iter(soon))

@@ -63,6 +63,11 @@ class Oracle:
         """How many checks may run at once."""
         return self.pool.jobs
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether an executor of the user's runs checks."""
+        return self.pool.is_shared
+
     def judge(self, trial: Trial) -> Judged:
         """The outcome of a model, from memory as far as it was checked before.
 

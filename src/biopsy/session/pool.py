@@ -67,6 +67,7 @@ class Pool:
     ``candidate`` is where the user knows candidates to stand, and ``read`` are further files that a check reads; runs
     at the same time get places beside these. ``keep_last``: the last candidate is left there. A run that is no longer
     wanted is abandoned: its check is asked to stop, and whoever needs its place waits for nothing.
+    ``is_shared``: an executor of the user's runs it.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Pool:
         self._number = 0
         self._places = Places(candidate, read)
         self._checks_before: list[Check] = []
-        self._is_shared = parallelism.executor is not None
+        self.is_shared = parallelism.executor is not None
         self._executor = parallelism.executor or self._own_executor()
 
     def runs_of(self, trial: Trial) -> list[PendingRun]:
@@ -118,7 +119,7 @@ class Pool:
         trial = slot.trial
         check = slot.check
         task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
-        if self._is_shared or not check.stoppable:
+        if self.is_shared or not check.stoppable:
             return self._begun(PendingRun(slot, self._executor.submit(run_check, task)))
         stop = Stop()
         return self._begun(PendingRun(slot, self._executor.submit(run_check, task, stop), stop))
@@ -170,9 +171,9 @@ class Pool:
     def close(self) -> None:
         """End everything, and leave no candidate behind."""
         self.abandon_all()
-        if not self._is_shared:
+        if not self.is_shared:
             self._executor.shutdown(wait=True, cancel_futures=True)
-        self._free_ended(wait=not self._is_shared)
+        self._free_ended(wait=not self.is_shared)
         for check in (self.check, *self._checks_before):
             check.close()
         self._places.clear(keep_last=self._keep_last)
