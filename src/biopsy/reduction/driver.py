@@ -68,7 +68,7 @@ class Driver:
 
     def search(self, named: NamedPass, target: Candidate, context: PassContext) -> Candidate:
         """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
-        started, checks = time.monotonic(), self.oracle.tally.checks
+        started, checks = time.monotonic(), self.oracle.tally.asked
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
         lookahead = Lookahead(self, named, context, before)
@@ -81,6 +81,8 @@ class Driver:
             return reproducing
 
         drive(named.search(context, target), answer)
+        if target is not before:
+            self.oracle.beside.settle()  # before it is told
         self.oracle.abandon_all()
         self._tell_done(named.name, before.size, target.size, checks, started)
         return target
@@ -90,17 +92,17 @@ class Driver:
 
         Whether values may change is asked, which can cost checks, only if the pass has something to propose.
         """
-        started, checks, before = time.monotonic(), self.oracle.tally.checks, self.left
+        started, checks, before = time.monotonic(), self.oracle.tally.asked, self.left
         search = RunningSearch(named.search(self.best_model()))
         if search.round is None or not (named.keeps_values or context.may_change_values):
             return
         self.listener(events.StageStarted(named.name, before, 0))
         search.run(lambda changes: self._first_change_that_reproduces(changes, Stage(named.name)))
-        if self.oracle.tally.checks > checks:
+        if self.oracle.tally.asked > checks:
             self._tell_done(named.name, before, self.left, checks, started)
 
     def _tell_done(self, stage: str, before: int, after: int, checks: int, started: float) -> None:
-        taken, seconds = self.oracle.tally.checks - checks, time.monotonic() - started
+        taken, seconds = self.oracle.tally.asked - checks, time.monotonic() - started
         self.listener(events.PassDone(stage=stage, checks=taken, seconds=seconds, before=before, after=after))
 
     def _first_change_that_reproduces(self, changes: Iterable[Change], stage: Stage) -> onnx.ModelProto | None:
@@ -231,6 +233,10 @@ class Driver:
         whole = self.problem.whole
         parts = candidate_parts(self.problem.subset(whole), boundary or self.boundary(whole))
         return _trial(parts, whole.size, stage, description)
+
+    def start_over(self) -> None:
+        """Have the whole original as the best model again."""
+        self.best, self.refined = self.problem.whole, None
 
     def doubt(self) -> None:
         """Believe no answer any more but those that reproduced: the failure is flaky, and that was not known."""

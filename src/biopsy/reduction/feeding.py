@@ -34,7 +34,7 @@ class Feeding:
         self._problem = problem
         self._oracle = oracle
         self._folder = folder
-        self._wanted = wanted
+        self.is_wanted = wanted
         self._plain: CommandCheck | None = None
 
     def begin(self) -> None:
@@ -44,7 +44,7 @@ class Feeding:
         if self._plain is not None:
             self._oracle.pool.use(self._plain.cold().fed(path))
             return
-        if not self._wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
+        if not self.is_wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
             return
         if problem.recording.holds_inner:
             return

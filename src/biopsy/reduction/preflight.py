@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
+from typing import NoReturn
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules
@@ -15,6 +17,7 @@ from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
 from biopsy.reduction.last_words import last_words, telling_apart
 from biopsy.reduction.rounding import weigh_original
+from biopsy.session.beside import Remedy
 from biopsy.session.flakiness import Flakiness
 from biopsy.session.stage import IDENTITY, MARKED, ORIGINAL
 from biopsy.session.trial import Trial
@@ -22,8 +25,10 @@ from biopsy.session.trial import Trial
 _NOTE = "signature"
 
 
-def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool) -> ErrorSize | None:
+def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False) -> ErrorSize | None:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
+
+    ``beside``: once the original has failed, the rest may be asked while the search begins, if several checks may run.
 
     Returns the size of the original's error, None where the check tells none. Raises OriginalPasses if the original
     passes, CheckError if the check cannot say, or fails on anything.
@@ -49,11 +54,40 @@ def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool) -> E
         error = weigh_original(driver, trial, judged.evidence.verdict)
         if driver.check.automatic:
             identity = _identity(identity_of(driver.problem.index), "a one-node Identity model")
-            if oracle.jobs > 1:
-                oracle.ahead(iter([identity]))
-            flakiness.begin(trial, tries)
-            _try_identity(driver, identity, allow_vacuous=allow_vacuous)
+            if beside and oracle.jobs > 1 and tries == 1 and oracle.memory.repetitions == 1:
+                _look_closer_beside(driver, flakiness, trial, identity, allow_vacuous)
+            else:
+                flakiness.begin(trial, tries)
+                _try_identity(driver, identity, allow_vacuous=allow_vacuous)
     return error
+
+
+def _look_closer_beside(
+    driver: Driver, flakiness: Flakiness, original: Trial, identity: Trial, allow_vacuous: bool
+) -> None:
+    """Have the original repeated, and the Identity model tried, while the search begins.
+
+    A failure that is known to be flaky by then is no matter for later: how often the Identity model must pass is known.
+    """
+    tried = partial(_try_identity, driver, identity, allow_vacuous=allow_vacuous)
+    flakiness.begin_beside(original, tried)
+    if flakiness.is_flaky:
+        tried()
+    else:
+        driver.oracle.beside.ask(identity, partial(_heed_identity, driver, allow_vacuous))
+
+
+def _heed_identity(driver: Driver, allow_vacuous: bool, answer: Judged | errors.CheckError) -> Remedy | None:
+    if isinstance(answer, errors.CheckError) or answer.outcome is not Outcome.REPRODUCES:
+        return None
+    if allow_vacuous:
+        _tell_vacuous(driver)
+        return None
+    return partial(_raise_that_it_fails_on_anything, driver, answer)
+
+
+def _raise_that_it_fails_on_anything(driver: Driver, judged: Judged) -> NoReturn:
+    raise _fails_on_anything(driver, judged)
 
 
 def _identity(model: bytes, description: str) -> Trial:
@@ -161,6 +195,10 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
         return
     if not allow_vacuous:
         raise _fails_on_anything(driver, judged)
+    _tell_vacuous(driver)
+
+
+def _tell_vacuous(driver: Driver) -> None:
     driver.listener(
         events.Remark(
             "a one-node Identity model fails this check in the same way: the check fails on anything, and the"

@@ -19,6 +19,7 @@ from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, reads_of
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.verification import Verification, verified
+from biopsy.session.beside import SearchInDoubtError
 from biopsy.session.checked_search import trials_of_file
 from biopsy.session.confirmation import require_confirmed
 from biopsy.session.flakiness import Flakiness
@@ -79,7 +80,8 @@ class ReductionTask:
 
     def preflight(self) -> None:
         """Check the original, which must fail, and a model of one Identity node, which must not."""
-        self._error_before = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous)
+        beside = not self._feeding.is_wanted  # then another check is asked from the beginning of the search on
+        self._error_before = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous, beside=beside)
 
     def begin(self) -> None:
         """Have candidates fed with recorded values, where the check can be."""
@@ -90,7 +92,12 @@ class ReductionTask:
         driver = self._driver
         with driver.oracle.budget.enforced():
             assert driver.best is not None
-            driver.best = self._run_schedule(driver.best)
+            try:
+                driver.best = self._run_schedule(driver.best)
+                driver.oracle.beside.settle()
+            except SearchInDoubtError as doubt:
+                self._begin_anew(doubt)
+                return False
             if not self._flakiness.holds(driver.best_trial(CONFIRM, "the smallest so far once more")):
                 driver.doubt()
                 return False
@@ -104,13 +111,17 @@ class ReductionTask:
         if digest is not None:
             driver.forget(digest)
         if driver.best is not None:
-            driver.best, driver.refined = driver.problem.whole, None
+            driver.start_over()
         return digest == driver.original(ORIGINAL, "").digest
 
     def write(self) -> None:
         """Write the smallest model, and the passing one closest in size if that was asked for."""
         driver, target = self._driver, self._target
         assert driver.best is not None
+        try:
+            driver.oracle.beside.settle()  # a limit may have ended the search before
+        except SearchInDoubtError as doubt:
+            self._begin_anew(doubt)
         self._write_model(driver.best_parts(), target.output, target.external)
         passing = closest_passing(driver.passing, driver.best)
         if target.min_good is not None:
@@ -122,7 +133,7 @@ class ReductionTask:
     def rescue(self) -> str | None:
         """Write the smallest model so far, unless it is the original; returns what to tell of it."""
         driver, output = self._driver, self._target.output
-        if not driver.is_smaller:
+        if not driver.is_smaller or not driver.oracle.beside.is_settled:
             return None
         try:
             self._write_model(driver.best_parts(), output, self._target.external)
@@ -159,7 +170,7 @@ class ReductionTask:
             nodes=driver.labels(),
             kept=driver.best.nodes,
             signature=str(driver.reference),
-            outcomes={outcome.value: count for outcome, count in tally.outcomes.items() if count},
+            outcomes={outcome.value: tally.outcomes[outcome] for outcome in Outcome if tally.outcomes[outcome]},
             other_failures={reason: failure.times for reason, failure in others.items()},
             seconds=seconds,
             min_good=self._target.min_good if driver.passing else None,
@@ -175,6 +186,13 @@ class ReductionTask:
         )
 
     # The passes
+
+    def _begin_anew(self, doubt: SearchInDoubtError) -> None:
+        """Go back to the original, as if what makes the search doubtful had been known before it began."""
+        self._driver.oracle.abandon_all()
+        self._driver.start_over()
+        doubt.remedy()
+        self._driver.doubt()
 
     def _run_schedule(self, left: Candidate) -> Candidate:
         for named in self._schedule.once:
@@ -228,7 +246,7 @@ class ReductionTask:
             kept = f"{output}, not confirmed to fail" if self._is_saved else "the journal, as it is"
             require_confirmed(driver.oracle, trial, Outcome.REPRODUCES, "the result fails", kept)
         except errors.CheckError:
-            driver.best, driver.refined = driver.problem.whole, None
+            driver.start_over()
             raise
 
     # What is written

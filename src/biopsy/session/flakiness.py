@@ -12,6 +12,8 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import NoReturn
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
@@ -90,7 +92,46 @@ class Flakiness:
         if tries > 1:
             self._measure(trial, 1, tries)
         elif self._shows_again(trial, _MORE_OF_THE_ORIGINAL):
-            self._note({"failed": 1 + _MORE_OF_THE_ORIGINAL, "runs": 1 + _MORE_OF_THE_ORIGINAL, "needed": 1})
+            self._note_steady()
+
+    def begin_beside(self, trial: Trial, then: Callable[[], None]) -> None:
+        """Look closer at the original, which has failed in its first run, while the search begins.
+
+        Only runs that have begun already are waited for. ``then`` is called after a failure was found to be flaky, and
+        measured.
+        """
+        if self._repeating.repeat is not None or self._resumed():
+            return
+        begun = min(len(self._oracle.pool.runs_of(trial)), _MORE_OF_THE_ORIGINAL)
+        if not self._shows_again(trial, begun):
+            return
+        runs = 1 + begun
+        answered = 0
+
+        def heed(answer: Judged | errors.CheckError) -> Callable[[], None] | None:
+            nonlocal answered
+            answered += 1
+            if isinstance(answer, errors.CheckError):
+                return partial(_raise, answer)
+            if answer.outcome is not Outcome.REPRODUCES:
+                return partial(self._measure_then, trial, runs + answered - 1, runs + answered, then)
+            if runs + answered == 1 + _MORE_OF_THE_ORIGINAL:
+                self._note_steady()
+            return None
+
+        if runs == 1 + _MORE_OF_THE_ORIGINAL:
+            self._note_steady()
+        for _ in range(_MORE_OF_THE_ORIGINAL - begun):
+            self._oracle.beside.ask(trial, heed)
+
+    def _measure_then(self, trial: Trial, failed: int, runs: int, then: Callable[[], None]) -> None:
+        self._measure(trial, failed, runs)
+        then()
+
+    def _note_steady(self) -> None:
+        """Write down that the original has failed in all of its first runs."""
+        runs = 1 + _MORE_OF_THE_ORIGINAL
+        self._note({"failed": runs, "runs": runs, "needed": 1})
 
     def holds(self, trial: Trial) -> bool:
         """Whether the result of a search shows its failure again and again.
@@ -176,6 +217,10 @@ class Flakiness:
 
     def _note(self, counts: dict[str, int]) -> None:
         self._oracle.memory.note(_NOTE, json.dumps(counts))
+
+
+def _raise(error: errors.CheckError) -> NoReturn:
+    raise error
 
 
 def _counts(noted: str) -> tuple[int, int, int]:

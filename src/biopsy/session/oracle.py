@@ -10,6 +10,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
+from biopsy.session.beside import Beside
 from biopsy.session.budget import BudgetMeter
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import Iterations
@@ -47,6 +48,7 @@ class Oracle:
         self.tally = tally
         self.budget = budget
         self.memory = OutcomeMemory(tally)
+        self.beside = Beside(self)
         self.left = 0
         self._iterations = iterations
         self.listener = listener
@@ -75,7 +77,9 @@ class Oracle:
         """
         while (judged := self.memory.conclusion(trial)) is None:
             self.memory.add(trial, self._run(trial, self.memory.repetitions - len(self.memory.runs(trial))))
-        self.pool.abandon(run for run in self.pool.pending if run.trial.digest == trial.digest)
+        self.pool.abandon(
+            run for run in self.pool.pending if run.trial.digest == trial.digest and not run.trial.is_kept
+        )
         self.tally.meet(trial, judged)
         return judged
 
@@ -108,13 +112,14 @@ class Oracle:
 
     def ahead(self, trials: Iterator[Trial]) -> None:
         """Begin checks of models that may be asked about soon, as many as may run at once."""
+        self.beside.attend()
         pending = self.pool.pending
-        while len(pending) < self.pool.jobs and self.budget.allows(len(pending)):
+        while len(pending) < self.pool.jobs and self.budget.allows(len(pending) - len(self.pool.kept)):
             trial = next(trials, None)
             if trial is None:
                 return
             if not self.is_known(trial) and all(run.trial.digest != trial.digest for run in pending):
-                self._begin(trial)
+                self.begin(trial)
 
     def abandon_all(self, but: Sequence[Trial] = ()) -> None:
         """Stop what was begun ahead and nobody asked about, ``but`` for these."""
@@ -127,16 +132,18 @@ class Oracle:
 
     def _run(self, trial: Trial, wanted: int) -> Judged:
         """The next run of a model to end; as many as are wanted are begun, if so many may run at once."""
+        self.beside.attend()
         self.budget.spend()
         mine = self.pool.runs_of(trial)
         while not mine or len(mine) < min(wanted, self.pool.jobs):
             if len(self.pool.pending) >= self.pool.jobs and mine and self.memory.repetitions == 1:
                 break  # one more run of this is worth no more than what was begun ahead
             self.pool.make_room(kept=mine)
-            mine.append(self._begin(trial))
+            mine.append(self.begin(trial))
         return self._ended(mine[0])
 
-    def _begin(self, trial: Trial) -> PendingRun:
+    def begin(self, trial: Trial) -> PendingRun:
+        """Begin a run on a model, for which there must be room."""
         if self._is_nearly_done(trial):
             self.check.foresee_cold()
         slot = self.pool.slot(trial, self._iterations.number_for(trial.stage))
@@ -167,6 +174,10 @@ class Oracle:
         if evidence is None:
             self.pool.abandon_all()
             raise self.budget.time_is_up()
+        return self.judged(run, evidence)
+
+    def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
+        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run."""
         if evidence.remark:
             self.listener(events.Remark(evidence.remark))
         judged = self.failure.judge(evidence)
@@ -176,7 +187,7 @@ class Oracle:
 
     def _tell(self, run: PendingRun, judged: Judged, evidence: Evidence) -> None:
         trial, outcome = run.trial, judged.outcome
-        if outcome is self._advances and trial.stage.is_iteration:
+        if outcome is self._advances and trial.stage.is_iteration and not trial.is_kept:
             self.left = trial.size
         self.listener(
             events.CheckedCandidate(

@@ -92,9 +92,14 @@ class Pool:
         self.is_shared = parallelism.executor is not None
         self._executor = parallelism.executor or self._own_executor()
 
+    @property
+    def kept(self) -> list[PendingRun]:
+        """Pending runs beside the search: they are nobody's to abandon, or to take the answer of."""
+        return [run for run in self.pending if run.trial.is_kept]
+
     def runs_of(self, trial: Trial) -> list[PendingRun]:
         """Pending runs that answer this trial, the oldest first."""
-        return [run for run in self.pending if run.trial.asks_the_same(trial)]
+        return [run for run in self.pending if not run.trial.is_kept and run.trial.asks_the_same(trial)]
 
     def slot(self, trial: Trial, iteration: int = 0) -> Slot:
         """The number and place of the next run."""
@@ -144,7 +149,7 @@ class Pool:
 
     def make_room(self, kept: Sequence[PendingRun]) -> None:
         """Abandon the newest runs, but for those ``kept``, until one more may begin."""
-        others = [run for run in self.pending if run not in kept]
+        others = [run for run in self.pending if run not in kept and not run.trial.is_kept]
         excess = max(0, len(self.pending) + 1 - self.jobs)
         self.abandon(others[len(others) - excess :])
 
@@ -160,7 +165,7 @@ class Pool:
     def abandon_all(self, but: Sequence[Trial] = ()) -> None:
         """Stop every pending run, ``but`` those of these models."""
         kept = {trial.digest for trial in but}
-        self.abandon(run for run in self.pending if run.trial.digest not in kept)
+        self.abandon(run for run in self.pending if run.trial.digest not in kept and not run.trial.is_kept)
 
     def use(self, check: Check) -> None:
         """Run another check from now on, such as the same without what was kept warm; the old one ends at the end."""
@@ -170,7 +175,7 @@ class Pool:
 
     def close(self) -> None:
         """End everything, and leave no candidate behind."""
-        self.abandon_all()
+        self.abandon(self.pending)
         if not self.is_shared:
             self._executor.shutdown(wait=True, cancel_futures=True)
         self._free_ended(wait=not self.is_shared)

@@ -33,13 +33,14 @@ class SearchTally:
 
     ``outcomes`` counts runs of checks that were waited for. ``cannot_say`` counts models of which a check could not
     say anything, by the reason; ``other_failures`` has the failures that are not the original's, by how they look.
-    ``remembered`` counts runs that the journal gave.
+    ``remembered`` counts runs that the journal gave, ``beside`` those of ``checks`` that the search did not ask for.
     """
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     other_failures: dict[str, OtherFailure] = field(default_factory=dict)
     cannot_say: Counter[str] = field(default_factory=Counter)
     remembered: int = 0
+    beside: int = 0
     keep_other: KeepOther = keep_nothing
     _met: set[bytes] = field(default_factory=set)
 
@@ -47,6 +48,11 @@ class SearchTally:
     def checks(self) -> int:
         """Runs of checks that were waited for."""
         return self.outcomes.total()
+
+    @property
+    def asked(self) -> int:
+        """Runs of checks that were waited for since somebody asked about a model."""
+        return self.checks - self.beside
 
     def undo(self, outcome: Outcome) -> bool:
         """Count one run with this outcome no more; False if none was counted, as for one that the journal gave."""

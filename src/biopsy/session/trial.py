@@ -18,6 +18,7 @@ class Trial:
 
     ``description`` is shown in the progress line. ``place`` is where the model stands already; None if it is to be
     written where candidates stand. ``check`` replaces, for this trial alone, the check that all others get.
+    ``is_kept``: it is asked beside the search, which neither answers nor abandons its run.
     """
 
     parts: Sequence[bytes]
@@ -26,6 +27,7 @@ class Trial:
     description: str
     place: Path | None = None
     check: Check | None = None
+    is_kept: bool = False
 
     @cached_property
     def digest(self) -> bytes:
