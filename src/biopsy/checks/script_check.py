@@ -26,6 +26,9 @@ from biopsy.isolation.watch import Ended, Stop
 _WAITS_NO_MORE = 3
 """Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
 
+_SECONDS_TO_COMPARE = 1.0
+"""How long a run waits for others to end the comparison: as processes, all would take each other's time."""
+
 
 class ScriptCheck(ServedCheck):
     """A command that is a Python script, which ``python_script`` understands."""
@@ -63,14 +66,14 @@ class ScriptCheck(ServedCheck):
         if self._identities() != self._seen_files:
             remark = self._refuse(server, f"{Path(self._script.name).name} or its interpreter has changed")
             return replace(self._as_process(candidate, stop), remark=remark)
-        if self._is_believed:
-            return self._believed(server, candidate, stop) or self._as_process(candidate, stop)
-        if not self._comparing.acquire(blocking=False):
-            return self._as_process(candidate, stop)
-        try:
-            return self._compared(server, candidate, stop)
-        finally:
-            self._comparing.release()
+        if not self._is_believed and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
+            try:
+                if not self._is_believed:
+                    return self._compared(server, candidate, stop)
+            finally:
+                self._comparing.release()
+        warm = self._believed(server, candidate, stop) if self._is_believed else None
+        return warm or self._as_process(candidate, stop)
 
     def _compared(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence:
         """What the script says, and see whether a fork says the same as a process."""
@@ -103,7 +106,8 @@ class ScriptCheck(ServedCheck):
 
     def _believed(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence | None:
         """What a fork says, unless it ended in a way in which a process may not have ended."""
-        warm = self._forked(server, 0, candidate, stop)
+        assert self._known is not None
+        warm = self._forked(server, self._known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm
         return None if warm.status < 0 or warm.timed_out or warm.out_of_memory else warm

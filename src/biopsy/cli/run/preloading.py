@@ -35,14 +35,21 @@ def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
 
 
 def load_code() -> None:
-    """Import everything of ours that it uses."""
-    import biopsy.cli.console
+    """Import everything that it uses."""
+    import numpy.ma  # noqa: F401 -- numpy.unique would import it
+
+    import biopsy.checks.verdict
+    import biopsy.cli.app
     import biopsy.cli.run.building
+    import biopsy.cli.run.hints
     import biopsy.cli.run.mismatch
+    import biopsy.cli.run.names
     import biopsy.cli.run.report
     import biopsy.cli.run.settings
     import biopsy.comparison.describe
     import biopsy.comparison.runs
+    import biopsy.comparison.spoken_of
     import biopsy.engines.feeding
     import biopsy.engines.runner
+    import biopsy.model.random_operators
     import biopsy.tensors.generate  # noqa: F401
