@@ -18,7 +18,7 @@ from benchmarks import models
 from benchmarks.measured import peak_mb
 
 HERE = Path(__file__).parent
-LIMIT = 150.0  # seconds after which a run is stopped
+LIMIT = 120.0  # seconds after which a run is stopped
 CHECK = HERE / "finds_nodes.py"
 CANDIDATE = "polygraphy_debug.onnx"  # the default name of both
 

@@ -46,21 +46,17 @@ class Case:
 PEER_EXTERNAL = ("--external-data-dir", ".", "--save-external-data")
 """What Polygraphy wants to be told about weights in other files."""
 
-EVERY_PATTERN = tuple(models.PATTERNS)
 CASES = (
     Case("chain", 5, "middle"),
     Case("inception", 100, "two far apart"),
     *(Case("transformer", nodes, "middle") for nodes in (105, 641, 1_746, 10_046)),
-    *(Case("transformer", 1_000, pattern) for pattern in EVERY_PATTERN),
-    *(Case("inception", 1_000, pattern) for pattern in ("middle", "two far apart")),
-    Case("chain", 1_000, "two far apart"),
+    *(Case("transformer", 1_000, pattern) for pattern in ("middle", "two far apart", "three")),
+    Case("inception", 1_000, "two far apart"),
     Case("control flow", 1_000, "middle"),
-    Case("transformer", 10_046, "three"),
     Case("transformer", 50_000, "middle"),
     Case("transformer", 100_000, "middle", alone="it does not end at 50,000"),
-    Case("transformer", 100_000, "three", alone="it does not end at 50,000"),
     Case("4 GB", 128, "middle"),
-    Case("4 GB", 128, "two far apart"),
+    Case("4 GB", 128, "two far apart", alone="it gives no result with 4 GB"),
 )
 QUICK = (
     Case("chain", 5, "middle"),
