@@ -269,7 +269,7 @@ def test_where_a_fork_says_something_else_checks_stay_cold_and_a_line_says_why(t
             answers.append(check.run(candidate))
             assert {said(replace(answer, remark="")) for answer in answers} == {cold}
             assert [answer.remark for answer in answers if answer.remark] == [
-                f"checks       run cold: a warm run of check.py {why}"
+                f"checks     run cold: a warm run of check.py {why}"
             ]
             assert check._server is None
 
@@ -304,7 +304,7 @@ def test_what_has_changed_since_the_server_began_is_seen(
             monkeypatch.chdir(tmp_path)
         first, second = check.run(candidate), check.run(candidate)
         assert first.output == second.output == check.cold().run(candidate).output
-        told = "checks       run cold: check.py or its interpreter has changed"
+        told = "checks     run cold: check.py or its interpreter has changed"
         assert (first.remark, second.remark) == ((told, "") if what == "script" else ("", ""))
 
 

@@ -118,3 +118,18 @@ def test_a_check_that_knows_a_file_by_heart_finds_it_in_every_place(session: Ses
     oracle.ahead(iter([trial("a"), trial("b")]))
     assert (session.folder / "in.npz").read_bytes() == b"inputs of b"
     assert not (session.folder / "in.1.npz").exists()
+
+
+def test_a_model_whose_inputs_cannot_be_written_leaves_no_number_behind(session: Session) -> None:
+    def only_of_a(model: bytes, path: Path) -> None:
+        if model != b"a":
+            raise errors.CannotCompare("no values are recorded")
+        write_inputs(model, path)
+
+    info, inputs = session.folder / "i.json", session.folder / "in.npz"
+    files = IterationFiles(info=info, inputs=inputs, write_inputs=only_of_a)
+    oracle = session.oracle(Answers(is_stoppable=True), jobs=2, files=files)
+    oracle.judge(trial("a"))
+    oracle.ahead(iter([trial("b")]))
+    oracle.close()
+    assert (json.loads(info.read_text()), inputs.read_bytes()) == ({"iteration": 0}, b"inputs of a")

@@ -133,7 +133,7 @@ class ScriptCheck(ServedCheck):
         """Run no more forks; what is to be remarked of that, once."""
         already = self._given_up
         self._lose(server)
-        return "" if already else f"checks       run cold: {why}"
+        return "" if already else f"checks     run cold: {why}"
 
     def _identities(self) -> list[object]:
         """What tells that the script or its interpreter was changed."""

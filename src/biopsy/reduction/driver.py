@@ -44,7 +44,9 @@ class Driver:
         self.oracle = oracle
         self.workspace = workspace
         self.listener = oracle.listener
-        self.pace = Pace(measured=not oracle.runs_elsewhere, at_first=oracle.jobs if oracle.check.stoppable else 2)
+        # A check that cannot be stopped may be an instant function: it is measured before many are begun.
+        at_first = oracle.jobs if oracle.check.stoppable else 2
+        self.pace = Pace(measured=not oracle.runs_elsewhere, at_first=at_first)
         self.refined: onnx.ModelProto | None = None
         self.best: Candidate | None = None
         self._passing: dict[Candidate, None] = {}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _FADING = 0.8
+"""The weight of what was measured before, beside one more measurement."""
 
 
 class Pace:

@@ -25,6 +25,7 @@ _MOST_FUTURES = 512
 """Futures that are looked at for what is likely; they may hold questions whose answers are known."""
 
 _FADING = 0.9
+"""What is left of the weight of an answer with each one that follows."""
 
 
 @dataclass(frozen=True, kw_only=True)

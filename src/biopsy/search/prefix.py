@@ -9,7 +9,7 @@ from typing import TypeAlias
 from biopsy.search.rounds import Answer, Proposed, Search
 
 Likelihood: TypeAlias = Callable[[int], float]
-"""How likely it is, on any scale, that what is looked for is at most a number; more, the higher the number."""
+"""How likely it is, on any scale, that what is looked for is at most a number; never less for a higher number."""
 
 
 def shortest_prefix(
@@ -18,7 +18,7 @@ def shortest_prefix(
     """Find the shortest prefix that holds; the one of full ``length`` is known to, the empty one taken not to.
 
     ``propose`` makes the proposal of a prefix of some length. Returns the length and the answer to it, None if it is
-    the full length. If all lengths are as ``likely``, it takes ceil(log2 N) rounds.
+    the full length. If all lengths are equally ``likely``, it takes ceil(log2 N) rounds.
     """
     return least(0, length, propose, likely)
 
@@ -35,7 +35,7 @@ def least(
     last: Answer | None = None
     while high - low > 1:
         middle = _halving(low, high, likely)
-        answer = yield map(propose, (middle,))
+        answer = yield map(propose, (middle,))  # made only if it is looked at: lookahead knows many an answer
         if answer is None:
             low = middle
         else:
@@ -54,9 +54,9 @@ def _halving(low: int, high: int, likely: Likelihood) -> int:
 def near(taken: int, length: int) -> float:
     """A likelihood, from 0 to 1, for numbers up to ``length`` that are often small.
 
-    Half of it is that all are as likely, half that all orders of magnitude are: so the least rounds are for small
-    numbers, and hardly one more than by plain halves for the others, less than Bentley and Yao (1976) take by steps
-    that double.
+    For one half, all numbers are equally likely; for the other, all orders of magnitude are. So small numbers take the
+    fewest rounds, and others hardly one more than by plain halves: fewer than by steps that double (Bentley and Yao
+    1976).
     """
     return (taken / length + _log2(taken + 1) / _log2(length + 1)) / 2 if length else 0.0
 

@@ -83,7 +83,7 @@ class Beside:
             self._begin(question)
 
     def settle(self) -> None:
-        """Wait for all answers, of which none is refused by a budget any more. Raises SearchInDoubtError."""
+        """Wait for all answers. Raises SearchInDoubtError, and BudgetSpentError where time is limited."""
         while self._open:
             question = self._open[0]
             if question.run is None:

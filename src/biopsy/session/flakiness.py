@@ -18,6 +18,7 @@ from typing import NoReturn
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
+from biopsy.session.beside import Remedy
 from biopsy.session.oracle import Oracle
 from biopsy.session.trial import Trial
 
@@ -105,22 +106,21 @@ class Flakiness:
         begun = min(len(self._oracle.pool.runs_of(trial)), _MORE_OF_THE_ORIGINAL)
         if not self._shows_again(trial, begun):
             return
-        runs = 1 + begun
-        answered = 0
+        if begun == _MORE_OF_THE_ORIGINAL:
+            self._note_steady()
+        failed = 1 + begun
 
-        def heed(answer: Judged | errors.CheckError) -> Callable[[], None] | None:
-            nonlocal answered
-            answered += 1
+        def heed(answer: Judged | errors.CheckError) -> Remedy | None:
+            nonlocal failed
             if isinstance(answer, errors.CheckError):
                 return partial(_raise, answer)
             if answer.outcome is not Outcome.REPRODUCES:
-                return partial(self._measure_then, trial, runs + answered - 1, runs + answered, then)
-            if runs + answered == 1 + _MORE_OF_THE_ORIGINAL:
+                return partial(self._measure_then, trial, failed, failed + 1, then)
+            failed += 1
+            if failed == 1 + _MORE_OF_THE_ORIGINAL:
                 self._note_steady()
             return None
 
-        if runs == 1 + _MORE_OF_THE_ORIGINAL:
-            self._note_steady()
         for _ in range(_MORE_OF_THE_ORIGINAL - begun):
             self._oracle.beside.ask(trial, heed)
 

@@ -56,7 +56,7 @@ class Iterations:
         self.files = files
         self.number = 0
         self._listener = listener
-        self._written: Slot | None = None
+        self._written: Slot | None = None  # whose files stand where the user knows them
         self._judged: Slot | None = None
 
     def number_for(self, stage: Stage) -> int:
@@ -71,17 +71,19 @@ class Iterations:
 
         Raises CannotCompare if it looks at the original, for then there never will be any.
         """
+        moved = [path for file, path in slot.files.items() if path != file]
+        if len(moved) < len(slot.files):
+            self._written = None  # what stood there is gone, even if only some of the files can be written
         try:
             self.files.write(slot.iteration, slot.trial.parts, slot.files)
         except errors.CannotCompare as error:
             if slot.trial.stage is ORIGINAL:
                 raise
             return Evidence(status=0, verdict=VerdictFile(outcome="invalid", message=error.message))
-        moved = [path for file, path in slot.files.items() if path != file]
         for path in moved:
             cleanup.take_what_stands_at(path)
-        if len(moved) < len(slot.files):
-            self._written = None if moved else slot
+        if not moved:
+            self._written = slot
         return None
 
     def after(self, slot: Slot, outcome: Outcome) -> None:

@@ -66,8 +66,8 @@ class Pool:
 
     ``candidate`` is where the user knows candidates to stand, and ``read`` are further files that a check reads; runs
     at the same time get places beside these. ``keep_last``: the last candidate is left there. A run that is no longer
-    wanted is abandoned: its check is asked to stop, and whoever needs its place waits for nothing.
-    ``is_shared``: an executor of the user's runs it.
+    wanted is abandoned: its check is asked to stop, and whoever needs its place waits for nothing. ``is_shared``: an
+    executor of the user's runs checks.
     """
 
     def __init__(

@@ -51,7 +51,7 @@ class SearchTally:
 
     @property
     def asked(self) -> int:
-        """Runs of checks that were waited for since somebody asked about a model."""
+        """Runs of checks that the search asked for and waited for."""
         return self.checks - self.beside
 
     def undo(self, outcome: Outcome) -> bool:

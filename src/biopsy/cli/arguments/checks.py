@@ -95,7 +95,7 @@ def add_cold(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--cold-checks",
         action="store_true",
-        help="start a process for every check, also for 'biopsy run' and Python scripts, which else fork a warm one",
+        help="start a process for every check, even for those that fork a warm one: 'biopsy run' and Python scripts",
     )
 
 
