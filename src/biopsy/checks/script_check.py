@@ -25,6 +25,10 @@ from biopsy.isolation.watch import Ended, Stop
 
 _WAITS_NO_MORE = 3
 """Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
+_CHANGED = (
+    "or its interpreter has changed; earlier answers still count: if it answers otherwise now, stop, and start over"
+    " with --fresh"
+)
 
 
 class ScriptCheck(ServedCheck):
@@ -61,7 +65,7 @@ class ScriptCheck(ServedCheck):
         if server is None or _surroundings() != self._surroundings:
             return self._as_process(candidate, stop)
         if self._identities() != self._seen_files:
-            remark = self._refuse(server, f"{Path(self._script.name).name} or its interpreter has changed")
+            remark = self._refuse(server, f"{Path(self._script.name).name} {_CHANGED}")
             return replace(self._as_process(candidate, stop), remark=remark)
         if self._is_believed:
             return self._believed(server, candidate, stop) or self._as_process(candidate, stop)
