@@ -639,7 +639,7 @@ def test_a_check_that_knows_such_a_file_by_heart_runs_alone(here: Path, capsys, 
     save(chain(4, ("Neg",)), here / "m.onnx")
     check = script(here, f"open({file!r})\nsys.exit('n1' in names)")
     assert reduce("m.onnx", "-o", "r.onnx", "--jobs", "2", option, file, "--check", *check) == 0
-    assert f"one check at a time: the check does not name the file of {option}" in told(capsys)
+    assert f"one check at a time: the check does not name the file of {option} as {file}" in told(capsys)
 
 
 def test_our_own_run_loads_the_inputs_of_its_own_candidate(here: Path, capsys) -> None:

@@ -75,7 +75,7 @@ def _jobs(args: argparse.Namespace) -> tuple[int, str]:
     read = {"--iter-info": args.iter_info, "--iter-inputs": getattr(args, "iter_inputs", None)}
     for option, file in read.items():
         if file is not None and not command.names_file(file):
-            reasons.append(f"the check does not name the file of {option}, so all would look at the same one")
+            reasons.append(f"the check does not name the file of {option} as {file}, so all would look at the same one")
     if not command.names_candidate(str(args.iter_artifact)):
         reasons.append("the check does not name the candidate, so all would look at the same file")
     return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
