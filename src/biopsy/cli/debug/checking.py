@@ -93,10 +93,12 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     return check
 
 
-def note_unnamed_candidate(check: Check, args: argparse.Namespace, console: Console) -> None:
-    """Say so if the words of a check do not name the candidate that it is to judge."""
+def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
+    """Say so if the words of a check do not name the candidate that it is to judge, and with -v if it stays cold."""
     from biopsy.checks.command import CommandCheck
 
+    if type(check) is CommandCheck:
+        console.detail("checks       run cold: each is a process of its own")
     if isinstance(check, CommandCheck) and not check.names_candidate:
         console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must find the candidate itself")
 
