@@ -25,6 +25,10 @@ from biopsy.isolation.watch import Ended, Stop
 
 _WAITS_NO_MORE = 3
 """Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
+_CHANGED = (
+    "or its interpreter has changed; earlier answers still count: if it answers otherwise now, stop, and start over"
+    " with --fresh"
+)
 
 _SECONDS_TO_COMPARE = 1.0
 """How long a run waits for others to end the comparison: as processes, all would take each other's time."""
@@ -64,7 +68,7 @@ class ScriptCheck(ServedCheck):
         if server is None or _surroundings() != self._surroundings:
             return self._as_process(candidate, stop)
         if self._identities() != self._seen_files:
-            remark = self._refuse(server, f"{Path(self._script.name).name} or its interpreter has changed")
+            remark = self._refuse(server, f"{Path(self._script.name).name} {_CHANGED}")
             return replace(self._as_process(candidate, stop), remark=remark)
         if not self._is_believed and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
             try:

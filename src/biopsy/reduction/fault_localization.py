@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.model.index import ModelIndex
 from biopsy.reduction.driver import Driver
 from biopsy.session.stage import LOOK
@@ -35,8 +35,10 @@ def suspected(driver: Driver) -> tuple[int, ...]:
     trial = driver.original(LOOK, "which tensors are wrong", boundary)
     try:
         judged = driver.oracle.again(replace(trial, check=driver.check.glance()))
-    except errors.CheckError:
-        return ()  # it was no question about a candidate
+    except errors.CheckError as error:  # it was no question about a candidate, but perhaps golden values are damaged
+        told = f"with every tensor marked as an output, {error.message}"
+        driver.listener(events.Remark(told, warning=True))
+        return ()
     ids = problem.index.ids
     return origins(problem.index, {ids[name] for name in judged.evidence.verdict.outputs if name in ids})
 

@@ -22,10 +22,11 @@ def last_words(original: Signature, result: Signature, rules: Rules) -> tuple[st
         return None
     if same_failure(result, original, "message"):
         return None
-    return _shown(original), _shown(result)
+    return shown_words(original), shown_words(result)
 
 
-def _shown(signature: Signature) -> str:
+def shown_words(signature: Signature) -> str:
+    """The end of what was printed, as one line of a message."""
     text = " ".join(signature.words.exact.split())
     return text[:_LONGEST_SHOWN] or "(nothing)"
 
@@ -35,8 +36,8 @@ def doubt(original: Signature, result: Signature) -> list[str]:
     return [
         "the result has the status of the original, but what they print at their end differs. It may be another"
         " failure:",
-        f"  original   {_shown(original)}",
-        f"  result     {_shown(result)}",
+        f"  original   {shown_words(original)}",
+        f"  result     {shown_words(result)}",
         f"  {telling_apart(original, result)}",
     ]
 

@@ -15,7 +15,7 @@ from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.identity import identity_bytes, identity_of
 from biopsy.model.random_operators import random_words
 from biopsy.reduction.driver import Driver
-from biopsy.reduction.last_words import last_words, telling_apart
+from biopsy.reduction.last_words import last_words, shown_words, telling_apart
 from biopsy.reduction.rounding import weigh_original
 from biopsy.session.beside import Remedy
 from biopsy.session.flakiness import Flakiness
@@ -213,7 +213,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     assert driver.reference is not None
     found = signature_of(judged.evidence)
     ends = last_words(driver.reference, found, driver.oracle.failure.rules)
-    shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else []
+    shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else _end_of_output(found)
     return errors.CheckError(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
         " and a reduction would say nothing.",
@@ -221,6 +221,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
         kept="nothing was written",
         next_steps=[
             *([telling_apart(driver.reference, found)] if ends else []),
+            "run that line by hand: it shows all that the check prints",
             "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
             "does the script fail before it compares, for instance because it hard-codes input names? Read them from"
             " session.get_inputs(); --fail-regex or --fail-code name the failure that you are after",
@@ -228,6 +229,13 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
             "--allow-vacuous-check    continues anyway",
         ],
     )
+
+
+def _end_of_output(found: Signature) -> list[str]:
+    """What a check printed last that only its status speaks for; else no lines, for its failure has been named."""
+    if found.reported or found.raised or found.status < 0 or not found.words.exact:
+        return []
+    return [f"  printed  {shown_words(found)}"]
 
 
 def _what_all_have(driver: Driver) -> list[str]:

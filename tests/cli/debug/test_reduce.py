@@ -639,7 +639,17 @@ def test_a_check_that_knows_such_a_file_by_heart_runs_alone(here: Path, capsys, 
     save(chain(4, ("Neg",)), here / "m.onnx")
     check = script(here, f"open({file!r})\nsys.exit('n1' in names)")
     assert reduce("m.onnx", "-o", "r.onnx", "--jobs", "2", option, file, "--check", *check) == 0
-    assert f"one check at a time: the check does not name the file of {option}" in told(capsys)
+    assert f"one check at a time: the check does not name the file of {option} as {file}" in told(capsys)
+
+
+@pytest.mark.parametrize(("option", "cold"), [((), 0), (("-I",), 1)])
+def test_with_v_it_is_told_that_a_check_is_not_kept_warm(
+    here: Path, capsys, option: tuple[str, ...], cold: int
+) -> None:
+    save(chain(2, ("Neg",)), here / "m.onnx")
+    python, *rest = script(here, "sys.exit('n1' in names)")
+    assert reduce("m.onnx", "-v", "-o", "r.onnx", "--check", python, *option, *rest) == 0
+    assert capsys.readouterr().out.count("run cold: each is a process of its own") == cold
 
 
 def test_our_own_run_loads_the_inputs_of_its_own_candidate(here: Path, capsys) -> None:

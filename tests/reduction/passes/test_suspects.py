@@ -52,6 +52,20 @@ def test_of_a_check_that_compares_tensors_one_look_inside_finds_the_culprit(
     )  # the original three times, Identity, the look, the suspect, the result
 
 
+def test_golden_values_whose_damage_only_the_look_inside_meets_are_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check = wrong_layer(tmp_path, 8, 5)
+    golden = (tmp_path / "golden.json").read_text()
+    at = golden.index('"array": "', golden.index('"t2"')) + len('"array": "')
+    (tmp_path / "golden.json").write_text(f"{golden[:at]}!!!!{golden[at + 4 :]}")
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--hide-fail-output", "--check", *check]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "with every tensor marked as an output, the check could not be run: cannot read golden.json" in told
+    assert "tensor 't2'" in told
+
+
 @pytest.mark.slow
 def test_a_suspect_that_is_innocent_costs_little(tmp_path: Path) -> None:
     """A check that accuses the wrong tensor: the search goes on as if it had said nothing."""

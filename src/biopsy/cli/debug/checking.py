@@ -75,7 +75,7 @@ def _jobs(args: argparse.Namespace) -> tuple[int, str]:
     read = {"--iter-info": args.iter_info, "--iter-inputs": getattr(args, "iter_inputs", None)}
     for option, file in read.items():
         if file is not None and not command.names_file(file):
-            reasons.append(f"the check does not name the file of {option}, so all would look at the same one")
+            reasons.append(f"the check does not name the file of {option} as {file}, so all would look at the same one")
     if not command.names_candidate(str(args.iter_artifact)):
         reasons.append("the check does not name the candidate, so all would look at the same file")
     return (jobs, "") if not reasons or jobs == 1 else (1, reasons[0])
@@ -93,10 +93,12 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     return check
 
 
-def note_unnamed_candidate(check: Check, args: argparse.Namespace, console: Console) -> None:
-    """Say so if the words of a check do not name the candidate that it is to judge."""
+def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
+    """Say so if the words of a check do not name the candidate that it is to judge, and with -v if it stays cold."""
     from biopsy.checks.command import CommandCheck
 
+    if type(check) is CommandCheck:
+        console.detail("checks     run cold: each is a process of its own")
     if isinstance(check, CommandCheck) and not check.names_candidate:
         console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must find the candidate itself")
 

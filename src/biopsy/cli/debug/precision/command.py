@@ -71,7 +71,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         require_names_of_check(checking.own_run(args), index, args.load_inputs or ())
         _warn_of_dropped_casts(args, console)
         _warn_of_check_without_reference(args, console)
-        checking.note_unnamed_candidate(check, args, console)
+        checking.note_on_check(check, args, console)
         built = args.iter_artifact if args.engine is not None else None
         with (
             checking.ended_politely(),

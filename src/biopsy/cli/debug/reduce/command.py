@@ -80,7 +80,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         job = job_of(args, jobs)
         index = index_of_model()
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
-        checking.note_unnamed_candidate(check, args, console)
+        checking.note_on_check(check, args, console)
         with checking.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
     except errors.Interrupted as stop:
