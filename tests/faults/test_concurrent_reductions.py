@@ -62,3 +62,17 @@ def test_three_that_begin_at_the_same_moment_do_not_get_in_each_others_way(place
     assert all("Traceback" not in told for _, told in ended)
     assert all("in use by another biopsy" in told for status, told in ended if status == 2), ended
     assert place.nodes("a.onnx") == ["n5"]
+
+
+def test_a_second_one_that_would_write_what_checks_of_the_first_read_is_refused(place) -> None:
+    place.model(12)
+    check = [*place.check(WAITS), "inputs.npz"]
+    first = place.start("m.onnx", "-o", "a.onnx", "--iter-inputs", "inputs.npz", "--check", *check)
+    assert wait_until((place.folder / "inputs.npz").exists)
+    second = place.reduce("m.onnx", "-o", "b.onnx", "--iter-inputs", "inputs.npz", "--check", *check)
+    assert second.status == 2
+    assert "another biopsy in this folder writes to inputs.npz" in second.told
+    (place.folder / "go.txt").touch()
+    ((status, told),) = end(first)
+    assert (status, place.nodes("a.onnx")) == (0, ["n5"]), told
+    assert place.files() == {"m.onnx", "a.onnx", "inputs.npz"}

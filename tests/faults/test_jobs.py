@@ -130,3 +130,12 @@ def test_of_any_failure_in_any_small_graph(
         biopsy.reduce(made, check, output, mode=mode, jobs=jobs)
         found[jobs] = hashlib.sha256(output.read_bytes()).hexdigest()
     assert len(set(found.values())) == 1
+
+
+def test_a_check_that_fails_on_anything_leaves_no_answers_of_a_search_that_had_begun(place) -> None:
+    place.model(12)
+    check = place.check("if not names: time.sleep(0.5)\nsys.exit(not names or 'n5' in names)")
+    ran = place.reduce("m.onnx", "-o", "r.onnx", "--jobs", "4", "--check", *check)
+    assert ran.status == 4
+    assert "fails on anything" in ran.told
+    assert place.files() == {"m.onnx"}

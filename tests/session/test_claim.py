@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from biopsy.session.claim import set_aside
+import pytest
+
+from biopsy import errors
+from biopsy.session.claim import locked, set_aside
 
 
 def test_what_stood_there_comes_back_and_nothing_is_said(tmp_path: Path) -> None:
@@ -28,3 +31,18 @@ def test_what_cannot_come_back_is_told_with_where_it_is(tmp_path: Path) -> None:
 def test_without_a_path_nothing_is_done() -> None:
     with set_aside(None, "search", lambda text: None) as remark:
         assert remark is None
+
+
+def test_a_file_that_is_locked_is_had_by_nobody_else_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "inputs.json"
+    path.write_bytes(b"mine")
+    with locked([path]), pytest.raises(errors.UsageError, match=r"inputs\.json"), locked([path]):
+        pass
+    with locked([path, path]):
+        assert path.read_bytes() == b"mine"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_no_lock_can_be_made_none_is(tmp_path: Path) -> None:
+    with locked([tmp_path / "missing" / "inputs.json"]):
+        pass

@@ -191,8 +191,8 @@ class ReductionTask:
         """Go back to the original, as if what makes the search doubtful had been known before it began."""
         self._driver.oracle.abandon_all()
         self._driver.start_over()
-        doubt.remedy()
         self._driver.doubt()
+        doubt.remedy()
 
     def _run_schedule(self, left: Candidate) -> Candidate:
         for named in self._schedule.once:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from biopsy import errors
@@ -22,6 +22,28 @@ _PATIENCE_WITH_THE_DEAD = 1.0
 """Seconds to wait for who cleans up after a process that was killed; perhaps nobody does."""
 
 
+class Lock:
+    """The right to write to a path, held by one process at a time. It ends with the process, however."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InUseError if another process has it, OSError if that cannot be told or the folder not written.
+
+        Its words name the file that stands in the way, if it is not ``path``.
+        """
+        self._path = path.with_name(f".{path.name}.lock")
+        self._descriptor = _locked(self._path)
+        self._entry: cleanup.Entry = ("lock", str(self._path.absolute()))
+        cleanup.register(*self._entry)
+
+    def release(self) -> None:
+        """Let another process have it."""
+        cleanup.strike(*self._entry)
+        with contextlib.suppress(OSError):
+            if stands_at(self._path, self._descriptor):
+                self._path.unlink()
+        os.close(self._descriptor)
+
+
 class Claim:
     """The right to write candidates to a path, held by one process at a time. It ends with the process, however.
 
@@ -31,16 +53,11 @@ class Claim:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises InUseError if another process has it, OSError if that cannot be told or the folder not written.
-
-        Its words name the file that stands in the way, if it is not ``path``.
-        """
+        """Raises as ``Lock`` does."""
         self.path = path
         self.aside: Path | None = None
-        self._lock = path.with_name(f".{path.name}.lock")
-        self._descriptor = _locked(self._lock)
-        self._entries: list[cleanup.Entry] = [("lock", str(self._lock.absolute()))]
-        cleanup.register(*self._entries[0])
+        self._lock = Lock(path)
+        self._entries: list[cleanup.Entry] = []
         try:
             self._set_aside()
         except BaseException:
@@ -66,10 +83,7 @@ class Claim:
         cleanup.keep(self.path)
         for entry in self._entries:
             cleanup.strike(*entry)
-        with contextlib.suppress(OSError):
-            if stands_at(self._lock, self._descriptor):
-                self._lock.unlink()
-        os.close(self._descriptor)
+        self._lock.release()
 
     def _set_aside(self) -> None:
         status = _movable(self.path)
@@ -108,6 +122,26 @@ def set_aside(path: Path | None, work: str, warn: Callable[[str], None]) -> Iter
         trouble = claim.release()
         if trouble is not None:
             warn(trouble)
+
+
+@contextlib.contextmanager
+def locked(paths: Iterable[Path]) -> Iterator[None]:
+    """Keep others from writing to files that checks read meanwhile. Raises UsageError if another process has one.
+
+    Where no lock can be made, none is: whether the files themselves can be written is told elsewhere.
+    """
+    with contextlib.ExitStack() as locks:
+        for path in dict.fromkeys(paths):
+            try:
+                locks.callback(Lock(path).release)
+            except InUseError:
+                raise errors.UsageError(
+                    f"another biopsy in this folder writes to {path}, and the checks would read that",
+                    next_steps=["name another file, or run in another folder"],
+                ) from None
+            except OSError:
+                continue
+        yield
 
 
 def cannot_claim(path: Path, error: OSError) -> errors.UsageError:

@@ -12,6 +12,7 @@ from biopsy.filesystem.privacy import as_private_as
 from biopsy.model.index import ModelIndex
 from biopsy.session.budget import BudgetMeter
 from biopsy.session.checked_search import CheckedSearch
+from biopsy.session.claim import locked
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import IterationFiles, Iterations
 from biopsy.session.journal_identity import JournalIdentity
@@ -29,7 +30,7 @@ from biopsy.session.workspace import Workspace, sources, workspace
 def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: events.Listener) -> Iterator[Workspace]:
     """Tell of the model, and have a workspace for its candidates meanwhile; files are as private as the model's.
 
-    Raises what ``workspace`` raises.
+    No other search has the files that its checks read. Raises what ``workspace`` and ``locked`` raise.
     """
     listener(
         events.ModelRead(
@@ -46,7 +47,7 @@ def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: 
     if place.remark is not None:
         listener(events.Remark(place.remark))
     try:
-        with as_private_as(sources(index)):
+        with as_private_as(sources(index)), locked(options.files.read):
             yield place
     finally:
         trouble = place.leave()
