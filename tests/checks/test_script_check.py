@@ -289,6 +289,21 @@ def test_no_fork_is_believed_before_a_process_was_compared_with_one(tmp_path: Pa
     assert asked == [False, False, False, True, True, True]
 
 
+def test_forks_that_find_more_loaded_are_compared_again(tmp_path: Path, candidate: Path) -> None:
+    """What the first forks have imported is imported ahead from then on; this script takes note of that."""
+    with script(tmp_path, "import sys\nsys.exit('decimal' in sys.modules)\n") as check:
+        warmed(check, candidate)
+        assert [check.run(candidate).remark for _ in range(4)] == [""] * 4
+    with script(tmp_path, "import sys\nwas = 'decimal' in sys.modules\nimport decimal\nsys.exit(was)\n") as check:
+        warmed(check, candidate)
+        answers = [check.run(candidate) for _ in range(4)]
+    assert {answer.status for answer in answers} == {0}
+    assert [answer.remark for answer in answers if answer.remark] == [
+        "checks       run cold: a warm run of check.py ended with exit status 1, "
+        "a process of its own with exit status 0"
+    ]
+
+
 @pytest.mark.parametrize("what", ["script", "environment", "folder"])
 def test_what_has_changed_since_the_server_began_is_seen(
     what: str, tmp_path: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch

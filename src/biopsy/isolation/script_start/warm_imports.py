@@ -63,8 +63,8 @@ class WarmImports:
 
     The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
     descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
-    besides; ``own``, modules of the user; ``starts``, how often it has begun; ``ready``, whether it has said that it
-    is; and ``PYTHONPATH`` and ``here``, what the user has there and what was put before it.
+    besides; ``own``, modules of the user; ``starts``, how often it has begun; ``generation``, how often what it has
+    loaded became different; ``ready``, whether it has said that it is; and ``PYTHONPATH`` and ``here``, what the user has there and what was put before it.
     """
 
     def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool]) -> None:
@@ -90,8 +90,8 @@ class WarmImports:
         _forget_what_was_said(self._state["printed"])  # warnings of the syntax, which each fork will repeat
         self._import_all([*leading, *((name, ()) for name in self._state["noted"])])
 
-    def before_fork(self) -> None:
-        """Have the fork leave a note, if more of them are worth it."""
+    def before_fork(self) -> int:
+        """Have the fork leave a note, if more of them are worth it; the generation of the fork."""
         self._kept = set(sys.modules)
         self._is_noting = self._notes < _MOST_NOTES and self._note is None
         if self._is_noting:
@@ -104,6 +104,8 @@ class WarmImports:
                 fcntl.fcntl(self._note[1], with_room, _LONGEST_NOTE)
             except OSError:
                 pass  # a long note will not fit
+        generation: int = self._state["generation"]
+        return generation
 
     def idle(self) -> None:
         """Import what the last fork has noted."""
@@ -113,7 +115,9 @@ class WarmImports:
         self._note = None
         self._state["ready"] = True
         names = [name for name in noted["libraries"] if name not in sys.modules]
-        if not names:
+        if names:
+            self._state["generation"] += 1
+        else:
             self._notes = _MOST_NOTES
         self._state["own"] = sorted({*self._state["own"], *noted["own"]})
         self._state["noted"] += names
