@@ -199,8 +199,11 @@ def library(tmp_path: Path) -> Callable[[str], tuple[str, ...]]:
         ("import sys\nsys.excepthook = print", "__import__('sys').excepthook"),
         ("import os\nos.umask(0o77)", "oct(__import__('os').umask(0))"),
         ("raise ImportError('not here')", "1"),
+        ("import tempfile\nd = tempfile.TemporaryDirectory()", "__import__('os').path.isdir(lib.d.name)"),
+        ("import random\nrandom.seed(3)", "__import__('random').random() < 0.3"),
     ],
-    ids=["threads", "environment", "prints", "files", "signals", "limits", "hooks", "umask", "raises"],
+    ids=["threads", "environment", "prints", "files", "signals", "limits", "hooks", "umask", "raises",
+         "folders", "seeds"],
 )  # fmt: skip
 def test_a_module_that_does_more_than_be_imported_is_left_to_the_forks(
     code: str, shown: str, library: Callable[[str], tuple[str, ...]], tmp_path: Path, candidate: Path
@@ -217,6 +220,35 @@ def test_a_module_that_does_more_than_be_imported_is_left_to_the_forks(
             cold = said(check.cold().run(candidate))
             warmed(check, candidate)
             assert [said(check.run(candidate)) for _ in range(2)] == [cold] * 2
+
+
+def test_a_module_that_reads_a_file_of_the_user_is_left_to_the_forks(
+    library: Callable[[str], tuple[str, ...]], tmp_path: Path, candidate: Path
+) -> None:
+    settings = tmp_path / "settings"
+    python = library(f"with open({str(settings)!r}) as f:\n    x = f.read()\n")
+    (tmp_path / "check.py").write_text(
+        f"import shutil, sys\nshutil.copy(sys.argv[1], {str(settings)!r})\nimport lib\nprint(lib.x == 'one')\n"
+    )
+    with closing(command_check([*python, str(tmp_path / "check.py"), "{}"], NAME)) as check:
+        assert isinstance(check, ScriptCheck)
+        candidate.write_text("one")
+        warmed(check, candidate)
+        for _ in range(2):
+            for text in ("one", "two"):
+                candidate.write_text(text)
+                assert said(check.run(candidate)) == (0, f"{text == 'one'}\n".encode(), False, "")
+
+
+def test_a_sitecustomize_that_starts_a_thread_keeps_checks_cold(
+    library: Callable[[str], tuple[str, ...]], tmp_path: Path, candidate: Path
+) -> None:
+    python = library("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n")
+    (lib,) = (tmp_path / "venv").glob("lib/python*/site-packages/lib.py")
+    lib.rename(lib.with_name("sitecustomize.py"))
+    (tmp_path / "check.py").write_text("import os\nprint(len(os.listdir('/proc/self/task')))\n")
+    with closing(command_check([*python, str(tmp_path / "check.py"), "{}"], NAME)) as check:
+        assert [check.run(candidate).output for _ in range(4)] == [b"2\n"] * 4
 
 
 def test_random_numbers_of_numpy_are_new_in_each_fork(tmp_path: Path, candidate: Path) -> None:

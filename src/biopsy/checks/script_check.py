@@ -118,7 +118,7 @@ class ScriptCheck(ServedCheck):
         return warm if generation == self._believed_generation else self._believed_anew(server, warm, generation, stop)
 
     def _believed_anew(self, server: ForkServer, warm: Evidence, generation: int, stop: Stop | None) -> Evidence:
-        """What a process says, where the first fork that found more loaded has said something, which may be the same."""
+        """What a process says of the candidate of the first fork that found more loaded: it is to be the same."""
         evidence = self._as_process(Path(warm.candidate), stop)
         if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set):
             return evidence

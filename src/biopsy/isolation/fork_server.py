@@ -5,8 +5,8 @@ hang or a memory bomb ends the fork alone.
 
 Both sides talk over sockets, one JSON object a line: ``{"ready": true}`` on the first one when warm, or an end of file
 if the process cannot serve; then on any of them, one request at a time: for an object, which comes with the descriptor
-to print into, first ``{"pid": n, "generation": n}``, then ``{"status": n}``, negative for a signal. A fork ends with its connection, and
-the server with the last of them.
+to print into, first ``{"pid": n, "generation": n}``, then ``{"status": n}``, negative for a signal. A fork ends with
+its connection, and the server with the last of them.
 """
 
 from __future__ import annotations

@@ -24,13 +24,13 @@ def _wait_for_requests() -> bool:
     bare = set(sys.modules)
     _hide()
     forks = _read("..", "forks.py")
-    warm_imports = _read("warm_imports.py")
+    warm_imports, import_deeds = _read("warm_imports.py"), _read("import_deeds.py")
     state = warm_imports.told(os.environ)
     state["connections"] = forks.connections_of_environment()
     for name in set(sys.modules) - bare:
         del sys.modules[name]  # the script may have modules of the same names, and imports its own
-    imports = warm_imports.WarmImports(state, bare, forks.fork_loses_no_thread)
-    is_there = _import_the_real_one()
+    imports = warm_imports.WarmImports(state, bare, forks.fork_loses_no_thread, import_deeds.Deeds)
+    is_there: bool = imports.of_the_start(_import_the_real_one)
     imports.begin()
     loop = forks.ForkLoop(state["connections"], before_fork=imports.before_fork, idle=imports.idle)
     request = loop.next_request(silent=state["ready"])

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 STATE_VARIABLE = "BIOPSY_WARM_START"
 """Under this name, the environment of a warm process says what it is to know, as JSON."""
 
-_QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
-"""Set while modules are imported: ONNX Runtime would start a thread that tells of its use, and forks would lose it."""
-
 _ONLY_SYNTAX = 0x400  # a flag of compile(): a tree, and no code
 _MOST_RESTARTS = 6
 _MOST_NOTES = 3
@@ -59,19 +56,21 @@ class UnfitError(Exception):
 
 class WarmImports:
     """The imports of a warm process. ``state`` is what it was told, ``bare`` are the modules of a bare interpreter,
-    and ``loses_no_thread`` says whether a fork would lose one.
+    and ``loses_no_thread`` says whether a fork would lose one. ``deeds`` is the class of that name.
 
     The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
     descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
     besides; ``own``, modules of the user; ``starts``, how often it has begun; ``generation``, how often what it has
-    loaded became different; ``ready``, whether it has said that it is; and ``PYTHONPATH`` and ``here``, what the user has there and what was put before it.
+    loaded became different; ``ready``, whether it has said that it is; and ``PYTHONPATH`` and ``here``, what the
+    user has there and what was put before it.
     """
 
-    def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool]) -> None:
+    def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool], deeds: Any) -> None:
         self._state = state
         self._bare = bare
         self._loses_no_thread = loses_no_thread
         self._places = tuple(os.path.join(place, "") for place in _places_of_libraries())
+        self._deeds = deeds(self._places)
         self._environment = dict(os.environ)
         self._notes = 0
         self._note: tuple[int, int] | None = None
@@ -81,6 +80,14 @@ class WarmImports:
         os.set_blocking(1, False)  # of those two ends nobody reads: who prints too much shall not wait for ever
 
     # In the warm process
+
+    def of_the_start(self, work: Callable[[], bool]) -> bool:
+        """What the start of the interpreter does besides; this process ends if a fork of it would lack something."""
+        self._deeds.begin()
+        answer = work()
+        if self._deeds.end() or not self._loses_no_thread():
+            os._exit(4)
+        return answer
 
     def begin(self) -> None:
         """Import what the script begins with, and what was noted."""
@@ -125,11 +132,7 @@ class WarmImports:
 
     def _import_all(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
         if names:
-            quiet = _QUIET.keys() - os.environ.keys()
-            os.environ.update(_QUIET)
             self._import_each(names)
-            for name in quiet:
-                del os.environ[name]
             gc.collect()
             gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
 
@@ -146,10 +149,13 @@ class WarmImports:
 
     def _import(self, name: str, parts: tuple[str, ...], before: object) -> None:
         known = set(sys.modules)
+        self._deeds.begin()
         try:
             __import__(name, {}, {}, parts)
         except BaseException as error:
             raise UnfitError from error
+        finally:
+            has_done_more = self._deeds.end()
         new = set(sys.modules) - known
         tops = {each.partition(".")[0] for each in new}
         own = {each.partition(".")[0] for each in self._state["own"]}
@@ -157,7 +163,9 @@ class WarmImports:
             raise UnfitError
         if any(_is_beside_script(top) for top in tops - self._bare - set(sys.builtin_module_names)):
             raise UnfitError  # the script would find another one first
-        if not self._loses_no_thread() or _says_anything(self._state["printed"]) or self._surroundings() != before:
+        if has_done_more or not self._loses_no_thread() or _says_anything(self._state["printed"]):
+            raise UnfitError
+        if self._surroundings() != before:
             raise UnfitError
 
     def _is_of_library(self, name: str) -> bool:
