@@ -17,6 +17,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.checks.script_check import ScriptCheck
 from biopsy.checks.script_trust import difference
 from biopsy.checks.warm import command_check
+from biopsy.isolation import script_server
 from support.command_line import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="scripts are kept warm on Linux only")
@@ -378,6 +379,17 @@ def test_nothing_is_left_after_the_last_check(tmp_path: Path, candidate: Path) -
         server = server_of(check)
     assert wait_until(lambda: not is_alive(server))
     assert not list(Path(shutil.__file__).parent.glob("biopsy*"))
+
+
+def test_interpreters_write_nothing_into_the_folder_of_biopsy(
+    tmp_path: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    folder = Path(script_server.__file__).with_name("script_start")
+    tag = "opt-2.pyc"  # compiled as no installer does it
+    with script(tmp_path, "", options=("-OO",)) as check:
+        warmed(check, candidate)
+    assert not list(folder.rglob(f"*.{tag}"))
 
 
 def test_what_counts_as_the_same_answer() -> None:
