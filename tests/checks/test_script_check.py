@@ -17,6 +17,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.checks.script_check import ScriptCheck
 from biopsy.checks.script_trust import difference
 from biopsy.checks.warm import command_check
+from biopsy.isolation import script_server
 from support.command_line import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="scripts are kept warm on Linux only")
@@ -199,8 +200,11 @@ def library(tmp_path: Path) -> Callable[[str], tuple[str, ...]]:
         ("import sys\nsys.excepthook = print", "__import__('sys').excepthook"),
         ("import os\nos.umask(0o77)", "oct(__import__('os').umask(0))"),
         ("raise ImportError('not here')", "1"),
+        ("import tempfile\nd = tempfile.TemporaryDirectory()", "__import__('os').path.isdir(lib.d.name)"),
+        ("import random\nrandom.seed(3)", "__import__('random').random() < 0.3"),
     ],
-    ids=["threads", "environment", "prints", "files", "signals", "limits", "hooks", "umask", "raises"],
+    ids=["threads", "environment", "prints", "files", "signals", "limits", "hooks", "umask", "raises",
+         "folders", "seeds"],
 )  # fmt: skip
 def test_a_module_that_does_more_than_be_imported_is_left_to_the_forks(
     code: str, shown: str, library: Callable[[str], tuple[str, ...]], tmp_path: Path, candidate: Path
@@ -217,6 +221,35 @@ def test_a_module_that_does_more_than_be_imported_is_left_to_the_forks(
             cold = said(check.cold().run(candidate))
             warmed(check, candidate)
             assert [said(check.run(candidate)) for _ in range(2)] == [cold] * 2
+
+
+def test_a_module_that_reads_a_file_of_the_user_is_left_to_the_forks(
+    library: Callable[[str], tuple[str, ...]], tmp_path: Path, candidate: Path
+) -> None:
+    settings = tmp_path / "settings"
+    python = library(f"with open({str(settings)!r}) as f:\n    x = f.read()\n")
+    (tmp_path / "check.py").write_text(
+        f"import shutil, sys\nshutil.copy(sys.argv[1], {str(settings)!r})\nimport lib\nprint(lib.x == 'one')\n"
+    )
+    with closing(command_check([*python, str(tmp_path / "check.py"), "{}"], NAME)) as check:
+        assert isinstance(check, ScriptCheck)
+        candidate.write_text("one")
+        warmed(check, candidate)
+        for _ in range(2):
+            for text in ("one", "two"):
+                candidate.write_text(text)
+                assert said(check.run(candidate)) == (0, f"{text == 'one'}\n".encode(), False, "")
+
+
+def test_a_sitecustomize_that_starts_a_thread_keeps_checks_cold(
+    library: Callable[[str], tuple[str, ...]], tmp_path: Path, candidate: Path
+) -> None:
+    python = library("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n")
+    (lib,) = (tmp_path / "venv").glob("lib/python*/site-packages/lib.py")
+    lib.rename(lib.with_name("sitecustomize.py"))
+    (tmp_path / "check.py").write_text("import os\nprint(len(os.listdir('/proc/self/task')))\n")
+    with closing(command_check([*python, str(tmp_path / "check.py"), "{}"], NAME)) as check:
+        assert [check.run(candidate).output for _ in range(4)] == [b"2\n"] * 4
 
 
 def test_random_numbers_of_numpy_are_new_in_each_fork(tmp_path: Path, candidate: Path) -> None:
@@ -289,6 +322,21 @@ def test_no_fork_is_believed_before_a_process_was_compared_with_one(tmp_path: Pa
     assert asked == [False, False, False, True, True, True]
 
 
+def test_forks_that_find_more_loaded_are_compared_again(tmp_path: Path, candidate: Path) -> None:
+    """What the first forks have imported is imported ahead from then on; this script takes note of that."""
+    with script(tmp_path, "import sys\nsys.exit('decimal' in sys.modules)\n") as check:
+        warmed(check, candidate)
+        assert [check.run(candidate).remark for _ in range(4)] == [""] * 4
+    with script(tmp_path, "import sys\nwas = 'decimal' in sys.modules\nimport decimal\nsys.exit(was)\n") as check:
+        warmed(check, candidate)
+        answers = [check.run(candidate) for _ in range(4)]
+    assert {answer.status for answer in answers} == {0}
+    assert [answer.remark for answer in answers if answer.remark] == [
+        "checks       run cold: a warm run of check.py ended with exit status 1, "
+        "a process of its own with exit status 0"
+    ]
+
+
 @pytest.mark.parametrize("what", ["script", "environment", "folder"])
 def test_what_has_changed_since_the_server_began_is_seen(
     what: str, tmp_path: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,6 +379,17 @@ def test_nothing_is_left_after_the_last_check(tmp_path: Path, candidate: Path) -
         server = server_of(check)
     assert wait_until(lambda: not is_alive(server))
     assert not list(Path(shutil.__file__).parent.glob("biopsy*"))
+
+
+def test_interpreters_write_nothing_into_the_folder_of_biopsy(
+    tmp_path: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    folder = Path(script_server.__file__).with_name("script_start")
+    tag = "opt-2.pyc"  # compiled as no installer does it
+    with script(tmp_path, "", options=("-OO",)) as check:
+        warmed(check, candidate)
+    assert not list(folder.rglob(f"*.{tag}"))
 
 
 def test_what_counts_as_the_same_answer() -> None:

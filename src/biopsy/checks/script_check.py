@@ -1,8 +1,8 @@
 """Checks that are a Python script: its own interpreter is kept warm, with all imported that the script needs.
 
 A fork is not quite a process: docs/explanation/warm-scripts.md says what differs. So no fork is believed before one has
-said of a model what a process has said of it; from then on, one that does not end by itself, or dies of a signal, is
-asked again as a process.
+said of a model what a process has said of it, and again when the server has imported more; from then on, one that
+does not end by itself, or dies of a signal, is asked again as a process.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 from biopsy.isolation.process import IN_ORDER
 from biopsy.isolation.script_server import script_request, start_script_server
 from biopsy.isolation.watch import Ended, Stop
+
+_NO_CANDIDATE = "no-candidate-yet.onnx"
+"""What the server finds in its words: a library that keeps what it finds there cannot take it for a candidate."""
 
 _WAITS_NO_MORE = 3
 """Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
@@ -54,11 +57,15 @@ class ScriptCheck(ServedCheck):
         self._comparing = threading.Lock()
         self._known: Known | None = None  # what a process said last
         self._processes = 0
-        self._is_believed = False
+        self._believed_generation: int | None = None
+
+    @property
+    def _is_believed(self) -> bool:
+        return self._believed_generation is not None
 
     def _started_server(self) -> ForkServer:
         self._surroundings = _surroundings()
-        words = self.words_for(Path(self.default_name))
+        words = self.words_for(Path(self.default_name).with_name(_NO_CANDIDATE))
         return start_script_server(words, {**IN_ORDER, **os.environ}, self._jobs)
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
@@ -99,36 +106,53 @@ class ScriptCheck(ServedCheck):
         self, server: ForkServer, known: Known, candidate: Path, stop: Stop | None
     ) -> tuple[Evidence | None, str]:
         """What a fork says of a model, if a process has said the same; what is to be remarked if not."""
-        warm = self._forked(server, known.evidence.seconds, candidate, stop)
+        warm, generation = self._forked(server, known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm, ""
         differs = difference(known.evidence, warm, Path(self._script.name).name)
         if differs:
             return None, self._refuse(server, differs)
-        self._is_believed = True
+        self._believed_generation = generation
         return warm, ""
 
     def _believed(self, server: ForkServer, candidate: Path, stop: Stop | None) -> Evidence | None:
         """What a fork says, unless it ended in a way in which a process may not have ended."""
         assert self._known is not None
-        warm = self._forked(server, self._known.evidence.seconds, candidate, stop)
+        warm, generation = self._forked(server, self._known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm
-        return None if warm.status < 0 or warm.timed_out or warm.out_of_memory else warm
+        if warm.status < 0 or warm.timed_out or warm.out_of_memory:
+            return None
+        return warm if generation == self._believed_generation else self._believed_anew(server, warm, generation, stop)
 
-    def _forked(self, server: ForkServer, patience: float, candidate: Path, stop: Stop | None) -> Evidence | None:
-        """What a fork says; None if there is none, for the server has gone, or is not warm in so many seconds."""
+    def _believed_anew(self, server: ForkServer, warm: Evidence, generation: int, stop: Stop | None) -> Evidence:
+        """What a process says of the candidate of the first fork that found more loaded: it is to be the same."""
+        evidence = self._as_process(Path(warm.candidate), stop)
+        if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set):
+            return evidence
+        differs = difference(evidence, warm, Path(self._script.name).name)
+        if differs:
+            return replace(evidence, remark=self._refuse(server, differs))
+        self._believed_generation = generation
+        return evidence
+
+    def _forked(
+        self, server: ForkServer, patience: float, candidate: Path, stop: Stop | None
+    ) -> tuple[Evidence | None, int]:
+        """What a fork says, and its generation; None if the server has gone, or is not warm in so many seconds."""
+        generations = [0]
 
         def run(words: list[str], told: Path, stop: Stop | None) -> Ended:
             argv = self._script.argv(words)
             request = script_request(argv, [*self._script.before, *argv], {VERDICT_VARIABLE: str(told)})
-            return server.run(request, lambda: self._limits, stop)
+            return server.run(request, lambda: self._limits, stop, begun=generations.append)
 
         try:
-            return self._evidence(candidate, stop, run) if server.is_warm(patience) else None
+            evidence = self._evidence(candidate, stop, run) if server.is_warm(patience) else None
         except ServerGoneError:
             self._lose(server)
-            return None
+            return None, 0
+        return evidence, generations[-1]
 
     def _as_process(self, candidate: Path, stop: Stop | None) -> Evidence:
         return self._evidence(candidate, stop, self._run)

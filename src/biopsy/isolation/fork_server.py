@@ -5,8 +5,8 @@ hang or a memory bomb ends the fork alone.
 
 Both sides talk over sockets, one JSON object a line: ``{"ready": true}`` on the first one when warm, or an end of file
 if the process cannot serve; then on any of them, one request at a time: for an object, which comes with the descriptor
-to print into, first ``{"pid": n}``, then ``{"status": n}``, negative for a signal. A fork ends with its connection, and
-the server with the last of them.
+to print into, first ``{"pid": n, "generation": n}``, then ``{"status": n}``, negative for a signal. A fork ends with
+its connection, and the server with the last of them.
 """
 
 from __future__ import annotations
@@ -82,14 +82,25 @@ class ForkServer:
         self._warming = threading.Lock()
         self._warm = False
 
-    def run(self, request: Mapping[str, Any], limits: Callable[[], Limits], stop: Stop | None = None) -> Ended:
-        """Have a fork do what a request says, and watch it as ``attend`` does. Raises ServerGoneError."""
+    def run(
+        self,
+        request: Mapping[str, Any],
+        limits: Callable[[], Limits],
+        stop: Stop | None = None,
+        *,
+        begun: Callable[[int], None] = lambda _: None,
+    ) -> Ended:
+        """Have a fork do what a request says, and watch it as ``attend`` does. Raises ServerGoneError.
+
+        ``begun`` is told the generation of the fork: those of the same one have found the same loaded.
+        """
         self._wait_until_warm()
         connection = self._free.get()
         try:
             with Pipe() as pipe:
                 fork = connection.ask(request, pipe.writing)
                 pipe.handed_on()
+                begun(fork.generation)
                 try:
                     return attend(fork, pipe.reading, limits, stop)
                 finally:
@@ -145,10 +156,11 @@ class _Connection:
             self._socket.sendall(data[sent:])
         except OSError as error:
             raise ServerGoneError from error
-        pid = self.promised(_SECONDS_TO_FORK).get("pid")
-        if not isinstance(pid, int):
+        answer = self.promised(_SECONDS_TO_FORK)
+        pid, generation = answer.get("pid"), answer.get("generation")
+        if not isinstance(pid, int) or not isinstance(generation, int):
             raise ServerGoneError
-        return _Fork(pid, self)
+        return _Fork(pid, generation, self)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -191,8 +203,9 @@ class _Fork:
 
     patient = False
 
-    def __init__(self, pid: int, connection: _Connection) -> None:
+    def __init__(self, pid: int, generation: int, connection: _Connection) -> None:
         self.pid = pid
+        self.generation = generation
         self._connection = connection
         cleanup.register("group", str(pid))
 

@@ -110,14 +110,15 @@ def connections_of_environment() -> list[int]:
 class ForkLoop:
     """Waits for requests and for the ends of forks, and passes both on.
 
-    ``before_fork`` is called before each fork is made; ``idle`` whenever a fork has ended and none is left.
+    ``before_fork`` is called before each fork is made, and says of which generation it is: forks of the same one have
+    found the same loaded. ``idle`` is called whenever a fork has ended and none is left.
     """
 
     def __init__(
         self,
         descriptors: list[int],
         *,
-        before_fork: Callable[[], None] = lambda: None,
+        before_fork: Callable[[], int] = lambda: 0,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
         self._clients = [_Client(descriptor) for descriptor in descriptors]
@@ -171,14 +172,14 @@ class ForkLoop:
 
     def _begin(self, client: _Client) -> dict[str, Any] | None:
         request, output = client.received()
-        self._before_fork()
+        generation = self._before_fork()
         client.fork, client.lifeline = fork()
         if client.fork == 0:
             _become_a_process(self._clients, output)
             return request
         os.close(output)
         client.end = os.pidfd_open(client.fork) if hasattr(os, "pidfd_open") else None
-        client.connection.sendall(b'{"pid": %d}\n' % client.fork)
+        client.connection.sendall(b'{"pid": %d, "generation": %d}\n' % (client.fork, generation))
         return None
 
     def _part_with(self, client: _Client) -> None:

@@ -28,7 +28,7 @@ def start_script_server(words: Sequence[str], environment: Mapping[str, str], co
     printed, printing = os.pipe()
     told: dict[str, object] = {
         "PYTHONPATH": theirs, "here": _HERE, "printed": printed, "left": [], "noted": [], "own": [], "starts": 0,
-        "ready": False,
+        "generation": 0, "ready": False,
     }  # fmt: skip
     try:
         return ForkServer(

@@ -23,14 +23,15 @@ def _wait_for_requests() -> bool:
     """Become a warm process, and return in its forks: whether this interpreter has another file of this name."""
     bare = set(sys.modules)
     _hide()
+    _leave_nothing_behind()
     forks = _read("..", "forks.py")
-    warm_imports = _read("warm_imports.py")
+    warm_imports, import_deeds = _read("warm_imports.py"), _read("import_deeds.py")
     state = warm_imports.told(os.environ)
     state["connections"] = forks.connections_of_environment()
     for name in set(sys.modules) - bare:
         del sys.modules[name]  # the script may have modules of the same names, and imports its own
-    imports = warm_imports.WarmImports(state, bare, forks.fork_loses_no_thread)
-    is_there = _import_the_real_one()
+    imports = warm_imports.WarmImports(state, bare, forks.fork_loses_no_thread, import_deeds.Deeds)
+    is_there: bool = imports.of_the_start(_import_the_real_one)
     imports.begin()
     loop = forks.ForkLoop(state["connections"], before_fork=imports.before_fork, idle=imports.idle)
     request = loop.next_request(silent=state["ready"])
@@ -47,6 +48,17 @@ def _hide() -> None:
     for path in [path for path in sys.path if os.path.abspath(path) == _HERE]:
         sys.path.remove(path)
         sys.path_importer_cache.pop(path, None)
+
+
+def _leave_nothing_behind() -> None:
+    """Remove the compiled file that this interpreter has just written, unless biopsy was installed with all of them."""
+    compiled = globals().get("__cached__") or ""
+    if compiled and not os.path.exists(compiled.replace("sitecustomize.", "warm_imports.")):
+        try:
+            os.unlink(compiled)
+            os.rmdir(os.path.dirname(compiled))
+        except OSError:
+            pass  # it was not written, or others stand there
 
 
 def _read(*path: str) -> "Any":

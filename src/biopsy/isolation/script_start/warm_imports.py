@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 STATE_VARIABLE = "BIOPSY_WARM_START"
 """Under this name, the environment of a warm process says what it is to know, as JSON."""
 
-_QUIET = {"ORT_DISABLE_TELEMETRY": "1"}
-"""Set while modules are imported: ONNX Runtime would start a thread that tells of its use, and forks would lose it."""
-
 _ONLY_SYNTAX = 0x400  # a flag of compile(): a tree, and no code
 _MOST_RESTARTS = 6
 _MOST_NOTES = 3
@@ -59,19 +56,21 @@ class UnfitError(Exception):
 
 class WarmImports:
     """The imports of a warm process. ``state`` is what it was told, ``bare`` are the modules of a bare interpreter,
-    and ``loses_no_thread`` says whether a fork would lose one.
+    and ``loses_no_thread`` says whether a fork would lose one. ``deeds`` is the class of that name.
 
     The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
     descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
-    besides; ``own``, modules of the user; ``starts``, how often it has begun; ``ready``, whether it has said that it
-    is; and ``PYTHONPATH`` and ``here``, what the user has there and what was put before it.
+    besides; ``own``, modules of the user; ``starts``, how often it has begun; ``generation``, how often what it has
+    loaded became different; ``ready``, whether it has said that it is; and ``PYTHONPATH`` and ``here``, what the
+    user has there and what was put before it.
     """
 
-    def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool]) -> None:
+    def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool], deeds: Any) -> None:
         self._state = state
         self._bare = bare
         self._loses_no_thread = loses_no_thread
         self._places = tuple(os.path.join(place, "") for place in _places_of_libraries())
+        self._deeds = deeds(self._places)
         self._environment = dict(os.environ)
         self._notes = 0
         self._note: tuple[int, int] | None = None
@@ -82,6 +81,14 @@ class WarmImports:
 
     # In the warm process
 
+    def of_the_start(self, work: Callable[[], bool]) -> bool:
+        """What the start of the interpreter does besides; this process ends if a fork of it would lack something."""
+        self._deeds.begin()
+        answer = work()
+        if self._deeds.end() or not self._loses_no_thread():
+            os._exit(4)
+        return answer
+
     def begin(self) -> None:
         """Import what the script begins with, and what was noted."""
         if _says_anything(self._state["printed"]):
@@ -90,8 +97,8 @@ class WarmImports:
         _forget_what_was_said(self._state["printed"])  # warnings of the syntax, which each fork will repeat
         self._import_all([*leading, *((name, ()) for name in self._state["noted"])])
 
-    def before_fork(self) -> None:
-        """Have the fork leave a note, if more of them are worth it."""
+    def before_fork(self) -> int:
+        """Have the fork leave a note, if more of them are worth it; the generation of the fork."""
         self._kept = set(sys.modules)
         self._is_noting = self._notes < _MOST_NOTES and self._note is None
         if self._is_noting:
@@ -104,6 +111,8 @@ class WarmImports:
                 fcntl.fcntl(self._note[1], with_room, _LONGEST_NOTE)
             except OSError:
                 pass  # a long note will not fit
+        generation: int = self._state["generation"]
+        return generation
 
     def idle(self) -> None:
         """Import what the last fork has noted."""
@@ -113,7 +122,9 @@ class WarmImports:
         self._note = None
         self._state["ready"] = True
         names = [name for name in noted["libraries"] if name not in sys.modules]
-        if not names:
+        if names:
+            self._state["generation"] += 1
+        else:
             self._notes = _MOST_NOTES
         self._state["own"] = sorted({*self._state["own"], *noted["own"]})
         self._state["noted"] += names
@@ -121,11 +132,7 @@ class WarmImports:
 
     def _import_all(self, names: list[tuple[str, tuple[str, ...]]]) -> None:
         if names:
-            quiet = _QUIET.keys() - os.environ.keys()
-            os.environ.update(_QUIET)
             self._import_each(names)
-            for name in quiet:
-                del os.environ[name]
             gc.collect()
             gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
 
@@ -142,10 +149,13 @@ class WarmImports:
 
     def _import(self, name: str, parts: tuple[str, ...], before: object) -> None:
         known = set(sys.modules)
+        self._deeds.begin()
         try:
             __import__(name, {}, {}, parts)
         except BaseException as error:
             raise UnfitError from error
+        finally:
+            has_done_more = self._deeds.end()
         new = set(sys.modules) - known
         tops = {each.partition(".")[0] for each in new}
         own = {each.partition(".")[0] for each in self._state["own"]}
@@ -153,7 +163,9 @@ class WarmImports:
             raise UnfitError
         if any(_is_beside_script(top) for top in tops - self._bare - set(sys.builtin_module_names)):
             raise UnfitError  # the script would find another one first
-        if not self._loses_no_thread() or _says_anything(self._state["printed"]) or self._surroundings() != before:
+        if has_done_more or not self._loses_no_thread() or _says_anything(self._state["printed"]):
+            raise UnfitError
+        if self._surroundings() != before:
             raise UnfitError
 
     def _is_of_library(self, name: str) -> bool:
