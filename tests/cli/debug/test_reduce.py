@@ -3,6 +3,7 @@
 Checks are real processes.
 """
 
+import itertools
 import json
 import os
 import re
@@ -336,7 +337,7 @@ def test_external_weights_may_stand_elsewhere_and_be_saved_beside_the_result(her
 def test_a_person_is_asked_and_may_skip_undo_and_mistype(here: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     save(chain(4), here / "m.onnx")
     questions: list[str] = []
-    told = iter(["f", "what?", "p", "undo", "s", "f", "p", "f", "f", "f"])
+    told = itertools.chain(["f", "what?", "p", "undo", "s", "f", "p"], itertools.repeat("f"))
 
     def answer(question: str) -> str:
         questions.append(question)
