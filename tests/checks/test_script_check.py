@@ -332,8 +332,7 @@ def test_forks_that_find_more_loaded_are_compared_again(tmp_path: Path, candidat
         answers = [check.run(candidate) for _ in range(4)]
     assert {answer.status for answer in answers} == {0}
     assert [answer.remark for answer in answers if answer.remark] == [
-        "checks       run cold: a warm run of check.py ended with exit status 1, "
-        "a process of its own with exit status 0"
+        "checks     run cold: a warm run of check.py ended with exit status 1, a process of its own with exit status 0"
     ]
 
 

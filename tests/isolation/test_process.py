@@ -39,6 +39,7 @@ def test_it_is_ended_at_the_limit_of_time_or_memory() -> None:
     assert run([*PYTHON, grows], lambda: Limits(seconds=60, memory=100 << 20)).cause == "memory"
 
 
+@pytest.mark.slow
 def test_an_impatient_end_leaves_no_time_to_clean_up() -> None:
     deaf = "import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: os._exit(9)); time.sleep(600)"
     assert run([*PYTHON, deaf], lambda: Limits(seconds=3), patient=False).status == -signal.SIGKILL

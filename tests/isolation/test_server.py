@@ -137,6 +137,7 @@ def test_a_child_that_ends_before_it_reads_a_long_request(child_module: Callable
     assert (error.ended.cause, error.ended.status, error.note) == ("itself", 7, None)
 
 
+@pytest.mark.slow
 def test_a_child_that_never_reads_a_long_request_is_ended_at_the_limit(child_module: Callable[[str], str]) -> None:
     error = ended(Server(child_module("import time\ndef main(): time.sleep(600)")), LONG_REQUEST, SOON)
     assert (error.ended.cause, error.note) == ("time", None)
@@ -179,12 +180,14 @@ def test_what_is_no_answer_ends_the_child(saying: Callable[[str], Server], line:
     assert error.ended.cause == "answer"
 
 
+@pytest.mark.slow
 def test_an_answer_without_end_ends_the_child(saying: Callable[[str], Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_ANSWER", 1 << 20)
     error = ended(saying("while True: sys.stdout.buffer.write(b'x' * 1000)"), {})
     assert error.ended.cause == "answer"
 
 
+@pytest.mark.slow
 def test_garbage_that_never_stops_ends_the_child(saying: Callable[[str], Server]) -> None:
     assert ended(saying("while True: sys.stdout.buffer.write(b'x\\n' * 1000)"), {}).ended.cause == "answer"
 
@@ -194,10 +197,12 @@ def test_an_answer_that_death_cuts_short_is_a_death(saying: Callable[[str], Serv
     assert (error.ended.cause, error.ended.status) == ("itself", 9)
 
 
+@pytest.mark.slow
 def test_a_child_that_closes_its_answers_and_lives_on_is_ended(saying: Callable[[str], Server]) -> None:
     assert ended(saying("os.close(1); time.sleep(600)"), {}).ended.cause == "answer"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_keeps_the_streams_of_a_dead_child_holds_nobody_up(
     saying: Callable[[str], Server], tmp_path: Path
 ) -> None:

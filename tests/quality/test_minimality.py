@@ -124,6 +124,7 @@ def cases(draw: st.DrawFn) -> tuple[onnx.ModelProto, Predicate]:
     return original, fails
 
 
+@pytest.mark.slow
 @given(case=cases())
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_single_node_of_a_result_can_go(case: tuple[onnx.ModelProto, Predicate], tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def _header(data: bytes) -> tuple[Any, bool, tuple[int, ...], int]:
         text = data[start:end].decode("utf-8" if data[6] == 3 else "latin-1")
     except UnicodeDecodeError as error:
         raise errors.DataError("its .npy header is no text") from error
-    descr, fortran_order, shape = _described(text.strip())
+    descr, fortran_order, shape = _described(text.strip(" \t\r\n"))
     return descr, fortran_order, shape, end
 
 
