@@ -257,6 +257,7 @@ def test_a_layer_that_is_wrong_now_and_then_is_reported_as_flaky_and_nobody_else
     assert flaky and 0 < flaky[0].wrong < flaky[0].runs
 
 
+@pytest.mark.slow
 def test_a_crash_that_comes_now_and_then_never_ends_in_passed(tmp_path: Path) -> None:
     for number in range(3):
         folder = tmp_path / str(number)

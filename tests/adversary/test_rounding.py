@@ -85,6 +85,7 @@ def test_cold_processes_and_several_at_once_find_the_same(model: Path, tmp_path:
     assert names(tmp_path / "r.onnx") == ["activation6"]
 
 
+@pytest.mark.slow
 def test_the_layer_that_is_wrong_is_found_with_golden_values_too(model: Path, tmp_path: Path) -> None:
     golden, inputs, every = (tmp_path / f"{name}.json" for name in ("golden", "inputs", "every"))
     saving = ["--save-inputs", str(inputs), "--onnx-outputs", "mark", "all", "--save-outputs", str(golden)]
@@ -97,6 +98,7 @@ def test_the_layer_that_is_wrong_is_found_with_golden_values_too(model: Path, tm
     assert names(tmp_path / "r.onnx") == ["activation6"]
 
 
+@pytest.mark.slow
 def test_the_error_of_the_original_and_of_the_result_are_told(model: Path, tmp_path: Path) -> None:
     check = ["biopsy", "run", "{}", "--onnxrt", "--engine", PLANTED, *STRICT]
     found = biopsy.reduce(model, check, tmp_path / "r.onnx", mode="bisect")

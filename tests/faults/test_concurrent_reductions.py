@@ -2,6 +2,8 @@
 
 import re
 
+import pytest
+
 from support.command_line import wait_until
 
 SLOW = "time.sleep(0.1)\nsys.exit('n5' in names)"
@@ -53,6 +55,7 @@ def test_a_second_one_with_the_same_result_is_refused_and_told_who_has_it(place)
     assert place.files() == {"m.onnx", "a.onnx"}
 
 
+@pytest.mark.slow
 def test_three_that_begin_at_the_same_moment_do_not_get_in_each_others_way(place) -> None:
     place.model(12)
     line = ["m.onnx", "-o", "a.onnx", "--check", *place.check(SLOW)]

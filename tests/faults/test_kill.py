@@ -61,6 +61,7 @@ def kill_at_moments(place, count: int, seed: int) -> None:
     assert resumed >= count // 2  # early ones have nothing to go on from, late ones have ended
 
 
+@pytest.mark.slow
 def test_killed_at_four_moments_it_goes_on_to_the_same_result(place) -> None:
     kill_at_moments(place, 4, seed=1)
 

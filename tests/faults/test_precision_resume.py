@@ -82,6 +82,7 @@ def searched(lines: list[str]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", [1, 4, 8])
 def test_killed_it_goes_on_to_the_same_result_and_repeats_no_check_of_a_candidate(place, line, moment: int) -> None:
     assert search(place, *line).status == 0

@@ -4,6 +4,8 @@ import contextlib
 import json
 import sqlite3
 
+import pytest
+
 from support.journals import lines_of, runs_in, write
 
 NEEDS_TWO = "sys.exit('n3' in names and 'n9' in names)"
@@ -55,6 +57,7 @@ def test_another_model_is_refused_and_fresh_begins_anew_and_keeps_the_old_journa
     aside.unlink()
 
 
+@pytest.mark.slow
 def test_other_words_options_scripts_and_versions_are_refused_by_name(place) -> None:
     line = interrupted(place)
     refused(place, [*line, "more"], "  check: ", "more")
@@ -78,6 +81,7 @@ def test_options_that_do_not_change_answers_may_change(place) -> None:
     assert "remembered in r.onnx.journal" in ran.told
 
 
+@pytest.mark.slow
 def test_a_journal_that_is_damaged_is_refused_and_never_believed(place) -> None:
     line = interrupted(place)
     journal = place.folder / "r.onnx.journal"
@@ -92,6 +96,7 @@ def test_a_journal_that_is_damaged_is_refused_and_never_believed(place) -> None:
     forget(place)
 
 
+@pytest.mark.slow
 def test_what_is_no_journal_is_left_alone(place) -> None:
     place.model(12)
     line = ["m.onnx", "-o", "r.onnx", "--check", *place.check(NEEDS_TWO)]

@@ -283,6 +283,7 @@ class TestFoldConstants:
             sanitize.fold_constants(flattening(), Path())
         assert caught.value.next_steps == ('pip install "biopsy[surgeon]"',)
 
+    @pytest.mark.slow
     def test_every_model_that_onnx_ships_folds_to_a_valid_model(self) -> None:
         for path in SHIPPED:
             model = onnx.load(path)

@@ -349,6 +349,7 @@ def test_max_checks_ends_with_the_best_result_and_says_so(reducer) -> None:
     assert isinstance(told[-1], events.Verified)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_max_time_ends_a_check_that_hangs(tmp_path: Path, jobs: int) -> None:
     save(chain(8, ("Relu",)), tmp_path / "m.onnx")

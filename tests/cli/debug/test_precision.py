@@ -60,6 +60,7 @@ def exps(count: int) -> onnx.ModelProto:
     return model(nodes, [info("t0")], [info(f"t{count}")])
 
 
+@pytest.mark.slow
 def test_minimal_names_exactly_the_layers_that_overflow_or_lose_count(here: Path, capsys) -> None:
     record(overflowing())
     assert precision("m.onnx", "--fp16", "-o", "mixed.onnx", "--report", "r.json", "--list", "keep.txt", *CHECK) == 0
