@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # xdist workers; the engines are told to use one thread each, so two cores are enough for two workers.
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-lowest test-peer fuzz bench bench-quick lint types imports clean
+.PHONY: demo test test-all test-lowest test-peer fuzz bench bench-quick lint types imports bytecode site clean
 
 $(VENV)/.demo: pyproject.toml alias/pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment: install python3-venv"; exit 1; }
@@ -29,10 +29,14 @@ types: $(VENV)/.test
 imports: $(VENV)/.test
 	$(BIN)/lint-imports
 
-test: lint types imports
+# Tests start thousands of processes: none shall compile our modules again, whatever PYTHONDONTWRITEBYTECODE says.
+bytecode: $(VENV)/.test
+	$(BIN)/python -m compileall -q src
+
+test: lint types imports bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) tests
 
-test-all: lint types imports
+test-all: lint types imports bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not peer" tests
 
 # The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
@@ -49,6 +53,10 @@ LOWEST_PYTHON ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin
 test-lowest: .venv-lowest/.ready
 	.venv-lowest/bin/python -m pytest -n $(WORKERS) tests
 
+# The documentation as a site, in site/index.html.
+site: $(VENV)/.test
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 MINUTES ?= 10
 fuzz: $(VENV)/.test
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m fuzz --minutes $(MINUTES)
@@ -63,11 +71,11 @@ test-peer: $(VENV)/.test .venv-peer/.ready
 	BIOPSY_PEER=.venv-peer/bin/polygraphy $(BIN)/python -m pytest -m peer tests
 
 # Writes benchmarks/RESULTS.md; about 25 minutes, of which most is waiting for the peer.
-bench: $(VENV)/.test .venv-peer/.ready
+bench: bytecode .venv-peer/.ready
 	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer
 
-bench-quick: $(VENV)/.test .venv-peer/.ready
+bench-quick: bytecode .venv-peer/.ready
 	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer --quick
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-peer biopsy-demo build .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-lowest .venv-peer biopsy-demo build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

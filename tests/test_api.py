@@ -1,14 +1,14 @@
-"""The Python API: run and compare."""
+"""The Python API: what its functions take, and what they refuse."""
 
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
-from biopsy import errors
-from biopsy.api import compare, reduce, run
+from biopsy import Border, Budget, Parallelism, Passes, Repeating, Rules, compare, errors, events, reduce, run
 from biopsy.tensors.files import write_feeds
-from support.models import chain, save, seeds_example
+from support.models import chain, info, save, seeds_example
 
 
 def test_a_model_runs_from_a_path_its_bytes_or_its_object(tmp_path: Path):
@@ -41,6 +41,30 @@ def test_inputs_may_be_one_feed_several_or_a_file(tmp_path: Path):
     for inputs in (feeds, tmp_path / "feeds.npz"):
         (result,) = run(chain(1), inputs=inputs)
         assert [one.outputs["t1"][0, 0] for one in result.iterations] == [1, 2]
+
+
+def test_inputs_of_another_type_are_cast_with_a_warning_that_names_both():
+    with pytest.warns(UserWarning, match=r"'t0' from float64 to float32") as caught:
+        first, _ = run(chain(1), ["onnxrt", "reference"], inputs=[{"t0": np.full((2, 2), 0.1)}] * 2)
+    assert len(caught) == 1
+    assert first.iterations[0].outputs["t1"].dtype == np.float32
+
+
+def test_a_reduction_records_with_samples_in_the_types_of_the_model(tmp_path: Path):
+    told: list[events.Event] = []
+    feeds = [{"t0": np.full((2, 2), 0.1), "t1": np.full((2, 2), 0.1)}]
+
+    def has_neg(model: onnx.ModelProto) -> bool:
+        return any(node.op_type == "Neg" for node in model.graph.node)
+
+    made = chain(3, ops=["Relu", "Neg", "Abs"])
+    made.graph.value_info.append(info("t1"))
+    out = tmp_path / "reduced.onnx"
+    reduce(made, has_neg, out, takes="model", inputs=feeds, border=Border(cut="constant"), listener=told.append)
+    assert [weight.data_type for weight in onnx.load(out).graph.initializer] == [onnx.TensorProto.FLOAT]
+    remarks = [one for one in told if isinstance(one, events.Remark) and "cast" in one.text]
+    assert len(remarks) == 1
+    assert remarks[0].warning
 
 
 def test_inputs_that_lack_one_cannot_be_compared():
@@ -84,14 +108,19 @@ def test_an_engine_that_fails_raises():
         ({"check": ["biopsy", 3]}, "a command as a list of words"),
         ({"mode": "fastest"}, "mode='fastest': it is one of 'minimal', 'bisect', 'linear'"),
         ({"mode": None}, "mode=None"),
-        ({"match": "all"}, "match='all': it is one of 'any', 'status', 'auto', 'message', 'exact'"),
+        ({"rules": Rules(match="all")}, "match='all': it is one of 'any', 'status', 'auto', 'message', 'exact'"),
         ({"takes": "proto"}, "takes='proto': it is one of 'path', 'model'"),
-        ({"cut": "feed"}, "cut='feed'"),
+        ({"border": Border(cut="feed")}, "cut='feed'"),
         ({"values": "free!"}, "values='free!'"),
-        ({"jobs": 0}, "jobs=0: it is a whole number above 0"),
-        ({"repeat": 0}, "repeat=0"),
-        ({"max_checks": 1.5}, "max_checks=1.5"),
-        ({"confidence": 1}, "confidence=1: it is above 0 and below 1"),
+        ({"parallelism": Parallelism(jobs=0)}, "jobs=0: it is a whole number above 0"),
+        ({"repeating": Repeating(repeat=0)}, "repeat=0"),
+        ({"budget": Budget(checks=1.5)}, "checks=1.5"),
+        ({"budget": Budget(seconds=-1)}, "seconds=-1: it is a time above 0"),
+        ({"budget": 60}, "budget=60: it is a biopsy.Budget(...)"),
+        ({"passes": Passes(skip="forms")}, "skip='forms': it is a tuple of names"),
+        ({"rules": Rules(fail_codes=1)}, "fail_codes=1: it is a set of exit statuses"),
+        ({"rules": Rules(fail_regexes=("Op",))}, "a tuple of compiled regular expressions"),
+        ({"repeating": Repeating(confidence=1)}, "confidence=1: it is above 0 and below 1"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named_with_its_choices(
@@ -124,3 +153,9 @@ def test_names_of_outputs_and_statistics_that_do_not_exist_are_errors():
         run(chain(1), outputs="y")  # type: ignore[arg-type]
     with pytest.raises(errors.UsageError, match="stat='maximum': it is one of 'elemwise', 'max'"):
         compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, stat="maximum")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(errors.UsageError, match="seconds"):
+        reduce(b"", lambda path: True, budget=Budget(seconds=seconds))

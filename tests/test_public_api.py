@@ -1,6 +1,8 @@
 """What ``import biopsy`` gives: names that stay."""
 
+import dataclasses
 import inspect
+import pkgutil
 import subprocess
 import sys
 import zipfile
@@ -15,22 +17,38 @@ from support.distributions import built, copy_of_the_project, skip_without_setup
 
 NAMES = [
     "BiopsyError",
+    "Border",
+    "Budget",
+    "BuildFindings",
     "CannotCompare",
     "CheckError",
     "DataError",
     "EngineFailure",
     "EngineMissing",
+    "Flags",
+    "HighPrecisionFails",
     "Interrupted",
     "Iteration",
+    "LayerFindings",
     "ModelError",
     "OriginalPasses",
     "Outcome",
     "OutputComparison",
+    "Parallelism",
+    "Passes",
+    "PrecisionResult",
     "Reduction",
+    "Repeating",
+    "Rules",
     "RunComparison",
     "RunnerResult",
+    "UnknownEngine",
     "UsageError",
+    "build",
     "compare",
+    "flags",
+    "layers",
+    "precision",
     "reduce",
     "run",
 ]
@@ -44,6 +62,19 @@ def test_the_public_names_are_these_and_no_others() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_can_be_had_and_says_what_it_is(name: str) -> None:
     assert inspect.getdoc(getattr(biopsy, name))
+
+
+def test_no_public_name_is_that_of_a_module_which_would_take_its_place_once_imported() -> None:
+    rooms = {module.name for module in pkgutil.iter_modules(biopsy.__path__)}
+    assert not rooms & set(NAMES)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if dataclasses.is_dataclass(getattr(biopsy, name))])
+def test_every_record_is_frozen_and_short_to_look_at(name: str) -> None:
+    record = getattr(biopsy, name)
+    assert record.__dataclass_params__.frozen
+    is_option = name in {"Border", "Budget", "Parallelism", "Passes", "Repeating", "Rules"}
+    assert is_option or {"__repr__", "_repr_html_"} <= set(vars(record))
 
 
 def test_what_is_not_public_is_an_attribute_error() -> None:
@@ -100,7 +131,9 @@ def main(path: Path) -> tuple[str, ...]:
     results = biopsy.run(path, engines=["onnxrt"], inputs={"x": np.zeros((2, 2), np.float32)})
     comparison: biopsy.RunComparison = biopsy.compare(results[0], results[0], atol={"": 1e-3}, stat="max")
     print(biopsy.__version__, comparison.passed)
-    found: biopsy.Reduction = biopsy.reduce(path, has_mul, "r.onnx", takes="model", match="auto", jobs=2)
+    found: biopsy.Reduction = biopsy.reduce(path, has_mul, "r.onnx", takes="model", budget=biopsy.Budget(checks=9))
+    findings: biopsy.LayerFindings = biopsy.layers(path, "onnxrt")
+    assert findings.passed, findings.suspects
     return found.nodes
 """
 

@@ -1,26 +1,32 @@
-"""Writes the generated parts of the reference, from the parsers and engines themselves.
+"""Writes the generated parts of the docs, from the parsers and engines themselves.
 
 python docs/reference/generate.py
 
-What stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` on the pages beside this file is replaced; the
-rest is written by hand. A test fails where a page is behind.
+What stands between ``<!-- generated: NAME -->`` and ``<!-- end -->`` on the pages beside this file, and on the one of
+Polygraphy, is replaced; the rest is written by hand. A test fails where a page is behind.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from biopsy.cli.commands import COMMANDS
+from biopsy.cli.arguments.polygraphy_options import OptionDifference, differences_of
+from biopsy.cli.commands import COMMANDS, find, why_absent
 from biopsy.cli.parser import Parser
+from biopsy.cli.parser import parser_of as whole_parser_of
 from biopsy.engines import registry
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES
 
 HERE = Path(__file__).parent
+PAGES = (*sorted(HERE.glob("*.md")), HERE.parent / "how-to" / "come-from-polygraphy.md")
+POLYGRAPHY = HERE / "polygraphy-0.53.6.json"
+"""Its commands and their options, by dump_polygraphy.py."""
 _PART = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -62,8 +68,12 @@ def _written(action: argparse.Action) -> str:
 
 
 def _meaning(action: argparse.Action) -> str:
-    text = (action.help or "").replace("|", "\\|").replace("<", "&lt;")
-    return re.sub(r"(?<![\w-])(--[a-z-]+)", r"`\1`", text)
+    return _prose(action.help or "")
+
+
+def _prose(text: str) -> str:
+    """Text with its options as code, for a cell of a table."""
+    return re.sub(r"(?<![\w-])(--[a-z][a-z0-9-]*)", r"`\1`", text.replace("|", "\\|").replace("<", "&lt;"))
 
 
 def engines() -> str:
@@ -108,9 +118,84 @@ def passes() -> str:
     return "\n".join([*head, *rows, ""])
 
 
+def polygraphy() -> str:
+    """What becomes here of each command and option of Polygraphy. Raises LookupError for one that nobody speaks of."""
+    theirs: dict[str, list[list[str]]] = json.loads(POLYGRAPHY.read_text(encoding="utf-8"))
+    everywhere = [option for option in theirs["run"] if all(option in options for options in theirs.values())]
+    parts = ["### Every command", "", f"The same: {_spelled(everywhere)}.", ""]
+    absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for words, options in theirs.items():
+        own = [option for option in options if option[0].startswith("-") and option not in everywhere]
+        why = why_absent(words.split())
+        if find(words.split()) is None and why is not None:
+            absent.setdefault(why, []).append(f"`{words}`: {_spelled(own)}")
+        else:
+            parts += [f"### {words}", "", *_fates(words, own)]
+    return "\n".join([*parts, *_absent_commands(absent), *_new_commands(theirs)])
+
+
+def _fates(words: str, options: Sequence[list[str]]) -> Iterator[str]:
+    """What becomes of the options of a command: those that are the same in one line, the others in a table."""
+    command = find(words.split())
+    if command is None:
+        raise LookupError(f"nobody says anything of Polygraphy's command {words!r}")
+    parser = whole_parser_of("biopsy", command)
+    unknown = [spelling for option in options for spelling in option if not parser.answers_to(spelling)]
+    if unknown:
+        raise LookupError(f"nobody says anything of {', '.join(unknown)} of {words}")
+    rows = {spelling: row for row in differences_of(words) for spelling in row.options}
+    same = [option for option in options if option[0] not in rows]
+    told = list(dict.fromkeys(rows[option[0]] for option in options if option[0] in rows))
+    order = {"differs": 0, "no effect": 1, "refused": 2}
+    if same:
+        yield from (f"The same: {_spelled(same)}.", "")
+    if told:
+        yield from ("| Polygraphy | here |", "|---|---|")
+        yield from (
+            f"| {_spelled([row.options], '<br>')} | {_fate(row)} |"
+            for row in sorted(told, key=lambda row: order[row.fate])
+        )
+        yield ""
+
+
+def _fate(row: OptionDifference) -> str:
+    what = {"differs": "", "no effect": "no effect: ", "refused": "not here: "}[row.fate]
+    instead = f". Instead: {_step(row.instead)}" if row.instead else ""
+    return f"{what}{_prose(row.why)}{instead}"
+
+
+def _step(text: str) -> str:
+    """What to type, with what it does in brackets."""
+    return _prose(re.sub(r"^(.*?)\s{2,}(.*)$", r"\1 (\2)", text))
+
+
+def _spelled(options: Iterable[Sequence[str]], between: str = ", ") -> str:
+    return between.join(f"`{spelling}`" for option in options for spelling in option)
+
+
+def _absent_commands(absent: dict[tuple[str, tuple[str, ...]], list[str]]) -> Iterator[str]:
+    yield from ("### Commands that are not here", "", "| Polygraphy | here |", "|---|---|")
+    for (why, instead), commands in absent.items():
+        told = why.partition(" is not here: ")[2]
+        steps = "; ".join(map(_step, instead))
+        yield f"| {'<br>'.join(commands)} | {_prose(told)}. Instead: {steps} |"
+    yield ""
+
+
+def _new_commands(theirs: Iterable[str]) -> Iterator[str]:
+    new = [" ".join(one.words) for one in COMMANDS if " ".join(one.words) not in theirs]
+    linked = ", ".join(f"[`{words}`](../reference/commands.md#biopsy-{words.replace(' ', '-')})" for words in new)
+    yield from ("### Commands that only biopsy has", "", f"{linked}.", "")
+
+
 def renewed(text: str) -> str:
     """A page with its generated parts as they should be."""
-    makers: dict[str, Callable[[], str]] = {"engines": engines, "overview": overview, "passes": passes}
+    makers: dict[str, Callable[[], str]] = {
+        "engines": engines,
+        "overview": overview,
+        "passes": passes,
+        "polygraphy": polygraphy,
+    }
 
     def renew(match: re.Match[str]) -> str:
         made = makers[match[2]]() if match[2] in makers else options_of(match[2])
@@ -120,8 +205,8 @@ def renewed(text: str) -> str:
 
 
 def main() -> None:
-    """Renew every page of the reference."""
-    for page in HERE.glob("*.md"):
+    """Renew every page."""
+    for page in PAGES:
         page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 

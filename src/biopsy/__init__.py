@@ -10,9 +10,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from biopsy.api import compare as compare
-    from biopsy.api import reduce as reduce
-    from biopsy.api import run as run
+    from biopsy.api.build import build as build
+    from biopsy.api.compare import compare as compare
+    from biopsy.api.flags import flags as flags
+    from biopsy.api.layers import layers as layers
+    from biopsy.api.precision import precision as precision
+    from biopsy.api.reduce import reduce as reduce
+    from biopsy.api.run import run as run
+    from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
     from biopsy.comparison.runs import RunComparison as RunComparison
@@ -22,18 +27,36 @@ if TYPE_CHECKING:
     from biopsy.errors import DataError as DataError
     from biopsy.errors import EngineFailure as EngineFailure
     from biopsy.errors import EngineMissing as EngineMissing
+    from biopsy.errors import HighPrecisionFails as HighPrecisionFails
     from biopsy.errors import Interrupted as Interrupted
     from biopsy.errors import ModelError as ModelError
     from biopsy.errors import OriginalPasses as OriginalPasses
+    from biopsy.errors import UnknownEngine as UnknownEngine
     from biopsy.errors import UsageError as UsageError
+    from biopsy.layerwise.findings import LayerFindings as LayerFindings
+    from biopsy.mixed_precision.result import PrecisionResult as PrecisionResult
+    from biopsy.reduction.job import Border as Border
     from biopsy.reduction.result import Reduction as Reduction
+    from biopsy.reduction.schedule import Passes as Passes
+    from biopsy.session.budget import Budget as Budget
+    from biopsy.session.flakiness import Repeating as Repeating
+    from biopsy.session.pool import Parallelism as Parallelism
+    from biopsy.tactics.build_findings import BuildFindings as BuildFindings
+    from biopsy.tactics.flags import Flags as Flags
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
 
     __version__: str
 
 _HOMES = {
-    "biopsy.api": ("compare", "reduce", "run"),
+    "biopsy.api.build": ("build",),
+    "biopsy.api.compare": ("compare",),
+    "biopsy.api.flags": ("flags",),
+    "biopsy.api.layers": ("layers",),
+    "biopsy.api.precision": ("precision",),
+    "biopsy.api.reduce": ("reduce",),
+    "biopsy.api.run": ("run",),
+    "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
     "biopsy.comparison.runs": ("RunComparison",),
@@ -44,12 +67,23 @@ _HOMES = {
         "DataError",
         "EngineFailure",
         "EngineMissing",
+        "HighPrecisionFails",
         "Interrupted",
         "ModelError",
         "OriginalPasses",
+        "UnknownEngine",
         "UsageError",
     ),
+    "biopsy.layerwise.findings": ("LayerFindings",),
+    "biopsy.mixed_precision.result": ("PrecisionResult",),
+    "biopsy.reduction.job": ("Border",),
     "biopsy.reduction.result": ("Reduction",),
+    "biopsy.reduction.schedule": ("Passes",),
+    "biopsy.session.budget": ("Budget",),
+    "biopsy.session.flakiness": ("Repeating",),
+    "biopsy.session.pool": ("Parallelism",),
+    "biopsy.tactics.build_findings": ("BuildFindings",),
+    "biopsy.tactics.flags": ("Flags",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

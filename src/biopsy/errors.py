@@ -7,9 +7,11 @@
     ├── DataError                  status 4   a file of tensors is damaged or of an unknown form
     ├── CannotCompare              status 4   inputs or golden values do not belong to this model
     ├── EngineMissing              status 4   an engine, or its package, is not installed
+    │   └── UnknownEngine          status 2   no engine has this name
     ├── EngineFailure              status 1   an engine could not load, build or run the model
     │   └── EngineCrash            status 1   it ended the process that it ran in
     ├── CheckError                 status 4   the check itself could not be run
+    │   └── CheckChanged           status 4   a file that the check runs was changed meanwhile
     ├── OriginalPasses             status 3   the original does not fail: there is nothing to reduce
     ├── HighPrecisionFails         status 3   the check fails in the high precision too: there is nothing to find
     └── Interrupted                status 5   stopped on request; the best result so far is saved
@@ -83,7 +85,14 @@ class CannotCompare(BiopsyError):
 
 
 class EngineMissing(BiopsyError):
-    """An engine is unknown, or the package it needs is not installed."""
+    """The package that an engine needs is not installed, or does not work."""
+
+
+class UnknownEngine(EngineMissing):
+    """No engine has the name that was given."""
+
+    status = 2
+    quotes = False
 
 
 class EngineFailure(BiopsyError):
@@ -112,6 +121,10 @@ class EngineCrash(EngineFailure):
 
 class CheckError(BiopsyError):
     """The check could not be run (INFRASTRUCTURE): a missing program, a missing engine, a wrong option."""
+
+
+class CheckChanged(CheckError):
+    """A file that the check runs was changed while a search asked it: its answers are not those of one check."""
 
 
 class OriginalPasses(BiopsyError):

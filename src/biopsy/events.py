@@ -127,7 +127,7 @@ class CheckedCandidate(Checked, kind="Checked"):
 
 @dataclass(frozen=True)
 class Abandoned(Event):
-    """A check that was begun ahead is not waited for: another answer has made it needless."""
+    """A check that was begun ahead is not waited for: another answer made it unnecessary."""
 
     number: int
 

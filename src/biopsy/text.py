@@ -6,6 +6,8 @@ it for all that it writes; what is joined with newlines before, or is written el
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 
 def printable(text: str) -> str:
     r"""The text as one line, safe for a terminal: what is not printable is escaped, visibly, as in ``\x1b``.
@@ -34,3 +36,28 @@ def shortened(text: str, most: int, hint: str = "") -> str:
         return text
     half = most // 2
     return f"{text[:half]} [... {len(text) - 2 * half} characters{hint} ...] {text[-half:]}"
+
+
+def some_of(texts: Iterable[str], most: int = 3) -> str:
+    """The first few of some texts as one short line, and how many more there are: for a ``repr``."""
+    every = list(texts)
+    shown = [printable(shortened(text, 60)) for text in every[:most]]
+    return ", ".join(shown) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 20) -> str:
+    """A table for a notebook. Everything in it is escaped: names come from files that anybody may have made.
+
+    At most so many rows are shown; how many more there are is said below them.
+    """
+    from html import escape
+
+    def cells(kind: str, values: Iterable[object]) -> str:
+        shown = (escape(printable(shortened(str(value), 300))) for value in values)
+        return "<tr>" + "".join(f"<{kind}>{text}</{kind}>" for text in shown) + "</tr>"
+
+    every = list(rows)
+    left = [f"and {len(every) - most} more"] if len(every) > most else []
+    lines = [cells("td", row) for row in every[:most]] + [cells("td", left)] * len(left)
+    title = escape(printable(caption))
+    return f"<table><caption>{title}</caption><thead>{cells('th', head)}</thead><tbody>{''.join(lines)}</tbody></table>"

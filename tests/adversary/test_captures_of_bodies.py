@@ -11,11 +11,11 @@ from onnx import helper
 
 from biopsy import errors
 from biopsy.cli.app import main
+from biopsy.mixed_precision import validity
+from biopsy.mixed_precision.formats import BF16, FP16, FP32
+from biopsy.mixed_precision.mixed_models import CastModels, MixedModels
+from biopsy.mixed_precision.quantized import QuantizedModels
 from biopsy.model.topology import sort_nodes
-from biopsy.precision import validity
-from biopsy.precision.formats import BF16, FP16, FP32
-from biopsy.precision.mixed_models import CastModels, MixedModels
-from biopsy.precision.quantized import QuantizedModels
 from support.models import BOOL, INT64, info, model, save, weight
 
 FEED = {"x": np.array([[0.5, -1.0], [2.0, 0.25]], np.float32), "c": np.array(True)}
@@ -151,7 +151,7 @@ def test_a_result_that_the_checker_refuses_is_never_called_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The sorting is taken away, so that the quantizer's own order is written, as it once was."""
-    monkeypatch.setattr("biopsy.precision.quantized.sort_nodes", lambda graph: None)
+    monkeypatch.setattr("biopsy.mixed_precision.quantized.sort_nodes", lambda nodes: None)
     monkeypatch.chdir(tmp_path)
     save(captured_before_it_is_computed(), Path("m.onnx"))
     status = main(["debug", "precision", "m.onnx", "--int8", "-o", "o.onnx", "--check", "true", "{}"])
@@ -171,10 +171,10 @@ def test_what_the_checker_refused_before_may_be_refused_after() -> None:
 def test_nodes_that_stand_in_order_are_left_as_they_are_and_others_are_put_in_order() -> None:
     made = _Captures(5).made()
     before = [node.name for node in made.graph.node]
-    sort_nodes(made.graph)
+    sort_nodes(made.graph.node)
     assert [node.name for node in made.graph.node] == before
     backwards = list(made.graph.node)[::-1]
     del made.graph.node[:]
     made.graph.node.extend(backwards)
-    sort_nodes(made.graph)
+    sort_nodes(made.graph.node)
     onnx.checker.check_model(made)

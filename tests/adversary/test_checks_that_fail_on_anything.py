@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import biopsy
+from biopsy import Rules
 from biopsy.cli.app import main
 from support.models import chain, save, seeds_example
 from support.predicates import names
@@ -140,7 +141,7 @@ if b"n3" in data:
     assert raised.value.next_steps[0].startswith(
         "--match message tells them apart; --fail-regex 'the outputs differ by'"
     )
-    found = biopsy.reduce(model, script(tmp_path, code), tmp_path / "r.onnx", match="message")
+    found = biopsy.reduce(model, script(tmp_path, code), tmp_path / "r.onnx", rules=Rules(match="message"))
     assert found.nodes == ("Relu 'n3'",)
 
 

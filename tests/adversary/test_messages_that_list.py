@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import biopsy
+from biopsy import Rules
 from support.models import save
 from support.predicates import names
 
@@ -35,7 +36,9 @@ def test_one_operator_of_those_that_openvino_refuses_is_the_same_failure(tmp_pat
     if cold:  # a script that says nothing of itself
         script = tmp_path / "check.py"
         script.write_text("import sys, openvino\nopenvino.Core().read_model(sys.argv[1])\n")
-        found = biopsy.reduce(model, [sys.executable, str(script), "{}"], tmp_path / "r.onnx", match="message")
+        found = biopsy.reduce(
+            model, [sys.executable, str(script), "{}"], tmp_path / "r.onnx", rules=Rules(match="message")
+        )
     else:
         found = biopsy.reduce(model, ["biopsy", "run", "{}", "--openvino"], tmp_path / "r.onnx")
     assert len(found.nodes) == 1

@@ -126,3 +126,19 @@ def test_the_check_gives_every_candidate_the_sizes_that_it_gives_the_original(
     assert names(onnx.load("r.onnx")) == ["pow", "mean2", "add", "sqrt", "div", "mul"]
     assert "sizes      N=8 in every candidate" in capsys.readouterr().out
     assert main(["run", "r.onnx", *check[2:], "--input-symbols", "N=8"]) == 1
+
+
+def test_sizes_that_other_input_shapes_refute_are_those_of_a_run(tmp_path: Path) -> None:
+    """onnx cannot infer the shape of com.microsoft.Gelu, which onnxruntime can run."""
+    made = onnx.parser.parse_model(
+        """
+        <ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[2,4] x) => (float[2,4] y) {
+            [relu] a = Relu (x)
+            [gelu] b = com.microsoft.Gelu (a)
+            [neg] y = Neg (b)
+        }
+        """
+    )
+    result = reduced(made, has("neg"), tmp_path, input_shapes={"x": (6, 4)})
+    assert [dim.dim_value for dim in result.graph.output[0].type.tensor_type.shape.dim] == [6, 4]

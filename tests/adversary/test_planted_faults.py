@@ -18,8 +18,9 @@ from onnx import helper, numpy_helper
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.layerwise.examination import Examination, Question
+from biopsy.layerwise.examination import Examination
 from biopsy.layerwise.findings import LayerFindings
+from biopsy.layerwise.question import Question
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import index_file
 from support.models import info, model, save, weight

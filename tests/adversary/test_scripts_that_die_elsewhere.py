@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import biopsy
-from biopsy import events
+from biopsy import Rules, events
 from support.models import chain, save
 from support.predicates import names
 
@@ -59,7 +59,7 @@ def test_a_candidate_that_dies_before_the_assert_is_another_failure(tmp_path: Pa
 
 
 def test_match_status_is_the_old_rule_and_its_result_is_doubted(tmp_path: Path) -> None:
-    _, left, told = reduced(tmp_path, BEFORE_THE_ASSERT, match="status")
+    _, left, told = reduced(tmp_path, BEFORE_THE_ASSERT, rules=Rules(match="status"))
     assert left != ["n2", "n5"]
     assert len(told) == 1
     assert "AssertionError" in told[0]
@@ -129,7 +129,7 @@ def test_other_last_lines_of_the_original_and_the_result_are_told_and_shown(tmp_
 
 
 def test_match_message_tells_them_apart_and_then_nothing_is_told(tmp_path: Path) -> None:
-    found, left, told = reduced(tmp_path, LOOK + LAST_LINES, match="message")
+    found, left, told = reduced(tmp_path, LOOK + LAST_LINES, rules=Rules(match="message"))
     assert left == ["n2", "n5"]
     assert not told
     assert found.last_words is None

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 import biopsy
+from biopsy import Passes, Rules
 from biopsy.model import walk
 from support.bodied import bodied
 from support.models import BOOL, FLOAT, info, model
@@ -44,7 +45,7 @@ def test_every_model_that_is_checked_is_one_that_the_checker_accepts_and_nothing
             refused.append(str(error))
         return wanted <= _names(candidate)
 
-    biopsy.reduce(original, fails, tmp_path / "r.onnx", takes="model", values="free", match="any")
+    biopsy.reduce(original, fails, tmp_path / "r.onnx", takes="model", values="free", rules=Rules(match="any"))
     result = onnx.load(tmp_path / "r.onnx")
     assert refused == []
     assert wanted <= _names(result)
@@ -76,7 +77,15 @@ def test_what_only_a_body_read_goes_with_the_nodes_of_the_body(tmp_path: Path) -
         return {"if", "then_branch_culprit", "else_branch_culprit"} <= _names(candidate)
 
     only = ["bodies"]
-    biopsy.reduce(original, fails, tmp_path / "r.onnx", takes="model", values="free", mode="minimal", only_passes=only)
+    biopsy.reduce(
+        original,
+        fails,
+        tmp_path / "r.onnx",
+        takes="model",
+        values="free",
+        mode="minimal",
+        passes=Passes(only=tuple(only)),
+    )
     result = onnx.load(tmp_path / "r.onnx")
     assert [node.name for node in result.graph.node] == ["if"]
     onnx.checker.check_model(result, full_check=True)

@@ -4,24 +4,26 @@ import os
 import pickle
 import re
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import biopsy
+from biopsy.checks import cold_start, warming
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.warm import WarmCheck
 from biopsy.tensors.files import write_feeds, write_results
-from support.command_line import is_alive, wait_until
+from support.command_line import children_of, is_alive, wait_until
 from support.models import chain, save
 
 NAME = "polygraphy_debug.onnx"
 
 
 def warm(*words: str, timeout: float | None = None) -> WarmCheck:
-    return WarmCheck(["biopsy", "run", "{}", *words], NAME, timeout)
+    return WarmCheck(CommandCheck(["biopsy", "run", "{}", *words], NAME, timeout))
 
 
 def said(evidence: Evidence) -> tuple[object, ...]:
@@ -95,3 +97,61 @@ def test_a_check_that_travels_leaves_what_waits_behind() -> None:
     travelled = pickle.loads(pickle.dumps(check.cold()))
     assert type(travelled) is CommandCheck
     assert (travelled.words, travelled.timeout) == (check.words, 3)
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[tuple[WarmCheck, warming.Warming]]:
+    """A check as the command line makes it, whose processes were started before; the zygote is warm."""
+    words = ["biopsy", "run", "{}", "--onnxrt", "--load-inputs", str(tmp_path / "in.npz")]
+    write_feeds(tmp_path / "in.npz", [{"t0": np.ones((2, 2), np.float32)}])
+    started = warming.started(words, 1)
+    check = WarmCheck(CommandCheck(words, NAME), 1, started)
+    assert check.run(save(chain(1), tmp_path / "m.onnx")).status == 0
+    yield check, started
+    check.close()
+    assert not is_alive(started.cold.pid)
+    assert wait_until(lambda: not is_alive(started.zygote.pid))
+
+
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/maps").exists(), reason="only /proc shows what a process has loaded"
+)
+
+
+@needs_proc
+def test_what_was_started_for_warm_checks_is_the_process_of_the_last_one(
+    begun: tuple[WarmCheck, warming.Warming], tmp_path: Path
+) -> None:
+    check, started = begun
+    assert children_of(started.cold.pid) == [started.zygote.pid]
+    maps = Path(f"/proc/{started.cold.pid}/maps")
+    assert "_multiarray_umath" in maps.read_text()
+    assert "onnxruntime_pybind11_state" not in maps.read_text()  # the zygote has opened it, and this process not
+    check.foresee_cold()
+    assert waiting(check) == started.cold.pid
+    assert wait_until(lambda: "onnxruntime_pybind11_state" in maps.read_text())
+    assert said(check.cold().run(tmp_path / "m.onnx")) == said(warm(*check.words[3:]).cold().run(tmp_path / "m.onnx"))
+    assert not is_alive(started.cold.pid)
+    assert check.run(tmp_path / "m.onnx").status == 0 and check._server is started.zygote  # it outlives the other
+
+
+@needs_proc
+def test_the_process_of_the_last_check_was_started_a_short_time_before(
+    begun: tuple[WarmCheck, warming.Warming], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check, started = begun
+    monkeypatch.setattr(cold_start, "MOST_SECONDS", 0.0)
+    assert check.cold().run(tmp_path / "m.onnx").status == 0
+    assert not is_alive(started.cold.pid)
+    check.foresee_cold()
+    assert waiting(check) != started.cold.pid
+
+
+@needs_proc
+def test_a_warm_process_ends_with_who_asks_it_also_if_it_does_not_listen(
+    begun: tuple[WarmCheck, warming.Warming],
+) -> None:
+    _, started = begun
+    os.kill(started.zygote.pid, signal.SIGSTOP)
+    started.zygote.kill()
+    assert wait_until(lambda: not is_alive(started.zygote.pid))

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from fractions import Fraction
 from pathlib import Path
 
@@ -129,7 +129,15 @@ def repetition(
     *words: str, times: int | None = None, jobs: int = 1, timeout: float | None = None, begun: list[int] | None = None
 ) -> Generator[RepeatedRun, None, None]:
     check = CommandCheck(words, str(NO_CANDIDATE), timeout)
-    return repeated(check, Rules(), times, jobs, (begun if begun is not None else []).append)
+
+    def begin(number: int, running: Collection[int]) -> CommandCheck:
+        assert len(running) < jobs
+        assert number not in running
+        if begun is not None:
+            begun.append(number)
+        return check
+
+    return repeated(begin, Rules(), times, jobs)
 
 
 def test_with_one_job_a_run_begins_when_the_one_before_has_been_dealt_with() -> None:

@@ -6,6 +6,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from biopsy.checks.script_check import ScriptCheck
 from biopsy.checks.script_trust import difference
 from biopsy.checks.warm import command_check
 from biopsy.isolation import script_server
+from biopsy.isolation.watch import Stop
 from support.command_line import is_alive, wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="scripts are kept warm on Linux only")
@@ -351,7 +353,7 @@ def test_what_has_changed_since_the_server_began_is_seen(
             monkeypatch.chdir(tmp_path)
         first, second = check.run(candidate), check.run(candidate)
         assert first.output == second.output == check.cold().run(candidate).output
-        told = "checks     run cold: check.py or its interpreter has changed; earlier answers still count"
+        told = "checks     run cold: check.py or its interpreter has been written to"
         assert (first.remark.partition(": if")[0], second.remark) == ((told, "") if what == "script" else ("", ""))
 
 
@@ -378,6 +380,39 @@ def test_nothing_is_left_after_the_last_check(tmp_path: Path, candidate: Path) -
         server = server_of(check)
     assert wait_until(lambda: not is_alive(server))
     assert not list(Path(shutil.__file__).parent.glob("biopsy*"))
+
+
+TWICE = """
+import os, sys, time
+if os.path.exists("hang"):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            with open("pid.new", "w") as file:
+                file.write(str(os.getpid()))
+            os.replace("pid.new", "pid")
+            time.sleep(99)
+        os._exit(0)
+    time.sleep(99)
+"""
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_of_a_check_that_hangs_nobody_is_left_whom_it_forked_and_who_left_its_group(
+    warm: bool, tmp_path: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with script(tmp_path, TWICE) as check:
+        warmed(check, candidate)
+        (tmp_path / "hang").touch()
+        tested = check if warm else check.cold()
+        with closing(Stop()) as stop:
+            seen = threading.Thread(target=lambda: (wait_until((tmp_path / "pid").exists), stop.set()))
+            seen.start()
+            tested.run(candidate, stop)
+            seen.join()
+    left = int((tmp_path / "pid").read_text())
+    assert wait_until(lambda: not is_alive(left))
 
 
 def test_interpreters_write_nothing_into_the_folder_of_biopsy(

@@ -14,9 +14,11 @@ import pytest
 from onnx import helper
 
 import biopsy
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.warm import WarmCheck
 from biopsy.tensors.files import write_feeds, write_results
+from support.command_line import children_of
 from support.models import chain, info, model, save, weight
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform has no fork: checks are always cold")
@@ -35,7 +37,7 @@ def golden(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def warm(*words: str, timeout: float | None = None) -> WarmCheck:
-    return WarmCheck(["biopsy", "run", "{}", *words], NAME, timeout)
+    return WarmCheck(CommandCheck(["biopsy", "run", "{}", *words], NAME, timeout))
 
 
 def said(evidence: Evidence) -> tuple[object, ...]:
@@ -68,7 +70,7 @@ def test_outcome_and_output_are_those_of_a_cold_process(tmp_path: Path, golden: 
 
 
 def test_where_no_zygote_can_be_started_checks_are_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biopsy.checks.warming.own_python", lambda module: ["/no/such/program"])
+    monkeypatch.setattr("biopsy.isolation.waiting.own_python", lambda module: ["/no/such/program"])
     candidate = save(chain(2), tmp_path / "m.onnx")
     check = warm("--reference")
     try:
@@ -147,11 +149,6 @@ def test_a_check_that_hangs_is_ended_and_the_next_one_is_warm_again(tmp_path: Pa
         check.close()
 
 
-def children_of(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(line) for line in found.stdout.split()]
-
-
 def processor_seconds(pid: int) -> float:
     """What a process has used of processors; 0 if it is gone."""
     found = subprocess.run(["ps", "-o", "cputimes=", "-p", str(pid)], capture_output=True, text=True, check=False)
@@ -190,8 +187,9 @@ def test_a_check_that_is_killed_ends_alone_and_a_killed_zygote_is_done_without(t
 def test_nothing_is_left_when_the_one_who_asked_is_killed(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.warm import WarmCheck
-check = WarmCheck(["biopsy", "run", "{{}}", "--onnxrt"], "{NAME}")
+check = WarmCheck(CommandCheck(["biopsy", "run", "{{}}", "--onnxrt"], "{NAME}"))
 check.run(Path({str(save(chain(1), tmp_path / "m.onnx"))!r}))
 print(check._server.pid, flush=True)
 check.run(Path({str(crashing(tmp_path))!r}))

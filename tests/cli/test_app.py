@@ -1,6 +1,7 @@
 """The command tree: help, versions, statuses, and what starting up may cost."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,10 +12,10 @@ import pytest
 from biopsy import errors
 from biopsy.cli import commands
 from biopsy.cli.app import main
-from biopsy.cli.commands import COMMANDS, GROUPS
+from biopsy.cli.commands import ABSENT, COMMANDS, GROUPS, find
 
 WORDS = [" ".join(command.words) for command in COMMANDS]
-HEAVY = ("numpy", "onnx", "onnxruntime", "rich", "rich_argparse", "safetensors", "openvino", "google.protobuf")
+HEAVY = ("numpy", "onnx", "onnxruntime", "rich", "safetensors", "openvino", "google.protobuf")
 
 
 @pytest.mark.parametrize("command", WORDS)
@@ -43,11 +44,23 @@ def test_the_overview_names_every_command_and_every_status(capsys: pytest.Captur
         assert all(f"  {status}  " in shown for status in range(6))
 
 
+@pytest.mark.parametrize("words", ABSENT, ids=" ".join)
+def test_a_command_of_polygraphy_that_is_not_here_says_why_and_what_to_use(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert find(words) is None
+    assert main([*words, "--help"]) == main([*words, "model.onnx"]) == 2
+    told = capsys.readouterr().err
+    assert f"Polygraphy's command '{' '.join(words)}' is not here: " in told
+    for named in re.findall(r"biopsy ((?:(?:debug|inspect|surgeon) )?[a-z][a-z-]*)", told):
+        assert find(named.split()) is not None or named in (*GROUPS, "only", "has", "does", "runs"), named
+
+
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_lists_its_commands(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([group, "--help"]) == 0
     shown = capsys.readouterr().out
-    assert all((command in shown) is command.startswith(group) for command in WORDS)
+    assert all((f"  {command}  " in shown) is command.startswith(group) for command in WORDS)
     assert main([group]) == 2  # half a command is no command, though its help is what is wanted
 
 
@@ -149,13 +162,13 @@ def test_help_of_a_command_imports_neither_an_engine_nor_rich(command: str) -> N
 def test_the_process_of_warm_checks_starts_before_anything_slow_is_imported(tmp_path: Path) -> None:
     code = """
 import sys
-import biopsy.isolation.fork_server as fork_server
+import biopsy.isolation.process as process
 
 def started(words, **others):
     print("IMPORTED", *sys.modules)
-    raise fork_server.CannotStartError(OSError("not now"))
+    raise process.CannotStartError(OSError("not now"))
 
-fork_server.Process = started
+process.Process = started
 from biopsy.cli.app import main
 main(sys.argv[1:])
 """
@@ -165,7 +178,7 @@ main(sys.argv[1:])
     loaded = set(line.split())
     assert loaded & set(HEAVY) == set()
     rooms = {name.split(".")[1] for name in loaded if name.startswith("biopsy.")}
-    assert rooms == {"checks", "cli", "errors", "filesystem", "isolation", "shell_words", "text"}
+    assert rooms == {"checks", "cli", "errors", "filesystem", "isolation", "shell_words", "similar_names", "text"}
 
 
 @pytest.mark.parametrize(
@@ -206,10 +219,18 @@ def test_a_module_of_the_same_name_starts_the_same_program() -> None:
     [
         (["run", "m.onnx", "--onxrt"], "did you mean '--onnxrt'?"),
         (["run", "m.onnx", "--saveoutputs=x.npz"], "did you mean '--save-outputs'?"),
-        (["reduce", "m.onnx"], "biopsy debug reduce"),
-        (["redcue", "m.onnx"], "biopsy debug reduce"),
-        (["debug", "redcue"], "biopsy debug reduce"),
-        (["rnu", "m.onnx"], "biopsy run"),
+        (["reduce", "m.onnx"], "did you mean 'debug reduce'?"),
+        (["redcue", "m.onnx"], "did you mean 'debug reduce'?"),
+        (["debug", "redcue"], "did you mean 'debug reduce'?"),
+        (["dbug", "redcue"], "did you mean 'debug reduce'?"),
+        (["inspect", "reduce"], "did you mean 'debug reduce'?"),
+        (["data", "mrge"], "did you mean 'data merge'?"),
+        (["help", "rnu"], "did you mean 'run'?"),
+        (["Run"], "did you mean 'run'?"),
+        (["debug", "reduce", "m.onnx", "--mode", "bisct"], "did you mean 'bisect'?"),
+        (["run", "m.onnx", "--engine", "onnxr"], "did you mean 'onnxrt'?"),
+        (["--verbosity", "ino", "run"], "did you mean 'info'?"),
+        (["rnu", "m.onnx"], "did you mean 'run'?"),
     ],
 )
 def test_what_is_mistyped_is_told_with_what_is_nearest(
@@ -217,4 +238,4 @@ def test_what_is_mistyped_is_told_with_what_is_nearest(
 ) -> None:
     monkeypatch.setattr("sys.argv", ["biopsy"])
     assert main(words) == 2
-    assert f"  next  {step}\n" in capsys.readouterr().err
+    assert f"  hint  {step}\n" in capsys.readouterr().err

@@ -84,7 +84,7 @@ def test_a_comparison_that_could_not_be_made_is_not_taken_for_the_bug(
     assert main(["demo", "-o", str(tmp_path / "demo")]) == 4
     shown = capsys.readouterr()
     assert "It does not." not in shown.out
-    assert "did not go as planned: status 4" in shown.err
+    assert "did not go as planned: status 2" in shown.err
 
 
 def test_a_folder_that_exists_is_used_only_if_that_is_asked_for(tmp_path: Path, capsys: Told) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,11 @@ def test_a_flaky_failure_is_shown_by_every_search_with_a_check(listener: type[Pr
 )
 def test_time_left_is_a_rough_number_with_its_unit(seconds: float, text: str) -> None:
     assert time_left(seconds) == text
+
+
+def test_what_a_pass_cost_stands_in_one_column() -> None:
+    passes = [
+        events.PassDone(stage=name, before=6, after=6, checks=1, seconds=0.3) for name in ("tidy", "optional-inputs")
+    ]
+    short, long = shown_by(partial(ReductionReport, shown="none"), *passes)
+    assert short.index("1 check") == long.index("1 check")

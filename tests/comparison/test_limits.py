@@ -112,6 +112,10 @@ def test_a_limit_may_be_reached_and_not_passed(metric: Any, keeps: float, breaks
     assert broken.reason == f"{metric} is outside its limit"
 
 
+def test_a_cosine_above_1_is_kept_by_nothing_equal_tensors_neither() -> None:
+    assert not compare(EXPECTED, EXPECTED, Limit("cosine", 2)).passed
+
+
 def test_all_limits_and_the_tolerances_must_hold_where_they_are_asked_for() -> None:
     near = Limit("cosine", 0.99)
     assert compare(ACTUAL, EXPECTED, near).passed

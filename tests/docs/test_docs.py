@@ -118,8 +118,8 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("page", sorted(REFERENCE.glob("*.md")), ids=name)
-def test_generated_parts_of_the_reference_are_those_of_the_program(page: Path) -> None:
+@pytest.mark.parametrize("page", generator().PAGES, ids=name)
+def test_generated_parts_are_those_of_the_program(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert generator().renewed(text) == text, "run: python docs/reference/generate.py"
 
@@ -147,12 +147,16 @@ def test_every_public_name_and_argument_stands_in_the_reference() -> None:
     text = (REFERENCE / "python-api.md").read_text(encoding="utf-8")
     for public in biopsy.__all__:
         assert public in text
-    for function in (biopsy.run, biopsy.compare, biopsy.reduce):
+    for function in filter(inspect.isfunction, (getattr(biopsy, name) for name in biopsy.__all__)):
         described = section(REFERENCE / "python-api.md", f"## biopsy.{function.__name__}")
         for argument, parameter in inspect.signature(function).parameters.items():
             simple = isinstance(parameter.default, int | float | str | None)
             shown = f"{argument}={parameter.default!r}".replace("'", '"') if simple else argument
             assert shown.replace("1e-05", "1e-5") in described, argument
+    for theme in (biopsy.Passes, biopsy.Border, biopsy.Rules, biopsy.Repeating, biopsy.Budget, biopsy.Parallelism):
+        described = section(REFERENCE / "python-api.md", "## Options by theme")
+        row = next(line for line in described.splitlines() if line.startswith(f"| `{theme.__name__}` |"))
+        assert all(f"`{field.name}" in row for field in dataclasses.fields(theme))
 
 
 def test_every_status_of_an_exception_is_as_the_reference_says() -> None:

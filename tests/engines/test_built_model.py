@@ -29,7 +29,7 @@ def test_a_plug_in_may_tell_them_in_its_own_way() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "endings"),
-    [("onnxrt", ".onnx and .ort"), ("openvino", ".blob"), ("trt", ".engine, .plan, .trt")],
+    [("onnxrt", ".onnx and .ort"), ("openvino", ".blob and .xml"), ("trt", ".engine, .plan, .trt")],
 )
 def test_another_ending_is_refused_with_those_that_fit(engine: str, endings: str) -> None:
     with pytest.raises(errors.UsageError, match=f"m.txt: {engine} saves and loads {endings} files"):

@@ -13,6 +13,7 @@ from onnx import helper, numpy_helper
 
 from benchmarks.models import inception, transformer
 from biopsy import errors
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.warm import WarmCheck
 from biopsy.engines.base import ModelInput, Session
@@ -173,8 +174,8 @@ def test_a_damaged_file_does_not_load(tmp_path: Path, data: bytes):
 
 
 def test_another_ending_is_a_usage_error(tmp_path: Path):
-    with pytest.raises(errors.UsageError, match=r"openvino saves and loads \.blob files"):
-        build("openvino", chain(1)).save(tmp_path / "m.xml")
+    with pytest.raises(errors.UsageError, match=r"openvino saves and loads \.blob and \.xml files"):
+        build("openvino", chain(1)).save(tmp_path / "m.onnx")
 
 
 # Checks in forks of a warm process
@@ -191,7 +192,9 @@ def test_checks_in_forks_say_what_cold_ones_say_every_time(tmp_path: Path):
     made += [model([helper.make_node("Reshape", ["x", "s"], ["y"])], [info("x")], [info("y", None)],
                    [weight("s", 7, dtype="int64", shape=(1,))])]  # fmt: skip
     paths = [save(candidate, tmp_path / f"{number}.onnx") for number, candidate in enumerate(made)]
-    check = WarmCheck(["biopsy", "run", "{}", "--openvino", "--onnxrt"], "polygraphy_debug.onnx", timeout=60)
+    check = WarmCheck(
+        CommandCheck(["biopsy", "run", "{}", "--openvino", "--onnxrt"], "polygraphy_debug.onnx", timeout=60)
+    )
 
     def said(evidence: Evidence) -> tuple[object, ...]:
         return evidence.status, evidence.verdict, re.sub(rb"[\d.]+ m?s\b", b"", evidence.output), evidence.timed_out

@@ -160,7 +160,7 @@ def test_an_option_tells_what_it_takes_and_its_default(option: Option, kind: str
 
 
 def test_an_unknown_engine_lists_those_that_are_known():
-    with pytest.raises(errors.EngineMissing, match="onnxrt, reference, openvino") as caught:
+    with pytest.raises(errors.UnknownEngine, match="onnxrt, reference, openvino") as caught:
         create("onnxrtt")
     assert "did you mean 'onnxrt'?" in caught.value.next_steps
 

@@ -14,7 +14,7 @@ from biopsy.engines.runner import checked_feed, run_model, runner_name
 from biopsy.model.tensor_type import TensorType
 from support.models import chain
 
-F32, F16, F64, BF16, I64, BOOL, TEXT = 1, 10, 11, 16, 7, 9, 8
+F32, F16, F64, BF16, I64, BOOL, TEXT, U4, I4 = 1, 10, 11, 16, 7, 9, 8, 21, 22
 
 
 def fitted(value: object, elem: int, shape: tuple[int | str | None, ...] | None = None) -> np.ndarray:
@@ -69,31 +69,57 @@ def test_symbolic_dimensions_take_any_size():
         (np.array([1, 2]), F32),
         (np.array([0.5, 3], np.float32), BF16),
         (np.array([1, 0], np.uint8), BOOL),
+        (np.array([-0.0, 3]), I64),
     ],
 )
-def test_values_that_fit_another_type_are_converted(value: np.ndarray, elem: int):
+def test_values_that_fit_another_type_are_cast(value: np.ndarray, elem: int):
     found = fitted(value, elem)
     assert found.dtype.name == TensorType(elem, None).dtype
     np.testing.assert_array_equal(found.astype(value.dtype), value)
 
 
+def test_integers_of_four_bits_are_cast_to_those_with_and_without_a_sign():
+    assert fitted(np.array([7, 1], ml_dtypes.int4), U4).astype(int).tolist() == [7, 1]
+    assert fitted(np.array([7, 1], ml_dtypes.uint4), I4).astype(int).tolist() == [7, 1]
+
+
 @pytest.mark.parametrize(
     ("value", "elem"),
     [
-        (np.array([0.1]), F32),
         (np.array([1e300]), F32),
+        (np.array([1e5]), F16),
+        (np.array([np.inf]), 17),
+        (np.array([500.0]), 17),
+        (np.array([9.0]), 23),
         (np.array([1.5]), I64),
-        (np.array([-0.0]), I64),
+        (np.array([np.nan]), I64),
+        (np.array([2.0]), BOOL),
+        (np.array([2**24 + 1]), F32),
+        (np.array([1 + 1j]), F32),
         (np.array([2**53 + 1]), F64),
         (np.array([300]), 3),
         (np.array(["1"]), F32),
         (np.array([0.1], ml_dtypes.bfloat16), I64),
         (np.array([1.0]), TEXT),
+        (np.array([-1], ml_dtypes.int4), U4),
+        (np.array([8], ml_dtypes.uint4), I4),
     ],
 )
-def test_values_that_a_conversion_would_change_are_refused(value: np.ndarray, elem: int):
+def test_values_that_a_cast_would_replace_are_refused(value: np.ndarray, elem: int):
     with pytest.raises(errors.CannotCompare):
         fitted(value, elem)
+
+
+@pytest.mark.parametrize("elem", [F32, F16, BF16, 17, 23])
+def test_floats_are_rounded_to_fewer_bits(elem: int):
+    value = np.random.default_rng(1).random(100)
+    found = fitted(value, elem)
+    np.testing.assert_array_equal(found, value.astype(found.dtype))
+
+
+def test_a_refusal_names_the_input_the_types_and_the_first_value_that_is_lost():
+    with pytest.raises(errors.CannotCompare, match=r"'x' is int64 .* float64 .* whole numbers .*: 1.5 at \[0, 1\]"):
+        fitted([[1.0, 1.5]], I64)
 
 
 def test_swapped_bytes_are_put_in_order():

@@ -17,7 +17,10 @@ from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput, Session
 from biopsy.engines.registry import create
 from biopsy.engines.trt.cuda import gpu_names
+from biopsy.engines.trt.engine import TensorRt
 from biopsy.engines.trt.package import load, plain_reason
+from biopsy.engines.trt.settings import profiles_of, shapes
+from biopsy.model.tensor_type import TensorType
 from support.models import FLOAT, chain, info, model, save, weight
 
 pytestmark = pytest.mark.skipif(
@@ -212,6 +215,11 @@ def test_all_tensors_or_some_are_marked_in_its_network():
     assert build(f"{RTX},outputs=t1+t2", chain(3)).outputs == ("t1", "t2")
     with pytest.raises(errors.DoesNotFit, match="no tensor 'nope'"):
         build(f"{RTX},outputs=nope", chain(3))
+    assert build(f"{RTX},outputs=all,exclude_outputs=t1", chain(3)).outputs == ("t3", "t2")
+    assert build(f"{RTX},outputs=all,exclude_outputs=t3", chain(3)).outputs == ("t1", "t2")
+    for unfit in ("exclude_outputs=t1", "exclude_outputs=t3", "outputs=t1+t2,exclude_outputs=t3"):
+        with pytest.raises(errors.DoesNotFit):
+            build(f"{RTX},{unfit}", chain(3))
 
 
 # Dynamic shapes
@@ -225,6 +233,49 @@ def test_a_shape_that_nobody_gives_is_guessed_and_told():
 def test_shapes_come_from_the_options_or_from_the_values_to_be_fed():
     assert build(rf"{RTX},min_shapes=x:[1\,2],max_shapes=x:[8\,2]", dynamic()).remarks == ()
     assert build(RTX, dynamic(), x=[(3, 2), (1, 2)]).remarks == ()
+
+
+def test_every_optimization_profile_is_built():
+    built = profiles_of(
+        {"x": TensorType(1, ("N", 2)), "y": TensorType(1, ("M",))},
+        {
+            "min_shapes": shapes("x:[1,2]/x:[8,2]"),
+            "opt_shapes": shapes("x:[2,2]+y:[3]/x:[9,2]/y:[4]"),
+            "max_shapes": shapes("x:[4,2]"),
+        },
+        given(dynamic()),
+        {"x": (1, 2), "y": (1,)},
+    )
+    spans = [{name: (span.least, span.best, span.most) for name, span in profile.items()} for profile in built]
+    threes = ((3,),) * 3
+    assert spans == [
+        {"x": ((1, 2), (2, 2), (4, 2)), "y": threes},
+        {"x": ((8, 2), (9, 2), (9, 2)), "y": threes},
+        {"x": ((8, 2), (9, 2), (9, 2)), "y": ((4,),) * 3},
+    ]
+
+
+def test_options_that_are_repeated_make_several_profiles(monkeypatch: pytest.MonkeyPatch, here: Path):
+    asked: list[int] = []
+    found = TensorRt._set_shapes
+
+    def counted(self, builder, network, config, index, model):  # type: ignore[no-untyped-def]
+        told = found(self, builder, network, config, index, model)
+        asked.append(config.num_optimization_profiles)
+        return told
+
+    monkeypatch.setattr(TensorRt, "_set_shapes", counted)
+    save(dynamic(), here / "m.onnx")
+    words = [word for size in (1, 8, 64) for word in ("--trt-min-shapes", f"x:[{size},2]", "--trt-max-shapes",
+             f"x:[{2 * size},2]")]  # fmt: skip
+    assert run("m.onnx", "--build-only", *words) == 0
+    assert asked == [3]
+
+
+def test_names_with_the_marks_of_a_list_are_names():
+    assert shapes("a[0]/b+c:[1]+/q:[]/a:[2]") == ({"a[0]/b+c": (1,), "/q": ()}, {"a": (2,)})
+    with pytest.raises(ValueError, match="two shapes"):
+        shapes("a:[1]+a:[2]")
 
 
 @pytest.mark.parametrize(
@@ -295,10 +346,10 @@ def test_flags_as_users_of_tensorrt_type_them(here: Path, capsys: pytest.Capture
     assert (here / "c.bin").exists()
 
 
-def test_flags_without_the_engine_are_said_to_be_ignored(here: Path, capsys: pytest.CaptureFixture[str]):
+def test_flags_of_an_engine_are_refused_without_it(here: Path, capsys: pytest.CaptureFixture[str]):
     save(chain(2), here / "m.onnx")
-    assert run("m.onnx", "--onnxrt", "--fp16") == 0
-    assert "fp16 is ignored: it is a setting of --trt" in capsys.readouterr().err
+    assert run("m.onnx", "--onnxrt", "--fp16") == 2
+    assert "--fp16 is a setting of --trt" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -29,14 +29,14 @@ def many_checks(place) -> None:
 
 
 def zygotes(place) -> list[int]:
-    """The warm processes; a check is a fork of one, so its parent is one too."""
+    """The warm processes: each is a fork of a process that waits to be a cold check, and checks are forks of it."""
     found = {}
     for pid in place.processes():
         with suppress(OSError, ValueError):
             if b"biopsy.cli.zygote" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
                 found[pid] = int(fields[1])
-    return [pid for pid, parent in found.items() if parent not in found]
+    return [pid for pid, parent in found.items() if parent in found and found[parent] not in found]
 
 
 def forks(place) -> list[int]:

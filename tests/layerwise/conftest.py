@@ -11,8 +11,9 @@ import pytest
 from biopsy import events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.layerwise.examination import Examination, Question
+from biopsy.layerwise.examination import Examination
 from biopsy.layerwise.findings import LayerFindings
+from biopsy.layerwise.question import Question
 from biopsy.model.index import index_file
 from support.examinations import REFERENCE, Examine
 from support.models import save

@@ -71,4 +71,4 @@ def test_a_symbol_with_two_sizes_is_no_size() -> None:
 def test_a_name_that_is_no_input_is_refused_with_those_that_are() -> None:
     with pytest.raises(errors.UsageError, match="no input 'q'") as refused:
         override_input_shapes(custom(("N", 4)), {"q": (1,)})
-    assert list(refused.value.next_steps) == ["its inputs are: x, z"]
+    assert list(refused.value.next_steps) == ["its inputs are: 'x', 'z'"]

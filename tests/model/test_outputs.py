@@ -7,7 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from biopsy import errors
-from biopsy.model.outputs import mark_outputs
+from biopsy.model.known_names import inside_a_check
+from biopsy.model.outputs import OutputChoice, choose_outputs, mark_outputs
 from support.models import INT64, chain, info, model, seeds_example, weight
 
 
@@ -99,3 +100,12 @@ def test_external_weights_are_not_looked_at():
     absent.external_data.add(key="location", value="nowhere.bin")
     made = model([helper.make_node("Add", ["a", "w"], ["b"])], [info("a")], [info("b")], [absent])
     assert names(made) == ["b"]
+
+
+def test_what_a_candidate_no_longer_has_need_not_be_left_out_of_its_outputs() -> None:
+    data, choice = seeds_example().SerializeToString(), OutputChoice(names="all", without=["gone", "a*"])
+    with pytest.raises(errors.DoesNotFit, match="no tensor 'gone' to leave out"):
+        choose_outputs(data, choice)
+    with inside_a_check():
+        left = onnx.ModelProto.FromString(choose_outputs(data, choice))
+    assert [output.name for output in left.graph.output] == ["out", "x", "Ax", "y"]

@@ -82,3 +82,13 @@ def test_it_reads_our_bfloat16_as_float32(folder: Path) -> None:
     write_feeds(folder / "in.json", [{"x": np.ones((2, 3), ml_dtypes.bfloat16), "y": np.ones((2, 3), np.float32)}])
     assert "x [dtype=float32, shape=(2, 3)]" in peer(folder, "inspect", "data", "in.json")
     peer(folder, *RUN, "--load-inputs", "in.json")
+
+
+@pytest.mark.parametrize("show", [(), ("layers",), ("layers", "attrs", "weights")])
+def test_inspect_model_prints_the_same_lines(folder: Path, show: tuple[str, ...]) -> None:
+    from biopsy.model.polygraphy_text import polygraphy_text
+
+    theirs = peer(folder, "inspect", "model", "m.onnx", *(["--show", *show] if show else []))
+    head = "[I] ==== ONNX Model ===="
+    ours = [line.rstrip() for line in polygraphy_text(folder / "m.onnx", show)]
+    assert ours[ours.index(head) :] == [line.rstrip() for line in theirs[theirs.index(head) :].rstrip().split("\n")]

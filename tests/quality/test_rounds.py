@@ -3,34 +3,14 @@
 However many run at once, the same checks are asked about, in the same order.
 """
 
-from functools import cache
 from pathlib import Path
 
-import onnx
 import pytest
 
-import biopsy
-from benchmarks import models
-from support.predicates import has
-from support.simulated_clock import SimulatedClock
+from benchmarks.rounds import rounds
 
 MOST = {1: 20, 2: 16, 4: 9, 16: 6, 64: 5}
 """Rounds for one culprit of 10,000 nodes, wherever it stands, by checks at once. Fewer are welcome."""
-
-
-@cache
-def built(nodes: int) -> onnx.ModelProto:
-    return models.transformer(nodes)
-
-
-def rounds(nodes: int, pattern: str, jobs: int, folder: Path) -> tuple[int, int]:
-    """How many rounds a reduction takes, and how many checks; it must end at the nodes that are needed."""
-    clock, original = SimulatedClock(), built(nodes)
-    wanted = models.PATTERNS[pattern](models.names(original))
-    found = biopsy.reduce(original, has(*wanted), folder / "r.onnx", takes="model", jobs=jobs, executor=clock)
-    assert models.names(onnx.load(folder / "r.onnx")) == wanted
-    return clock.rounds, found.checks
-
 
 EXPECTED = {
     "middle": {1: 16, 2: 9, 4: 7, 16: 5, 64: 4},

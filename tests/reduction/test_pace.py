@@ -1,12 +1,14 @@
 """Whether looking ahead is worth its time."""
 
+import threading
 import time
 from pathlib import Path
 
+import onnx
 import pytest
 
 import biopsy
-from biopsy import events
+from biopsy import Parallelism, events
 from biopsy.reduction.pace import Pace
 from support.models import chain
 from support.predicates import has
@@ -22,20 +24,66 @@ def paced(*, cost: float, waiting: float) -> Pace:
 
 
 def test_before_anything_is_known_few_checks_run_at_once() -> None:
-    assert Pace(measured=True, at_first=2).at_once(16) == 2
-    assert Pace(measured=True, at_first=16).at_once(4) == 4
+    assert Pace(measured=True, at_first=2).at_once(16, 0.5) == 2
+    assert Pace(measured=True, at_first=16).at_once(4, 0.5) == 4
 
 
 def test_where_a_check_leaves_more_time_than_a_candidate_costs_as_many_run_as_may() -> None:
-    assert paced(cost=0.001, waiting=0.1).at_once(16) == 16
+    assert paced(cost=0.001, waiting=0.1).at_once(16, 0.5) == 16
 
 
 def test_where_a_candidate_costs_more_than_a_check_leaves_one_runs() -> None:
-    assert paced(cost=10.0, waiting=0.001).at_once(16) == 1
+    assert paced(cost=10.0, waiting=0.001).at_once(16, 0.5) == 1
 
 
 def test_where_it_cannot_be_measured_as_many_run_as_may() -> None:
-    assert Pace(measured=False, at_first=1).at_once(16) == 16
+    assert Pace(measured=False, at_first=1).at_once(16, 0.5) == 16
+
+
+def test_what_is_less_likely_asked_about_must_save_more() -> None:
+    pace = paced(cost=0.1, waiting=0.1)  # as much as it saves
+    assert 0.2 < pace.least_chance < 0.8
+    assert pace.in_a_row(16, 0.9) == 1
+    assert pace.in_a_row(16, 0.0) == 16
+    assert pace.in_a_row(2, 0.0) == 2
+
+
+class Computing:
+    """A clock on which a check takes time, in which this process computes and never idles."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    process_time = perf_counter
+
+
+@pytest.mark.parametrize("jobs", [2, 4, 16, 64])
+@pytest.mark.parametrize("wanted", [("n50",), ("n20", "n170")])
+def test_functions_that_take_turns_are_asked_as_often_as_one_after_the_other_and_in_the_thread_that_asks(
+    jobs: int, wanted: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Computing()
+    monkeypatch.setattr("biopsy.reduction.pace.time", clock)
+    monkeypatch.setattr("biopsy.reduction.pace._waited_for_a_core", lambda: 0.0)
+    threads: list[bool] = []
+
+    def check(model: onnx.ModelProto) -> bool:
+        clock.now += 0.01
+        threads.append(threading.current_thread() is threading.main_thread())
+        return has(*wanted)(model)
+
+    def asked(jobs: int) -> list[bool]:
+        threads.clear()
+        biopsy.reduce(chain(200), check, tmp_path / f"{jobs}.onnx", takes="model", parallelism=Parallelism(jobs=jobs))
+        return list(threads)
+
+    alone, several = asked(1), asked(jobs)
+    assert len(several) <= len(alone) + 1  # the one by which it is measured
+    assert sum(not here for here in several) <= 7 + 8 * (len(wanted) > 1)  # before the search, and at its end
+    assert (tmp_path / "1.onnx").read_bytes() == (tmp_path / f"{jobs}.onnx").read_bytes()
 
 
 def test_what_cost_nothing_says_nothing() -> None:
@@ -43,7 +91,7 @@ def test_what_cost_nothing_says_nothing() -> None:
     pace.looked_ahead(10.0, 0)
     with pace.waiting():
         pass
-    assert pace.at_once(16) == 2
+    assert pace.at_once(16, 0.5) == 2
 
 
 @pytest.mark.parametrize("jobs", [2, 16])
@@ -52,7 +100,14 @@ def test_checks_of_a_function_that_is_slow_to_foresee_are_not_begun_in_vain(
 ) -> None:
     monkeypatch.setattr(Pace, "looked_ahead", _as_if_slow(Pace.looked_ahead))
     told: list[events.Event] = []
-    biopsy.reduce(chain(200), has("n50"), tmp_path / "r.onnx", takes="model", jobs=jobs, listener=told.append)
+    biopsy.reduce(
+        chain(200),
+        has("n50"),
+        tmp_path / "r.onnx",
+        takes="model",
+        parallelism=Parallelism(jobs=jobs),
+        listener=told.append,
+    )
     assert sum(isinstance(event, events.Abandoned) for event in told) <= 2
 
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 import onnx
 import pytest
 
+from biopsy import Border
 from support.tangled import TANGLED, WAITING
 
 
@@ -24,7 +25,11 @@ def in_time() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("options", [{}, {"mode": "linear"}, {"keep_inputs": True}, {"keep_outputs": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"mode": "linear"}, {"border": Border(keep_inputs=True)}, {"border": Border(keep_outputs=True)}],
+    ids=str,
+)
 @pytest.mark.parametrize("name", TANGLED)
 def test_a_reduction_ends_whatever_the_order_of_the_nodes(reducer, name: str, options: dict[str, object]) -> None:
     reducer(TANGLED[name], lambda candidate: any(node.name == "a" for node in candidate.graph.node), **options)

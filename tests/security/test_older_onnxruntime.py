@@ -22,7 +22,7 @@ from support.models import save
 pytestmark = pytest.mark.slow
 
 SOURCES = Path(biopsy.__file__).parent.parent
-_NEEDED = ["onnx", "numpy", "safetensors", "rich", "rich-argparse"]
+_NEEDED = ["onnx", "numpy", "safetensors", "rich"]
 
 RUN_ALONE = """
 import sys, ctypes, numpy as np, onnxruntime as ort, onnx

@@ -37,10 +37,21 @@ CASES: dict[str, list[str]] = {
     **{f"openvino {name}": ["run", f"{name}.onnx", "--openvino"] for name in MODELS},
     **{f"capability {name}": ["inspect", "capability", f"{name}.onnx", "--onnxrt"] for name in MODELS},
     **{
+        f"polygraphy {name}": ["inspect", "model", f"{name}.onnx", "--show", "layers", "attrs", "weights"]
+        for name in (*MODELS, "torn")
+    },
+    **{f"lint {name}": ["check", "lint", f"{name}.onnx", "-v"] for name in (*MODELS, "torn")},
+    **{f"convert {name}": ["convert", f"{name}.onnx", "-o", "made.ort"] for name in MODELS},
+    **{f"sparsity {name}": ["inspect", "sparsity", f"{name}.onnx", "-v"] for name in MODELS},
+    **{
         f"sanitize {name}": ["surgeon", "sanitize", f"{name}.onnx", "-o", "made.onnx", "--cleanup", "--toposort"]
         for name in MODELS
     },
     **{f"extract {name}": ["surgeon", "extract", f"{name}.onnx", "-o", "made.onnx"] for name in MODELS},
+    **{f"prune {name}": ["surgeon", "prune", f"{name}.onnx", "-o", "made.onnx"] for name in MODELS},
+    **{f"strip {name}": ["surgeon", "weight-strip", f"{name}.onnx", "-o", "made.onnx"] for name in MODELS},
+    "insert": ["surgeon", "insert", "ordinary.onnx", "-o", "made.onnx", "--op", X, "--inputs", Y, "--outputs", Y],
+    "reconstruct": ["surgeon", "weight-reconstruct", "ordinary.onnx", "-o", "made.onnx"],
     **{
         f"reduce {name}": ["debug", "reduce", f"{name}.onnx", "-o", "made.onnx", "-v", *check("1", "{}")]
         for name in MODELS
@@ -135,6 +146,8 @@ CASES: dict[str, list[str]] = {
     "data missing": ["inspect", "data", hostile("o")],
     "to-input": ["data", "to-input", "inputs.npz", "values.npz", "-o", f"{hostile('o')}.json"],
     "to-input wrong": ["data", "to-input", "inputs.npz", "class.json", "-o", "o.json"],
+    "concat": ["data", "concat", "inputs.npz", "values.npz", "-o", f"{hostile('o')}.json"],
+    "completion": ["completion", hostile("shell")],
     "merge": ["data", "merge", "runner.json", "values.npz", "-o", f"{hostile('o')}.json"],
     # tactics
     **{
@@ -275,7 +288,11 @@ QUICK_ON_A_TERMINAL = {
 TEXTS = {".json", ".csv", ".log"}
 """Files for people and programs: their own escapes hold everything."""
 
-SLOW = {"demo", "precision loss"}
+FAMILIES = ("polygraphy ", "sparsity ", "sanitize ", "lint ", "run option ", "run shape ", "run tolerance ", "data ")
+"""How the names of cases begin of which there are many alike: the first of each is quick."""
+SLOW = {"demo", "precision loss"} | {
+    case for family in FAMILIES for case in [name for name in CASES if name.startswith(family)][1:]
+}
 
 
 @pytest.fixture

@@ -21,7 +21,9 @@ def pools(session: Session) -> Iterator[list[Pool]]:
 
 
 def pool_of(session: Session, pools: list[Pool], check: Answers, jobs: int, *, keep_last: bool = False) -> Pool:
-    pool = Pool(check, session.folder / "candidate.onnx", Parallelism(jobs), session.told.append, keep_last=keep_last)
+    pool = Pool(
+        check, session.folder / "candidate.onnx", Parallelism(jobs=jobs), session.told.append, keep_last=keep_last
+    )
     pools.append(pool)
     return pool
 

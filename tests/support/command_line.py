@@ -73,6 +73,12 @@ def wait_until(holds: Callable[[], object], seconds: float = 60) -> bool:
     return True
 
 
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started and that have not been waited for."""
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(line) for line in found.stdout.split()]
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and was not waited for does not."""
     try:

@@ -28,6 +28,9 @@ RUBBISH = (
 )
 """What stands in the folder of somebody who works on the project, and is nobody else's business."""
 
+OWN_DOT_NAMES = {".ci", ".github", ".dockerignore", ".pre-commit-config.yaml"}
+"""What belongs to the project although its name begins with a dot."""
+
 _BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_{}(sys.argv[1]))"
 
 
@@ -48,9 +51,9 @@ def own_files() -> list[str]:
 
 
 def _is_product(path: Path) -> bool:
-    if path.name in ("PKG-INFO", "setup.cfg") or (path.parts[0].startswith(".") and path.parts[0] != ".ci"):
+    if path.name in ("PKG-INFO", "setup.cfg") or (path.parts[0].startswith(".") and path.parts[0] not in OWN_DOT_NAMES):
         return True
-    made = ("__pycache__", "build", "dist", "biopsy-demo")
+    made = ("__pycache__", "build", "dist", "site", "biopsy-demo")
     return any(part in made or part.endswith(".egg-info") for part in path.parts)
 
 

@@ -109,7 +109,7 @@ class Session:
     ) -> Oracle:
         listener, files = self.told.append, files or IterationFiles()
         candidate = self.folder / "candidate.onnx"
-        pool = Pool(check, candidate, Parallelism(jobs), listener, keep_last=files.keep_last, read=files.read)
+        pool = Pool(check, candidate, Parallelism(jobs=jobs), listener, keep_last=files.keep_last, read=files.read)
         oracle = Oracle(
             pool,
             FailureJudge(Rules(), listener),

@@ -260,6 +260,6 @@ def test_what_would_be_written_in_another_way_is_decoded(tmp_path: Path, decoded
 @pytest.mark.parametrize("damage", [{"AAA": "A=A"}, {"AAA": "A!A"}, {"k05VTVB": "k05V"}, {"AAA": "AAAA"}])
 def test_a_damaged_tensor_is_not_copied(tmp_path: Path, damage: Mapping[str, str]) -> None:
     feed = one_tensor(tmp_path / "f.json", damage)
-    with pytest.raises(errors.DataError, match=r"g\.json: iteration 0: .*f\.json: iteration 1: tensor 'x'"):
+    with pytest.raises(errors.DataError, match=r"^cannot read .*f\.json: iteration 1: tensor 'x'"):
         write_feeds(tmp_path / "g.json", [feed])
     assert not (tmp_path / "g.json").exists()

@@ -60,6 +60,11 @@ class CommandCheck(Check):
         self._original: CommandCheck | None = None
 
     @property
+    def given(self) -> tuple[Sequence[str], str, float | None, int | None]:
+        """What makes another check of the same command, with the limits of now."""
+        return self.words, self.default_name, self.timeout, self.memory
+
+    @property
     def words(self) -> tuple[str, ...]:
         """The words as they were typed."""
         return self.command.words
@@ -89,7 +94,12 @@ class CommandCheck(Check):
     @property
     def files(self) -> Sequence[Path]:
         """Those that the words name or hold, and the programs."""
-        return self.command.files(self.default_name)
+        return list(dict.fromkeys([*self.command.files(self.default_name), *self.programs]))
+
+    @property
+    def programs(self) -> Sequence[Path]:
+        """The scripts among the words, and the modules that Python finds beside them."""
+        return self.command.programs(self.default_name)
 
     def expect(self, seconds: float) -> None:
         """Set the limit, if the user gave none: far more than the original took."""

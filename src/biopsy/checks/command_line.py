@@ -14,6 +14,7 @@ from pathlib import Path
 
 from biopsy.checks.file_names import is_named, with_files
 from biopsy.checks.files_of_words import existing, files_named, files_of_user, paths_in
+from biopsy.checks.leading_options import split_leading
 from biopsy.checks.own_program import is_own_program, is_this_installation
 from biopsy.checks.words import as_word, names_path
 
@@ -25,6 +26,8 @@ LOAD_INPUTS = ("--load-inputs", "--load-input-data")
 
 LOAD_OUTPUTS = ("--load-outputs", "--load-results")
 """The option of our own ``run`` that names files of golden values, and its other spelling."""
+
+_COMPARE_SCRIPT = "--compare-func-script"
 
 _ENGINE = "--engine"
 _PLAIN_ENGINES = frozenset({"--onnxrt", "--openvino", "--trt", "--reference"})
@@ -75,9 +78,22 @@ class CommandLine:
         words = [word for word in self.words if not names_path(word, default_name)]
         return existing(path for path in paths_in(words) if not names_path(path, default_name))
 
+    def programs(self, default_name: str) -> list[Path]:
+        """Files among the words that are run, and the modules that Python scripts of them import from beside them."""
+        named = (path for path, is_run in self.files_named() if is_run and not names_path(str(path), default_name))
+        return list(dict.fromkeys(file for path in named for file in (path, *_beside(path))))
+
     def user_scripts(self, candidate: Path, default_name: str) -> tuple[str, ...]:
         """The user's own files as tracebacks name them, or the ends of their paths."""
         return files_of_user([word for word in self.words_for(candidate, default_name) if word != str(candidate)])
+
+
+def _beside(script: Path) -> list[Path]:
+    if script.suffix != ".py":
+        return []
+    from biopsy.checks.modules_beside import modules_beside
+
+    return modules_beside(script)
 
 
 @dataclass(frozen=True)
@@ -115,9 +131,12 @@ class OwnRun(OwnCommand):
         return self.words[2:]
 
     @property
-    def compares_recorded(self) -> bool:
-        """Whether it loads golden values, or judges the values themselves."""
-        return bool(self.golden_files) or "--validate" in self._before_operands
+    def compares_recorded(self) -> bool | None:
+        """Whether it loads golden values, or judges the values themselves; a function of the user's may do either."""
+        if self.golden_files or "--validate" in self._before_operands:
+            return True
+        is_judged = any(word.partition("=")[0] == _COMPARE_SCRIPT for word in self._before_operands)
+        return None if is_judged else False
 
     @property
     def input_files(self) -> list[Path]:
@@ -192,9 +211,18 @@ class OwnRun(OwnCommand):
 _OWN: dict[str, type[OwnCommand]] = {"run": OwnRun, "inspect": OwnInspect}
 
 
+def _with_leading_options_behind(words: tuple[str, ...]) -> tuple[str, ...]:
+    """``biopsy -v run {}`` as ``biopsy run {} -v``, which means the same and stands where the words are looked at."""
+    options, rest = split_leading(words[1:])
+    if not options or not rest or rest[0] not in _OWN:
+        return words
+    return OwnRun((words[0], *rest)).with_options(*options).words
+
+
 def parse(words: Sequence[str]) -> CommandLine:
     """What the words of a check are."""
     given = tuple(words)
     if not given or not is_own_program(given[0]):
         return CommandLine(given)
+    given = _with_leading_options_behind(given)
     return _OWN.get(given[1] if len(given) > 1 else "", OwnCommand)(given)

@@ -12,6 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 _LONGEST_PATH = 4096  # bytes
+_LONGEST_NAME = 255  # bytes between two slashes; a longer one is an error to ask for
 _SCRIPTS = frozenset({".py", ".sh", ".bash", ".zsh", ".pl", ".rb", ".js", ".lua", ".R", ".jl"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
 _SHELL_CODE = re.compile(r"-[a-zA-Z]*c")
@@ -28,7 +29,7 @@ _MOST_NESTED = 3  # shells that run shells
 def files_named(words: Sequence[str]) -> Iterator[tuple[Path, bool]]:
     """Each plain file that a word names, and whether it is run rather than read."""
     programs = set(_programs(words))
-    for word in dict.fromkeys([*words, *map(_value, words)]):
+    for word in dict.fromkeys(_with_parts(words)):
         if _may_be_path(word) and Path(word).is_file():
             yield Path(word), word in programs
 
@@ -36,8 +37,10 @@ def files_named(words: Sequence[str]) -> Iterator[tuple[Path, bool]]:
 def _programs(words: Sequence[str]) -> Iterator[str]:
     """The words that are run: the first one, and every script. Data, such as golden values, may be made anew."""
     for place, word in enumerate(words):
+        yield from _script_of(word)
         path = Path(word)
-        if place == 0 or path.suffix in _SCRIPTS or (path.is_file() and os.access(path, os.X_OK)):
+        is_program = _may_be_path(word) and path.is_file() and os.access(path, os.X_OK)
+        if place == 0 or path.suffix in _SCRIPTS or is_program:
             yield word
 
 
@@ -62,8 +65,7 @@ def paths_in(words: Sequence[str], nested: int = 0) -> Iterator[str]:
     """Whatever may be a path: words, values behind ``=``, the program, modules, and so on in the code of a shell."""
     if not words:
         return
-    yield from words
-    yield from map(_value, words)
+    yield from _with_parts(words)
     yield shutil.which(words[0]) or ""
     after = dict(pairwise(words))
     if "-m" in after:
@@ -131,10 +133,21 @@ def _module_files(name: str) -> list[str]:
     return [f"{path}.py", f"{path}/__main__.py"]
 
 
-def _value(word: str) -> str:
-    """What stands behind the first ``=``."""
-    return word.partition("=")[2]
+def _with_parts(words: Iterable[str]) -> Iterator[str]:
+    """Each word, what stands behind its first ``=``, and the file of ``FILE.py:function``."""
+    for word in words:
+        for part in (word, word.partition("=")[2]):
+            yield part
+            yield from _script_of(part)
+
+
+def _script_of(word: str) -> Iterator[str]:
+    """The file of ``FILE.py:function``."""
+    script, colon, function = word.rpartition(":")
+    if colon and script.endswith(".py") and function.isidentifier():
+        yield script
 
 
 def _may_be_path(word: str) -> bool:
-    return bool(word) and "\0" not in word and len(word) < _LONGEST_PATH
+    parts = word.encode("utf-8", "surrogatepass").split(b"/")
+    return bool(word) and "\0" not in word and len(word) < _LONGEST_PATH and max(map(len, parts)) <= _LONGEST_NAME

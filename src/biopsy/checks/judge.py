@@ -15,7 +15,7 @@ NOT_RUN = frozenset({126, 127})
 """The statuses with which shells say that a program could not be run or was not found."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rules:
     """What a person said of when a check counts as failed; where they say something, they decide alone.
 

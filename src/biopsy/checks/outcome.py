@@ -94,6 +94,11 @@ class Check(ABC):
         """Files and folders that its answers depend on, besides the candidate."""
         return ()
 
+    @property
+    def programs(self) -> Sequence[Path]:
+        """Those of its files that it runs, rather than reads: its script, and what that imports of its own folder."""
+        return ()
+
     @abstractmethod
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Look at the model at ``candidate``, unless ``stop`` says that nobody waits for the answer any more.

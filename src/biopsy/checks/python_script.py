@@ -32,6 +32,11 @@ class PythonScript:
     before: tuple[str, ...]
     given: int
 
+    @property
+    def file_name(self) -> str:
+        """The name of its file, as a person is told it."""
+        return Path(self.name).name
+
     def argv(self, words: Sequence[str]) -> list[str]:
         """What the script has as ``sys.argv``, for these words of a check."""
         return [self.name, *words[self.given :]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -89,21 +89,22 @@ class RepeatedRun:
 
 
 def repeated(
-    check: Check, rules: Rules, times: int | None, jobs: int, before: Callable[[int], None]
+    begin: Callable[[int, Collection[int]], Check], rules: Rules, times: int | None, jobs: int, first: int = 0
 ) -> Generator[RepeatedRun, None, None]:
     """Run a check ``times`` times, or for ever if None, up to ``jobs`` at once; yields each run when it has ended.
 
-    ``before`` is called with the number of a run just before it begins. With one job the next run does not begin before
-    the one that was yielded has been dealt with, so its files may be moved. Closing the generator ends what still runs,
-    and so does any exception. Raises CheckError if the check cannot be started.
+    The first ``first`` runs are left out: they are known. ``begin`` is called with the number of a run just before it
+    begins, and with the numbers of those that go on; it returns the check to run. With one job the next run does not
+    begin before the one that was yielded has been dealt with, so its files may be moved. Closing the generator ends
+    what still runs, and so does any exception. Raises CheckError if the check cannot be started.
     """
-    numbers = count() if times is None else iter(range(times))
+    numbers = count(first) if times is None else iter(range(first, times))
     running: dict[Future[Evidence], int] = {}
     with closing(Stop()) as stop, ThreadPoolExecutor(jobs) as pool:
         try:
             while True:
                 for number in islice(numbers, jobs - len(running)):
-                    before(number)
+                    check = begin(number, set(running.values()))
                     running[pool.submit(check.run, NO_CANDIDATE, stop)] = number
                 if not running:
                     return

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.python_script import PythonScript, python_script
-from biopsy.checks.script_trust import Known, difference, digest, identity
+from biopsy.checks.python_script import PythonScript
+from biopsy.checks.script_trust import Known, difference, digest
 from biopsy.checks.served import ServedCheck
+from biopsy.filesystem.plain_file import FileState, state_at
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 from biopsy.isolation.process import IN_ORDER
@@ -28,31 +29,20 @@ _NO_CANDIDATE = "no-candidate-yet.onnx"
 
 _WAITS_NO_MORE = 3
 """Processes after which a model is checked once more for the comparison, if none was checked twice by then."""
-_CHANGED = (
-    "or its interpreter has changed; earlier answers still count: if it answers otherwise now, stop, and start over"
-    " with --fresh"
-)
+
+_CHANGED = "or its interpreter has been written to"
 
 _SECONDS_TO_COMPARE = 1.0
 """How long a run waits for others to end the comparison: as processes, all would take each other's time."""
 
 
 class ScriptCheck(ServedCheck):
-    """A command that is a Python script, which ``python_script`` understands."""
+    """A command that runs a Python script; ``script`` is what ``python_script`` makes of its words."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        default_name: str,
-        timeout: float | None = None,
-        memory: int | None = None,
-        jobs: int = 1,
-    ) -> None:
-        super().__init__(words, default_name, timeout, memory, jobs)
-        script = python_script(words, default_name)
-        assert script is not None
-        self._script: PythonScript = script
-        self._seen_files = self._identities()
+    def __init__(self, cold: CommandCheck, script: PythonScript, jobs: int = 1) -> None:
+        super().__init__(cold, jobs)
+        self._script = script
+        self._seen = self._states()
         self._surroundings = _surroundings()
         self._comparing = threading.Lock()
         self._known: Known | None = None  # what a process said last
@@ -62,6 +52,11 @@ class ScriptCheck(ServedCheck):
     @property
     def _is_believed(self) -> bool:
         return self._believed_generation is not None
+
+    @property
+    def served_by(self) -> str:
+        """The interpreter that has imported what the script needs."""
+        return "your script's interpreter"
 
     def _started_server(self) -> ForkServer:
         self._surroundings = _surroundings()
@@ -74,8 +69,8 @@ class ScriptCheck(ServedCheck):
         server = self._server
         if server is None or _surroundings() != self._surroundings:
             return self._as_process(candidate, stop)
-        if self._identities() != self._seen_files:
-            remark = self._refuse(server, f"{Path(self._script.name).name} {_CHANGED}")
+        if self._states() != self._seen:
+            remark = self._refuse(server, f"{self._script.file_name} {_CHANGED}")
             return replace(self._as_process(candidate, stop), remark=remark)
         if not self._is_believed and self._comparing.acquire(timeout=_SECONDS_TO_COMPARE):
             try:
@@ -109,7 +104,7 @@ class ScriptCheck(ServedCheck):
         warm, generation = self._forked(server, known.evidence.seconds, candidate, stop)
         if warm is None or (stop is not None and stop.is_set):
             return warm, ""
-        differs = difference(known.evidence, warm, Path(self._script.name).name)
+        differs = difference(known.evidence, warm, self._script.file_name)
         if differs:
             return None, self._refuse(server, differs)
         self._believed_generation = generation
@@ -130,7 +125,7 @@ class ScriptCheck(ServedCheck):
         evidence = self._as_process(Path(warm.candidate), stop)
         if evidence.timed_out or evidence.out_of_memory or (stop is not None and stop.is_set):
             return evidence
-        differs = difference(evidence, warm, Path(self._script.name).name)
+        differs = difference(evidence, warm, self._script.file_name)
         if differs:
             return replace(evidence, remark=self._refuse(server, differs))
         self._believed_generation = generation
@@ -163,9 +158,9 @@ class ScriptCheck(ServedCheck):
         self._lose(server)
         return "" if already else f"checks     run cold: {why}"
 
-    def _identities(self) -> list[object]:
+    def _states(self) -> list[FileState | None]:
         """What tells that the script or its interpreter was changed."""
-        return [identity(Path(self._script.name)), identity(self._script.interpreter)]
+        return [state_at(Path(self._script.name)), state_at(self._script.interpreter)]
 
 
 def _surroundings() -> tuple[dict[str, str], str]:

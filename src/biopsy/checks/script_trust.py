@@ -33,15 +33,6 @@ def digest(model: Path) -> bytes | None:
         return None
 
 
-def identity(file: Path) -> tuple[int, ...] | None:
-    """Tells a file from what may stand there later; None if there is none."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 def difference(cold: Evidence, warm: Evidence, name: str) -> str:
     """In which way a fork that ran the script of this name has said something else than a process; "" if in none."""
     if (warm.status, warm.timed_out, warm.out_of_memory) != (cold.status, False, False):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import threading
 from abc import abstractmethod
-from collections.abc import Sequence
 
 from biopsy.checks.command import CommandCheck
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
@@ -18,18 +17,12 @@ from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 class ServedCheck(CommandCheck):
     """A command that a warm process can run; falls back to cold processes where there is no fork or no server.
 
-    ``jobs`` is how many of them may run at once. A subclass says what the server is, and when it is asked.
+    ``cold`` is the same command in a process of its own, and ``jobs`` is how many of them may run at once. A subclass
+    says what the server is, and when it is asked.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        default_name: str,
-        timeout: float | None = None,
-        memory: int | None = None,
-        jobs: int = 1,
-    ) -> None:
-        super().__init__(words, default_name, timeout, memory)
+    def __init__(self, cold: CommandCheck, jobs: int = 1) -> None:
+        super().__init__(*cold.given)
         self._jobs = jobs
         self._server: ForkServer | None = None
         self._lost: list[ForkServer] = []
@@ -38,7 +31,17 @@ class ServedCheck(CommandCheck):
 
     def __reduce__(self) -> tuple[object, ...]:
         """On another machine, or in another process, the check is a cold one: the server is here."""
-        return CommandCheck, (self.words, self.default_name, self.timeout, self.memory)
+        return CommandCheck, self.given
+
+    @property
+    @abstractmethod
+    def served_by(self) -> str:
+        """Of what each check is a fork, in words."""
+
+    @property
+    def is_served(self) -> bool:
+        """Whether there is a warm process, or one can still be started."""
+        return not self._given_up
 
     @abstractmethod
     def _started_server(self) -> ForkServer:
@@ -55,7 +58,7 @@ class ServedCheck(CommandCheck):
 
     def cold(self) -> CommandCheck:
         """The same check in a process of its own."""
-        return CommandCheck(self.words, self.default_name, self.timeout, self.memory)
+        return CommandCheck(*self.given)
 
     def close(self) -> None:
         """End the server."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.checks.own_program import NAME
 from biopsy.checks.words import as_word
 from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.similar_files import similar_files
 from biopsy.shell_words import line_of
+from biopsy.similar_names import ask_for, did_you_mean
 from biopsy.text import printable
 
 _LONGEST_FIRST_LINE = 256  # bytes, as much as Linux reads of it
@@ -63,6 +67,30 @@ def _wants_interpreter(error: Exception) -> bool:
     return isinstance(error, PermissionError) or (isinstance(error, OSError) and error.errno == errno.ENOEXEC)
 
 
+def _no_program(word: str, given: Sequence[str]) -> tuple[str, list[str]]:
+    """What is said where no program is called ``word``, and what to type: the user gave the words ``given``."""
+    if len(word.split()) > 1:
+        reason = f"there is no program '{printable(given[0])}': quotes make one word of a command"
+        for_a_shell = f"for a shell: --check {line_of(['bash', '-c', given[0], *given[1:]])}"
+        if _SHELL.search(given[0]):
+            return reason, [for_a_shell.removeprefix("for a shell: ")]
+        return reason, [
+            f"remove the quotes: --check {' '.join([given[0], *(line_of([one]) for one in given[1:])])}",
+            for_a_shell,
+        ]
+    reason = f"there is no program '{printable(word)}'"
+    if "/" not in word:
+        if Path(word).exists():
+            return reason, [f"--check ./{line_of(given)}"]
+        return reason, did_you_mean(word, [NAME], cutoff=0.7)
+    here = "./" if word.startswith("./") else ""
+    return reason, ask_for([f"{here}{file}" for file in similar_files(Path(word), (Path(word).suffix,))])
+
+
+_SHELL = re.compile(r"[|&;<>$`*?]")
+"""What only a shell understands."""
+
+
 def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -> errors.CheckError:
     """Why the system could not start ``words``, made of what the user has ``given`` as the check."""
     steps = []
@@ -78,11 +106,7 @@ def cannot_start(words: Sequence[str], error: Exception, given: Sequence[str]) -
             mended = line_of(["sed", "-i", r"s/\r$//", as_word(script.path)])
             steps = [f"{mended}    takes them away"]
     elif isinstance(error, FileNotFoundError) or (isinstance(error, OSError) and _is_nowhere(words[0])):
-        reason = f"there is no program '{printable(words[0])}'"
-        if len(words[0].split()) > 1:
-            steps = [f"remove the quotes: --check {given[0]} {line_of(given[1:])}"]
-        elif Path(words[0]).exists() and "/" not in words[0]:
-            steps = [f"--check ./{line_of(words)}"]
+        reason, steps = _no_program(words[0], given)
     elif isinstance(error, PermissionError):
         reason = f"'{printable(words[0])}' may not be executed"
         steps = [f"chmod +x {line_of(words[:1])}"]

@@ -12,49 +12,49 @@ from biopsy.checks.command_line import CommandLine
 from biopsy.checks.python_script import python_script
 from biopsy.checks.script_check import ScriptCheck
 from biopsy.checks.served import ServedCheck
+from biopsy.checks.warming import Warming
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 from biopsy.isolation.watch import Ended, Stop
 
 
 class WarmCheck(ServedCheck):
-    """A command that is our own ``run``. ``zygote`` was started for these words before, and is ended with this."""
+    """A command that is our own ``run``. What has ``begun`` for these words before is ended with this."""
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        default_name: str,
-        timeout: float | None = None,
-        memory: int | None = None,
-        jobs: int = 1,
-        zygote: ForkServer | None = None,
-    ) -> None:
-        super().__init__(words, default_name, timeout, memory, jobs)
-        self._server = zygote
-        self._cold_start = ColdStart()
+    def __init__(self, cold: CommandCheck, jobs: int = 1, begun: Warming | None = None) -> None:
+        super().__init__(cold, jobs)
+        self._server = None if begun is None else begun.zygote
+        self._cold_start = ColdStart(None if begun is None else begun.cold)
+
+    @property
+    def served_by(self) -> str:
+        """The process that has loaded the engines."""
+        return "a process that has loaded the engines"
 
     def _started_server(self) -> ForkServer:
-        return warming.started(self.words, self._jobs)
+        begun = warming.started(self.words, self._jobs)
+        self._cold_start.offer(begun.cold)
+        return begun.zygote
 
     def _with(self, command: CommandLine) -> CommandCheck:
         """A check of other words that is served by the same zygote."""
-        check = WarmCheck(command.words, self.default_name, self.timeout, self.memory, self._jobs)
+        check = WarmCheck(super()._with(command), self._jobs)
         check._server, check._given_up, check._starting = self._server, self._given_up, self._starting
         check._cold_start = self._cold_start
         return check
 
     def cold(self) -> CommandCheck:
         """The same check in a process of its own."""
-        return ColdCheck(self.words, self.default_name, self.timeout, self.memory, self._cold_start)
+        return ColdCheck(super().cold(), self._cold_start)
 
     def foresee_cold(self) -> None:
-        """Start the process of the next check of ``cold``, which loads what it needs and waits."""
+        """Have the process of the next check of ``cold`` load what it needs, and wait."""
         self._cold_start.foresee(self.words)
 
     def close(self) -> None:
         """End the zygote, and a process that waits for a cold check."""
+        super().close()  # first: a start that is under way may still offer such a process
         self._cold_start.close()
-        super().close()
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         self.start()
@@ -78,14 +78,14 @@ def command_check(
     timeout: float | None = None,
     memory: int | None = None,
     jobs: int = 1,
-    zygote: ForkServer | None = None,
+    begun: Warming | None = None,
 ) -> CommandCheck:
     """The check that a command makes: warm if it is our own ``run``, or a Python script.
 
-    A ``zygote`` is given if one was started for these words before.
+    What has ``begun`` for these words before is given, if anything has.
     """
+    cold = CommandCheck(words, default_name, timeout, memory)
     if warming.serves(words):
-        return WarmCheck(words, default_name, timeout, memory, jobs, zygote)
-    if python_script(words, default_name) is not None:
-        return ScriptCheck(words, default_name, timeout, memory, jobs)
-    return CommandCheck(words, default_name, timeout, memory)
+        return WarmCheck(cold, jobs, begun)
+    script = python_script(words, default_name)
+    return cold if script is None else ScriptCheck(cold, script, jobs)

@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.isolation.fork_server import ForkServer
-from biopsy.isolation.interpreter import own_python
+from biopsy.isolation.fork_server import ForkServer, ServerProcess
+from biopsy.isolation.waiting import ForkOfWaiting, WaitingProcess
 
 _ZYGOTE = "biopsy.cli.zygote"
 """It is named, not imported: the command line stands above this layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warming:
+    """What was started for checks of some words.
+
+    ``cold`` loads the code of a check, and waits to be one: a process of its own. ``zygote`` is a fork of it, made
+    before it has opened an engine, a model or a file that the words name; it does all that, and is forked for each
+    check.
+    """
+
+    zygote: ForkServer
+    cold: WaitingProcess
+
+    def close(self) -> None:
+        """End both: they are not needed."""
+        self.cold.close()
+        self.zygote.close()
 
 
 def serves(words: Sequence[str]) -> bool:
@@ -18,9 +38,31 @@ def serves(words: Sequence[str]) -> bool:
     return isinstance(command, OwnRun) and command.is_this_installation
 
 
-def started(words: Sequence[str], jobs: int) -> ForkServer:
-    """The warm process for as many checks at once, which is not waited for.
+def started(words: Sequence[str], jobs: int) -> Warming:
+    """The processes for as many checks at once, which are not waited for.
 
     Raises ServerGoneError where none can be started.
     """
-    return ForkServer([*own_python(_ZYGOTE), *words], connections=jobs)
+    made: list[WaitingProcess] = []
+
+    def start(
+        words: Sequence[str], *, environment: Mapping[str, str], descriptors: Sequence[int], **_: int
+    ) -> ServerProcess:
+        lifeline, theirs = socket.socketpair()
+        try:
+            cold = WaitingProcess(
+                _ZYGOTE,
+                [str(theirs.fileno()), *words],
+                environment=environment,
+                descriptors=[*descriptors, theirs.fileno()],
+            )
+        except BaseException:
+            lifeline.close()
+            raise
+        finally:
+            theirs.close()
+        made.append(cold)
+        return ForkOfWaiting(cold, lifeline)
+
+    zygote = ForkServer(words, connections=jobs, start=start)
+    return Warming(zygote=zygote, cold=made[0])

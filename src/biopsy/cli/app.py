@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments import conflicts, file_kinds
-from biopsy.cli.commands import GROUPS, commands_like, find, overview
+from biopsy.checks.leading_options import HELP, VERSION, split_leading
+from biopsy.cli import check_words, commands, messages, misplaced, project_settings
+from biopsy.cli.arguments import absent_options, conflicts, file_kinds
+from biopsy.cli.commands import GROUPS
 from biopsy.cli.console import Console
-from biopsy.cli.parser import Parser, parser_of
+from biopsy.cli.parser import leading_options, parser_of
 from biopsy.filesystem.privacy import as_private_as_what_is_read
 from biopsy.isolation import interrupts
 from biopsy.isolation.leaving import leave
@@ -32,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     interrupts.is_program = argv is None
     words = list(sys.argv[1:] if argv is None else argv)
     status = _ended(lambda: _dispatch(program, words, console, is_program=argv is None), console)
+    console.end_log()
     return leave(status) if argv is None else status
 
 
@@ -69,28 +72,36 @@ def _told(error: errors.BiopsyError) -> errors.BiopsyError:
 
 
 def _dispatch(program: str, words: list[str], console: Console, *, is_program: bool) -> int:
-    command = find(words)
+    asked = commands.read(_asking_for_help(words))
+    command = asked.command
     if command is None:
-        return _outside_commands(program, words, console)
-    used = len(command.words)
+        return _outside_commands(program, asked, console)
     module = importlib.import_module(command.module)
     parser = parser_of(program, command)
-    own, rest = _split_at(getattr(module, "REST_OPTIONS", ()), words[used:])
+    own, rest = check_words.split_at(getattr(module, "REST_OPTIONS", ()), asked.rest)
+    rest_option = None if rest is None else asked.rest[len(own)]
+    own, rest, settings = project_settings.applied(program, command, own, rest)
     try:
-        args = parser.parse_args(own)
+        args = parser.parse_args(own, leading_options(parser, asked.leading))
     except SystemExit as exit_:  # argparse ends --help and --version this way
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
     args.words = words
-    console.verbosity = args.verbose - args.quiet
+    messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
+    if settings:
+        console.note(settings)
+    for line in absent_options.notes(args):
+        console.warn(line)
     work = partial(module.execute, args, console)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
     with as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args):
-        if rest is not None:
-            _require_own_place(parser, words[used + len(own)], rest, program)
+        if rest is not None and rest_option is not None:
+            misplaced.require_own_place(parser, rest_option, rest, program)
+            misplaced.warn_of_unread(parser, rest_option, rest, console)
         conflicts.require_no_file_twice(parser, args, getattr(module, "derived_files", _none)(args))
+        messages.open_log(args, console)
         if not command.says_when_it_looks:
             _say_that_it_looks()
         if is_program and command.may_crash and not _is_a_check():
@@ -138,54 +149,24 @@ def _none(args: argparse.Namespace) -> file_kinds.Derived:
     return {}
 
 
-def _split_at(options: Sequence[str], words: list[str]) -> tuple[list[str], list[str] | None]:
-    """The words before an option that takes the whole rest of the line, and that rest; None without such an option.
-
-    argparse would look at the rest too, and take what looks like an option of ours for one.
-    """
-    at = next((place for place, word in enumerate(words) if word in options), None)
-    return (words, None) if at is None else (words[:at], words[at + 1 :])
+def _asking_for_help(words: list[str]) -> list[str]:
+    """``help debug reduce`` in the words of an option: ``--help debug reduce``."""
+    leading, rest = split_leading(words)
+    return [*leading, "--help", *rest[1:]] if rest[:1] == ["help"] else words
 
 
-def _require_own_place(parser: Parser, option: str, rest: Sequence[str], program: str) -> None:
-    """Raise UsageError if a check that is our own command is given an option that is one of ``parser`` alone."""
-    from biopsy.checks.command_line import OwnCommand, parse
-
-    check = parse(rest)
-    inner = check.arguments if isinstance(check, OwnCommand) else ()
-    command = find(inner) if isinstance(check, OwnCommand) and check.is_this_installation else None
-    if command is None:
-        return
-    theirs = parser_of(program, command)
-    module = importlib.import_module(command.module)
-    given, _ = _split_at((*getattr(module, "REST_OPTIONS", ()), "--"), list(inner[len(command.words) :]))
-    for word in given:
-        if word.startswith("-") and parser.has_option(word) and not theirs.has_option(word):
-            name, mine = word.partition("=")[0], parser.prog.removeprefix(f"{program} ")
-            raise errors.UsageError(
-                f"{name} is no option of {' '.join(command.words)}: it belongs to {mine}, which takes all behind"
-                f" {option} for the check",
-                next_steps=[f"write {name} before {option}"],
-            )
-
-
-def _outside_commands(program: str, words: list[str], console: Console) -> int:
+def _outside_commands(program: str, asked: commands.Asked, console: Console) -> int:
     """``biopsy``, ``biopsy --help``, ``biopsy debug``, and words that are no command."""
-    if words[:1] in (["--version"], ["-V"]):
-        from biopsy import __version__
-
-        console.say(f"biopsy {__version__}")
+    leading, plain = asked.leading, [word for word in asked.rest if word not in HELP]
+    if not plain and leading and not {*leading} - {"-v"}:  # Polygraphy says its version for -v alone
+        leading = [*VERSION]
+    if {*leading, *plain[1:]} & {*VERSION}:
+        messages.say_version()
         return 0
-    plain = [word for word in words if word not in {"-h", "--help"}]
-    asked_for_help = len(plain) < len(words) or not words
+    asked_for_help = len(plain) < len(asked.rest) or bool({*leading} & {*HELP}) or not (plain or leading)
     if not plain or (plain[0] in GROUPS and len(plain) == 1):
-        console.say(*overview(program, plain[0] if plain else None))
+        from biopsy.cli.help_text import painted
+
+        console.coloured(*painted(commands.overview(program, plain[0] if plain else None)))
         return 0 if asked_for_help else 2
-    asked = " ".join(plain[:2]) if plain[0] in GROUPS else plain[0]
-    raise errors.UsageError(
-        f"there is no command '{asked}'",
-        next_steps=[
-            *(f"{program} {name}" for name in commands_like(plain[:2])),
-            f"{program} {plain[0]} --help" if plain[0] in GROUPS else f"{program} --help",
-        ],
-    )
+    raise commands.unknown(program, plain)

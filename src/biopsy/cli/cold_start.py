@@ -2,12 +2,13 @@
 
 Its words are a descriptor, and those of a check, which tell what to load: code and engines, nothing of the model or of
 the files that the words name. What comes over the descriptor, one JSON object with the ``words`` and, under
-``BIOPSY_VERDICT``, the path to say its verdict in, makes it what ``biopsy`` with these words would be. Nothing comes if
-it is not needed.
+``BIOPSY_VERDICT``, the path to say its verdict in, makes it what ``biopsy`` with these words would be. Engines are
+loaded when an empty line says that it will be needed soon. Nothing comes if it is not needed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -16,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.cli.run import preloading
+from biopsy.engines.base import Engine
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.leaving import leave
 
@@ -23,9 +26,29 @@ from biopsy.isolation.leaving import leave
 def main() -> int:
     """Load, wait, run; the exit status."""
     descriptor, *words = sys.argv[1:]
-    load(words)
-    with os.fdopen(int(descriptor), "rb") as asked:
-        line = asked.readline()
+    args = preloading.options_of(words)
+    return wait(int(descriptor), [] if args is None else load(args))
+
+
+def load(args: argparse.Namespace) -> list[type[Engine]]:
+    """Import what a check with these options needs but for its engines, which are returned.
+
+    None is, if one is not known: the check itself will tell what is wrong with it.
+    """
+    preloading.load_code()
+    try:
+        return preloading.engines_of(args)
+    except errors.BiopsyError:
+        return []
+
+
+def wait(descriptor: int, engines: Sequence[type[Engine]]) -> int:
+    """Load the engines once told, and be the check that is asked for; its exit status."""
+    with os.fdopen(descriptor, "rb") as asked:
+        while (line := asked.readline()) == b"\n":
+            for engine in engines:
+                with suppress(errors.BiopsyError):
+                    engine.version()
     if not line.endswith(b"\n"):
         leave(0)  # it is not needed
     request = json.loads(line)
@@ -35,16 +58,3 @@ def main() -> int:
     from biopsy.cli.app import main as run_command
 
     return run_command()
-
-
-def load(words: Sequence[str]) -> None:
-    """Import what a check of these words needs; the check itself will tell what is missing, or wrong with it."""
-    from biopsy.cli.run import preloading
-
-    args = preloading.options_of(words)
-    if args is None:
-        return
-    preloading.load_code()
-    with suppress(errors.BiopsyError):
-        for engine in preloading.engines_of(args):
-            engine.version()

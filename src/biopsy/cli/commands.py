@@ -10,14 +10,18 @@ the fields of ``Command``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from biopsy import errors
+from biopsy.checks.leading_options import split_leading
+from biopsy.similar_names import ask_for, similar
 
 STATUSES = """\
 exit status:
-  0  done, or the model passes        3  the original does not fail: nothing to reduce
-  1  the thing checked fails          4  infrastructure error: nothing was concluded
-  2  wrong usage                      5  interrupted, with the best result saved"""
+  0  done, or the model passes      3  the original does not fail
+  1  the thing checked fails        4  infrastructure error: nothing was concluded
+  2  wrong usage                    5  interrupted, with the best result saved"""
 
 
 class Command(NamedTuple):
@@ -62,8 +66,16 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
+    Command(
+        ("convert",),
+        "biopsy.cli.convert",
+        "write a model in the form of an engine, or in fp16",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
+    Command(("data", "concat"), "biopsy.cli.data.concat", "join the iterations of several files"),
     Command(
         ("inspect", "model"),
         "biopsy.cli.inspect.model",
@@ -79,11 +91,25 @@ COMMANDS: tuple[Command, ...] = (
         may_crash=True,
         says_when_it_looks=True,
     ),
+    Command(
+        ("inspect", "sparsity"),
+        "biopsy.cli.inspect.sparsity",
+        "show which weights follow the 2:4 pattern of sparsity",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
     Command(("inspect", "tactics"), "biopsy.cli.inspect.tactics", "show what an engine chose for each layer"),
     Command(
         ("inspect", "diff-tactics"),
         "biopsy.cli.inspect.diff_tactics",
         "show which engine choices go with bad builds",
+    ),
+    Command(
+        ("check", "lint"),
+        "biopsy.cli.check.lint",
+        "find the nodes of a model that are invalid or fail, and what else is wrong",
+        may_crash=True,
+        says_when_it_looks=True,
     ),
     Command(
         ("surgeon", "sanitize"),
@@ -100,16 +126,69 @@ COMMANDS: tuple[Command, ...] = (
         says_when_it_looks=True,
     ),
     Command(
+        ("surgeon", "insert"),
+        "biopsy.cli.surgeon.insert",
+        "insert a node between tensors of a model",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
+    Command(
+        ("surgeon", "prune"),
+        "biopsy.cli.surgeon.prune",
+        "make weights 2:4 sparse, whatever that does to accuracy",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
+    Command(
+        ("surgeon", "weight-strip"),
+        "biopsy.cli.surgeon.weight_strip",
+        "leave out the weights that an engine can be refitted with",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
+    Command(
+        ("surgeon", "weight-reconstruct"),
+        "biopsy.cli.surgeon.weight_reconstruct",
+        "make up values for a stripped model",
+        may_crash=True,
+        says_when_it_looks=True,
+    ),
+    Command(
         ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
     ),
+    Command(("completion",), "biopsy.cli.completion", "write a script that lets a shell complete commands and options"),
     Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
 )
+
+ABSENT: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
+    ("check", "accuracy"): (
+        "'run' compares saved outputs with any tolerances",
+        ("biopsy run MODEL --onnxrt --load-inputs FILE --load-outputs FILE --atol 1e-3",),
+    ),
+    ("template",): (
+        "it writes Python scripts for TensorRT and ONNX-GraphSurgeon, which biopsy does not use",
+        ("biopsy surgeon --help    changes a model without a script", "polygraphy template, of NVIDIA's package"),
+    ),
+    ("plugin",): (
+        "it puts TensorRT plugins into a model, of which biopsy has none",
+        (
+            "biopsy surgeon insert MODEL -o FILE --op PLUGIN --inputs NAME --outputs NAME    replaces a subgraph",
+            "polygraphy plugin, of NVIDIA's package",
+        ),
+    ),
+    ("multi-device",): (
+        "it splits a model over several devices, and biopsy runs on one",
+        ("polygraphy multi-device, of NVIDIA's package",),
+    ),
+}
+"""Commands of Polygraphy that are not here: why, and what to use instead. A command with these words goes before."""
 
 GROUPS = {
     "debug": "find what makes a model fail",
     "data": "files of inputs and outputs",
     "inspect": "show what a file holds",
     "surgeon": "change a model",
+    "check": "examine a model",
 }
 
 
@@ -121,20 +200,67 @@ def find(words: Sequence[str]) -> Command | None:
     return None
 
 
-def commands_like(words: Sequence[str]) -> list[str]:
-    """The commands that wrong words may mean: with the group forgotten, or mistyped; only the likeliest."""
-    from difflib import get_close_matches
+def why_absent(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """Of words that are a command of Polygraphy and none of ours: a line that says why, and what to use instead."""
+    for absent, (why, instead) in ABSENT.items():
+        if tuple(words[: len(absent)]) == absent:
+            return f"Polygraphy's command '{' '.join(absent)}' is not here: {why}", instead
+    return None
 
+
+class Asked(NamedTuple):
+    """What the words of a command line begin with."""
+
+    command: Command | None
+    leading: list[str]
+    """The common options before the command's words, and between them."""
+    rest: list[str]
+    """What follows the command's words; without a command, all words but the leading options."""
+
+
+def read(words: Sequence[str]) -> Asked:
+    """The command that a command line names, with the options that every command has wherever they stand."""
+    leading, rest = split_leading(words)
+    if rest and rest[0] in GROUPS:
+        more, behind = split_leading(rest[1:])
+        leading, rest = leading + more, [rest[0], *behind]
+    command = find(rest)
+    return Asked(command, leading, rest[len(command.words) :] if command else rest)
+
+
+def unknown(program: str, words: Sequence[str]) -> errors.UsageError:
+    """The error for words that are no command, with those that they may mean: the group forgotten, or mistyped."""
+    absent = why_absent(words)
+    if absent is not None:
+        return errors.UsageError(absent[0], next_steps=absent[1])
+    in_group = words[0] in GROUPS
+    close = _commands_like(list(words[:2]))
+    return errors.UsageError(
+        f"there is no command '{' '.join(words[:2]) if in_group else words[0]}'",
+        next_steps=[*ask_for(close), f"{program} {words[0]} --help" if in_group else f"{program} --help"],
+    )
+
+
+def _commands_like(words: list[str]) -> list[str]:
     by_last: dict[str, list[str]] = {}
     for command in COMMANDS:
         by_last.setdefault(command.words[-1], []).append(" ".join(command.words))
+    if words[0] in GROUPS:
+        if words[1] in by_last:  # the wrong group
+            return by_last[words[1]]
+        names = [" ".join(command.words) for command in COMMANDS if command.words[0] == words[0]]
+        return similar(" ".join(words), names, most=1, cutoff=0.7) or _by_last_word(words[1], by_last)
     if words[0] in by_last:
         return by_last[words[0]]
-    names = [" ".join(command.words) for command in COMMANDS]
-    close = get_close_matches(" ".join(words), names, n=1, cutoff=0.7)
-    if close or words[0] in GROUPS:
-        return close
-    return [name for last in get_close_matches(words[0], by_last, n=1, cutoff=0.6) for name in by_last[last]]
+    plain = [command.words[0] for command in COMMANDS if len(command.words) == 1]
+    first = similar(words[0], [*plain, *GROUPS], most=1, cutoff=0.6)
+    if first and first[0] in GROUPS:
+        return _commands_like([first[0], *words[1:]]) if len(words) > 1 else first
+    return first or _by_last_word(words[0], by_last)
+
+
+def _by_last_word(word: str, by_last: Mapping[str, list[str]]) -> list[str]:
+    return [name for last in similar(word, by_last, most=1, cutoff=0.6) for name in by_last[last]]
 
 
 def overview(program: str, group: str | None) -> list[str]:
@@ -144,5 +270,16 @@ def overview(program: str, group: str | None) -> list[str]:
     about = GROUPS[group] if group else "find the smallest piece of a failing ONNX model that still fails the same way"
     lines = [f"usage: {program} {group or ''}{' ' if group else ''}COMMAND ...", "", about, "", "commands:"]
     lines += [f"  {' '.join(command.words):<{width}}  {command.summary}" for command in chosen]
-    lines += ["", f"{program} COMMAND --help shows the options of a command, with examples.", "", *STATUSES.split("\n")]
-    return lines
+    lines += ["", f"{program} COMMAND -h shows what most people need, with examples."]
+    lines += [f"{program} COMMAND --help shows all options, as {program} help COMMAND does."]
+    lines += [f"{program} --version shows the version.", ""]
+    if group is None:
+        lines += ["begin with:", *(f"  {program} {words:<30}  {what}" for words, what in _BEGIN), ""]
+    return [*lines, *STATUSES.split("\n")]
+
+
+_BEGIN = (
+    ("demo", "find a real bug"),
+    ("doctor", "which engines work here?"),
+    ("run model.onnx --onnxrt", "does it run?"),
+)

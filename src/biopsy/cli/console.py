@@ -14,6 +14,9 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from biopsy import errors
+from biopsy.cli.line_form import LineForm
+from biopsy.cli.log_file import LogFile
+from biopsy.similar_names import QUESTION
 from biopsy.text import printable, shortened
 
 _LONGEST_LINE = 4000
@@ -22,12 +25,14 @@ _MOST_LINES = 40
 
 _COLOUR = r"\x1b\[[0-9;]*m"
 _NO_COLOUR = "\x1b[0m"
+_VERDICTS = {"PASSED": "32", "FAILED": "31"}
 
 
 class Console:
     """The terminal, or the file or pipe in its place.
 
     ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
+    What is shown goes to the ``log`` too, if there is one.
     A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
     on to its end.
     """
@@ -37,6 +42,8 @@ class Console:
         self._err = err if err is not None else sys.stderr
         self.verbosity = 0
         self.asks = False
+        self.form = LineForm()
+        self.log: LogFile | None = None
 
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
@@ -59,24 +66,32 @@ class Console:
             for line in lines:
                 self._write(self._out, self._with_colours(line))
 
+    def program_text(self, text: str) -> None:
+        """A text of our own for another program, as it is: in no other form, and not in the log."""
+        form, log = self.form, self.log
+        self.form, self.log = LineForm(), None
+        self._write(self._out, text.rstrip("\n"))
+        self.form, self.log = form, log
+
     def quote(self, line: str) -> None:
         """A line that a check printed, not shown with ``-q``; of what it does to a terminal only colours stay."""
         if self.verbosity > -1:
             self._write(self._out, "  | " + self._with_colours(line.expandtabs()))
 
     def warn(self, text: str, *lines: str) -> None:
-        """Something that may make the result worth less: always shown, on stderr; ``lines`` come after it."""
-        self._problem(_tinted(self._err, "33", "warning: "), text, lines)
+        """Something that may make the result worth less: on stderr, unless ``-q`` is given four times."""
+        if self.verbosity > -4:
+            self._problem(self._tinted("33", "warning: "), text, lines)
 
     def failure(self, error: errors.BiopsyError) -> int:
         """Tell of an error in one message: what happened, what was kept, what to type next; returns its status."""
         tag = "interrupted: " if isinstance(error, errors.Interrupted) else "error: "
         text = error.summary if error.message != "interrupted" else "nothing was left half-written"
-        self._problem(_tinted(self._err, "31", tag), text if error.quotes else printable(text), error.details)
+        self._problem(self._tinted("31", tag), text if error.quotes else printable(text), error.details)
         if error.kept:
             self._step("kept", error.kept)
         for step in error.next_steps:
-            self._step("next", step)
+            self._step("hint" if step.startswith(QUESTION) else "next", step)
         if isinstance(error, errors.Interrupted) and error.resume:
             self._step("resume", error.resume)
         if self.verbosity > 1:
@@ -98,7 +113,14 @@ class Console:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             short = self._shortened(line) if _is_terminal(self._out) else line  # a file or a script gets all of it
-            self._write(self._out, printable(short))
+            self._write(self._out, self._with_coloured_verdict(printable(short)))
+
+    def _with_coloured_verdict(self, line: str) -> str:
+        """The word that a command's verdict begins with, green or red where colours are wanted."""
+        verdict = line[:6]
+        if verdict not in _VERDICTS or line[6:9] != " | " or not self.form.is_coloured(self._out):
+            return line
+        return f"\x1b[{_VERDICTS[verdict]}m{verdict}{_NO_COLOUR}{line[6:]}"
 
     def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
         """A tag and a text, what it quotes of others, and lines of our own."""
@@ -127,11 +149,16 @@ class Console:
             return printable(line)
         parts = re.split(rf"({_COLOUR})", line)  # every second one is a colour
         parts[::2] = map(printable, parts[::2])
-        if not _is_coloured(self._out):
+        if not self.form.is_coloured(self._out):
             return "".join(parts[::2])
         return "".join(parts) + (_NO_COLOUR if len(parts) > 1 else "")
 
+    def _tinted(self, code: str, text: str) -> str:
+        return f"\x1b[{code}m{text}{_NO_COLOUR}" if self.form.is_coloured(self._err) else text
+
     def _write(self, stream: TextIO | None, text: str) -> None:
+        text = self.form.before_a_line() + text
+        self._write_log(text)
         if stream is None:  # closed before we started, as by ``>&-``
             return
         try:
@@ -142,6 +169,20 @@ class Console:
             _discard_from_now_on(stream)
             if stream is not self._err:
                 self.warn(f"cannot write to stdout any more: {error.strerror or error}")
+
+    def _write_log(self, text: str) -> None:
+        try:
+            if self.log is not None:
+                self.log.write(text)
+        except OSError as error:
+            self.end_log()
+            self.warn(f"cannot write to the file of --log-file any more: {error.strerror or error}")
+
+    def end_log(self) -> None:
+        """Write no more into the log."""
+        log, self.log = self.log, None
+        if log is not None:
+            log.close()
 
 
 def _encodable(text: str, stream: TextIO) -> str:
@@ -159,14 +200,6 @@ def _discard_from_now_on(stream: TextIO) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
-
-
-def _tinted(stream: TextIO | None, code: str, text: str) -> str:
-    return f"\x1b[{code}m{text}{_NO_COLOUR}" if _is_coloured(stream) else text
-
-
-def _is_coloured(stream: TextIO | None) -> bool:
-    return _is_terminal(stream) and "NO_COLOR" not in os.environ
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -38,6 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     width = max(len(engine.name) for engine in found)
     for engine in found:
         _say_engine(console, engine, width)
+    _say_settings(console)
     return _status(next(engine for engine in found if engine.name == NEEDED))
 
 
@@ -50,6 +52,17 @@ def _say_where(console: Console) -> None:
     from importlib.metadata import version
 
     console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
+
+
+def _say_settings(console: Console) -> None:
+    """What the project gives to every command here. Raises UsageError if its file is wrong."""
+    from biopsy.cli import project_settings
+
+    settings = project_settings.find(Path.cwd())
+    if settings is not None:
+        console.say("", f"settings of this project, in {settings.file}")
+        for key, values in settings.values.items():
+            console.say(f"  {key}  {', '.join(values)}")
 
 
 def _say_engine(console: Console, engine: Installed, width: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
+from biopsy import errors
 from biopsy.shell_words import line_of
 
 
@@ -14,6 +15,19 @@ def resume_line(words: Sequence[str], rest: Collection[str], without: Collection
     stands behind one of ``rest``, the options that take all that follows, is left alone.
     """
     return line_of(["biopsy", *_kept(words, rest, {"--fresh": 0, **dict.fromkeys(without, 1)})])
+
+
+def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str:
+    """The line that begins anew what the words of a ``command``, the last word of its name, began."""
+    kept = list(_kept(words, rest, {"--fresh": 0}))
+    place = kept.index(command) + 1
+    return line_of(["biopsy", *kept[:place], "--fresh", *kept[place:]])
+
+
+def begun_anew(error: errors.CheckChanged, line: str) -> errors.CheckChanged:
+    """The same error with what is kept and the line to type next."""
+    kept = error.kept or "nothing was written"
+    return errors.CheckChanged(error.summary, details=error.details, kept=kept, next_steps=[line])
 
 
 def _kept(words: Sequence[str], rest: Collection[str], dropped: dict[str, int]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from biopsy.text import printable, shortened
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -13,8 +13,24 @@ if TYPE_CHECKING:
 COLUMN = 10
 """Width of the first word of a line."""
 
-_LONGEST_SHOWN = 300
-"""Characters: the line must stay one, or few, to be taken away again."""
+_BAR = 12
+"""Width of the bar."""
+
+
+def fitted(head: str, text: str, columns: int) -> tuple[bool, str]:
+    """Whether the bar has room in a line of so many ``columns``, and as much of the text as fits there.
+
+    The bar goes first, then the last parts of the text (which stand between `` · ``), then the end of its first part.
+    The head, such as the name of a pass, is never cut.
+    """
+    room = columns - 1 - max(COLUMN, len(head)) - 1  # a terminal may wrap behind its last column
+    if len(text) <= room - _BAR - 1:
+        return True, text
+    parts = text.split(" · ")
+    while len(parts) > 1 and len(" · ".join(parts)) > room:
+        parts.pop()
+    shown = " · ".join(parts)
+    return False, shown if len(shown) <= room else f"{shown[: max(0, room - 1)]}…"
 
 
 class LiveLine:
@@ -33,20 +49,28 @@ class LiveLine:
             return
         if self._shown is None:
             from rich.console import Console as Terminal
-            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.progress import BarColumn, Progress, Task, TextColumn
+            from rich.text import Text
+
+            class Bar(BarColumn):
+                """Nothing where there is no room for it."""
+
+                def render(self, task: Task) -> Any:
+                    return super().render(task) if task.fields["bar"] else Text()
 
             self._shown = Progress(
                 TextColumn("{task.fields[head]}", markup=False),
-                BarColumn(bar_width=12),
+                Bar(bar_width=_BAR),
                 TextColumn("{task.description}", markup=False),
                 console=Terminal(stderr=True),
                 transient=True,
             )
-            self._shown.add_task("", total=1.0, head="")
+            self._shown.add_task("", total=1.0, head="", bar=False)
             self._shown.start()
         task = self._shown.task_ids[0]
-        description = shortened(printable(text), _LONGEST_SHOWN)
-        self._shown.update(task, description=description, completed=done, head=f"{printable(head):<{COLUMN}}")
+        head = printable(head)
+        bar, description = fitted(head, printable(text), self._shown.console.width)
+        self._shown.update(task, description=description, completed=done, head=f"{head:<{COLUMN}}", bar=bar)
 
     def stop(self) -> None:
         """Take the line away."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
-import sys
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
 from biopsy import errors
+from biopsy.checks.leading_options import HELP
+from biopsy.cli import messages
 from biopsy.cli.arguments.conflicts import name_of
 from biopsy.cli.commands import Command
 from biopsy.cli.console import Console
+from biopsy.similar_names import did_you_mean
 
 
 class Parser(argparse.ArgumentParser):
@@ -33,13 +35,24 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def has_option(self, word: str) -> bool:
-        """Whether a word is an option of this command, alone or with a value behind ``=``."""
+        """Whether a word is an option that this command has and shows, alone or with a value behind ``=``."""
+        action = self._option_string_actions.get(word.partition("=")[0])
+        return action is not None and action.help != argparse.SUPPRESS
+
+    def answers_to(self, word: str) -> bool:
+        """Whether a word is an option that this command has, or says why it has not."""
         return word.partition("=")[0] in self._option_string_actions
 
-    def _nearest(self, word: str) -> list[str]:
-        from biopsy.model.known_names import nearest
+    def rivals(self, word: str, option: str) -> bool:
+        """Whether a word is an option that says the same as another one, or excludes it."""
+        one, other = (self._option_string_actions.get(text.partition("=")[0]) for text in (word, option))
+        if one is None or other is None:
+            return False
+        exclusive = (group._group_actions for group in self._mutually_exclusive_groups)
+        return one.dest == other.dest or any(one in actions and other in actions for actions in exclusive)
 
-        return nearest(word, list(self._option_string_actions), most=1, cutoff=0.7)
+    def _nearest(self, word: str) -> list[str]:
+        return did_you_mean(word, self._option_string_actions, most=1, cutoff=0.7)
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """The value of a word; what is wrong with it is said after the name of its option."""
@@ -47,20 +60,36 @@ class Parser(argparse.ArgumentParser):
             return super()._get_value(action, arg_string)
         except (argparse.ArgumentError, errors.UsageError) as error:
             raise errors.UsageError(
-                f"{name_of(action)} {arg_string}: {error.message}", next_steps=[f"{self.prog} --help"]
+                f"{name_of(action)} {arg_string}: {error.message}",
+                next_steps=[*getattr(error, "next_steps", ()), f"{self.prog} --help"],
             ) from error
 
-    def format_help(self) -> str:
-        """The help text, coloured on a terminal."""
-        if sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ:
-            from rich_argparse import RawDescriptionRichHelpFormatter
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            raise errors.UsageError(
+                f"{name_of(action)} {value}: it must be one of {', '.join(known)}",
+                next_steps=[*did_you_mean(str(value), known, most=1), f"{self.prog} --help"],
+            )
 
-            self.formatter_class = RawDescriptionRichHelpFormatter
-        return super().format_help()
+    def format_help(self) -> str:
+        """The whole help text, coloured on a terminal."""
+        from biopsy.cli import help_text
+
+        return "\n".join((*help_text.whole(self), ""))
 
     def print_help(self, file: Any = None) -> None:
-        """Show the help text, also where stdout is closed or its reader has gone."""
-        Console(file).coloured(*self.format_help().rstrip("\n").split("\n"))
+        """Show the whole help text, also where stdout is closed or its reader has gone."""
+        from biopsy.cli import help_text
+
+        Console(file).coloured(*help_text.whole(self))
+
+    def print_short_help(self) -> None:
+        """Show what most people need of it."""
+        from biopsy.cli import help_text
+
+        program, *words = self.prog.split()
+        Console().coloured(*help_text.short(self, program, tuple(words)))
 
 
 @cache
@@ -69,15 +98,21 @@ def parser_of(program: str, command: Command) -> Parser:
     parser = Parser(
         prog=" ".join((program, *command.words)),
         description=command.summary,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
         allow_abbrev=False,
     )
-    _add_output_options(parser)
     importlib.import_module(command.module).configure(parser)
+    messages.add_options(parser)
     return parser
 
 
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("messages")
-    group.add_argument("-v", "--verbose", action="count", default=0, help="show more; twice: tracebacks too")
-    group.add_argument("-q", "--quiet", action="count", default=0, help="show less")
+def leading_options(parser: Parser, words: Sequence[str]) -> argparse.Namespace:
+    """What the common options before a command say, whose ``parser`` goes on with it, or shows its help at once."""
+    for word in HELP:
+        if word in words:
+            parser.print_short_help() if word == "-h" else parser.print_help()
+            parser.exit()
+    common = Parser(prog=parser.prog, add_help=False, allow_abbrev=False)
+    messages.add_options(common)
+    found: argparse.Namespace = common.parse_args(list(words))
+    return found

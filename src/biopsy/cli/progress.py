@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from biopsy import events
 from biopsy.cli.event_log import EventLog
 from biopsy.cli.live_line import COLUMN, LiveLine
+from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 Self = TypeVar("Self", bound="Progress")
 Shower = TypeVar("Shower", bound="Progress")
 Kind = TypeVar("Kind", bound=events.Event)
+
+_CHANGE = 28
+"""Width of what a pass has changed."""
 
 
 def shows(kind: type[Kind]) -> Callable[[Callable[[Shower, Kind], None]], Callable[[Shower, Kind], None]]:
@@ -69,6 +73,17 @@ class Progress:
         """Show a line for something that was learnt."""
         self._live.stop()
         self._console.note(f"{head:<{COLUMN}} {text}")
+
+    def pass_line(self, done: events.PassDone, change: str) -> None:
+        """Show a line for a pass: what it cost stands in one column, however long the name of the pass is."""
+        self._live.stop()
+        named = f"{done.stage:<{COLUMN}} {change}"
+        self._console.note(f"{named:<{COLUMN + 1 + _CHANGE}} {count(done.checks, 'check')} · {done.seconds:.1f} s")
+
+    @shows(events.Abandoned)
+    def show_abandoned(self, event: events.Abandoned) -> None:
+        """Show, with -v, that a check that was announced has no answer."""
+        self._console.detail(f"  check {event.number}  not waited for: another answer made it unnecessary")
 
     @shows(events.Remark)
     def show_remark(self, event: events.Remark) -> None:

@@ -1,11 +1,15 @@
 """The warm process behind checks that are our own ``run``: engine and files are loaded once, each check is a fork.
 
-Its words are those of a check. A request has the ``words`` of one, and under ``BIOPSY_VERDICT`` the path to say its
-verdict in.
+It is a fork itself, of a process that has loaded the code of a check, and nothing else: that one waits to be a cold
+check, as ``cold_start`` says. What the zygote loads, and what its forks do, stays here.
+
+Its words are a descriptor for what ``cold_start`` waits for, one that ends the zygote, and those of a check. A request
+has the ``words`` of one, and under ``BIOPSY_VERDICT`` the path to say its verdict in.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,16 +18,28 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.cli.run import preloading
+from biopsy.cli import cold_start
+from biopsy.cli.run import functions, preloading
+from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_serving import arguments, serve_forks
+from biopsy.isolation.forks import connections_of_environment, is_parted_fork
 
 
-def main() -> None:
-    """Serve checks, unless these words cannot be served."""
-    if warm_up(arguments()):
-        serve_forks(_check)
+def main() -> int:
+    """Load, and part: the fork serves checks, unless these words cannot be served, and this process waits."""
+    asked, lifeline, *words = arguments()
+    connections = connections_of_environment()
+    args = preloading.options_of(words)
+    engines = [] if args is None else cold_start.load(args)
+    if args is not None and _may_be_served(args, engines) and is_parted_fork(int(lifeline)):
+        os.close(int(asked))
+        _warm_up(args, engines)
+        serve_forks(_check, connections)
+    for descriptor in (int(lifeline), *connections):
+        os.close(descriptor)
+    return cold_start.wait(int(asked), engines)
 
 
 def warm_up(words: Sequence[str]) -> bool:
@@ -31,18 +47,23 @@ def warm_up(words: Sequence[str]) -> bool:
     args = preloading.options_of(words)
     if args is None:
         return False
-    try:
-        engines = preloading.engines_of(args)
-    except errors.BiopsyError:
-        return False  # the check itself will tell what is wrong with it
-    if not all(engine.forks_warm for engine in engines) or args.data_loader_script:
+    engines = cold_start.load(args)
+    if not _may_be_served(args, engines):
         return False
-    preloading.load_code()
+    _warm_up(args, engines)
+    return True
+
+
+def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> bool:
+    runs_scripts = args.data_loader_script or functions.are_given(args)
+    return bool(engines) and all(engine.forks_warm for engine in engines) and not runs_scripts
+
+
+def _warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:
     for engine in engines:
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
             create(engine.name).warm_up()
     _load_files((*(args.load_inputs or ()), *(args.load_outputs or ())))
-    return True
 
 
 def _load_files(paths: Sequence[Path]) -> None:

@@ -64,9 +64,8 @@ def judge(name: str, actual: Array, expected: Array, limit: Limit) -> JudgedLimi
         value = float(getattr(similarity, limit.metric)(actual, expected))
     else:
         value = STRICTEST[limit.metric]
-        return JudgedLimit(limit=limit, value=value, passed=True)
     kept = value >= limit.value if limit.metric in AT_LEAST else value <= limit.value
-    if limit.metric == "cosine":  # 1 also where one side is a multiple of the other
+    if limit.metric == "cosine" and metrics.differing(actual, expected).any():  # 1 also for a multiple of the other
         kept = kept and limit.value < STRICTEST["cosine"]
     return JudgedLimit(limit=limit, value=value, passed=kept, worst=worst)
 

@@ -43,7 +43,10 @@ class Statistics:
 
 @dataclass(frozen=True)
 class ErrorStatistics:
-    """Statistics of the absolute or the relative errors of all elements; inf where only one side is finite."""
+    """Statistics of the absolute or the relative errors of all elements; inf where only one side is finite.
+
+    All but ``maximum`` are NaN where they were not asked for.
+    """
 
     maximum: float
     mean: float
@@ -87,8 +90,11 @@ def worst(actual: Array, expected: Array, values: Floats) -> Element | None:
         return None
     position = int(values.argmax())
     error = float(values[position])
-    if error == 0:
-        return None
+    return element_of_both(actual, expected, position, error) if error else None
+
+
+def element_of_both(actual: Array, expected: Array, position: int, error: float) -> Element:
+    """The element at a position in C order, which has this error."""
     index = at(actual, position)
     return Element(index, element(actual, index), element(expected, index), error)
 
@@ -327,6 +333,11 @@ def _floats_above(values: npt.NDArray[np.uint64]) -> Floats:
 
 def _is_below(array: Array, limit: int) -> bool:
     return array.dtype.kind == "i" and bool((array < limit).any())
+
+
+def greatest_finite(magnitude: Floats) -> Any:
+    """The greatest finite one of values that are not below 0, in their type; 0 if there is none."""
+    return magnitude.max(initial=0, where=np.isfinite(magnitude))
 
 
 def _divided(absolute: Floats, magnitude: Floats) -> Floats:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
 from biopsy.comparison.compare import Detail, OutputComparison, compare_output
-from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances, asked_of
-from biopsy.tensors.results import Feed, RunnerResult, release
+from biopsy.comparison.tolerance import Criteria, MetricLimits, Stats, Tolerances, asked_of
+from biopsy.quantities import count
+from biopsy.tensors.results import Feed, Iteration, RunnerResult, release
+from biopsy.text import html_table, printable, some_of
+
+if TYPE_CHECKING:
+    from biopsy.comparison.comparison_function import ComparisonFunction
+
+_Judge: TypeAlias = "Callable[[Iteration, Iteration, Sequence[str]], Iterator[OutputComparison]]"
+"""What compares the outputs of these names of one iteration, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class RunComparison:
 
     ``actual_iterations`` and ``expected_iterations`` are how many there were; only those of both sides are compared.
     ``complete`` is False where ``fail_fast`` ended the comparison at the first failing output. ``missing`` are outputs
-    that the actual side should have and has not.
+    that the actual side should have and has not. ``judged_by`` names the function that decided, "" for the tolerances.
     """
 
     actual: str
@@ -43,6 +52,7 @@ class RunComparison:
     expected_iterations: int
     complete: bool = field(default=True)
     missing: tuple[str, ...] = ()
+    judged_by: str = ""
 
     @property
     def passed(self) -> bool:
@@ -58,6 +68,28 @@ class RunComparison:
     def failures(self) -> tuple[tuple[int, OutputComparison], ...]:
         """The failing outputs with the number of their iteration, in order."""
         return tuple((it.number, output) for it in self.iterations for output in it.outputs if not output.passed)
+
+    def __repr__(self) -> str:
+        failing = some_of(f"{output.name!r} ({output.reason})" for _, output in self.failures)
+        missing = f"; missing: {some_of(map(repr, self.missing))}" if self.missing else ""
+        return f"<RunComparison of {self._summary}{f': {failing}' if failing else ''}{missing}>"
+
+    def _repr_html_(self) -> str:
+        compared = ((it.number, output.name, *output.told) for it in self.iterations for output in it.outputs)
+        missing = (("", name, "missing", "") for name in self.missing)
+        rows: list[tuple[object, ...]] = [*compared, *missing]
+        return html_table(
+            self._summary,
+            ["iteration", "output", "verdict", "reason"],
+            sorted(rows, key=lambda row: row[2] == "passes"),
+        )
+
+    @property
+    def _summary(self) -> str:
+        compared = sum(len(one.outputs) for one in self.iterations)
+        sides = f"{printable(self.actual)} with {printable(self.expected)}"
+        outputs = count(compared, "output")
+        return f"{sides}: " + (f"passes, {outputs}" if self.passed else f"FAILS in {len(self.failures)} of {outputs}")
 
 
 def compare_runs(
@@ -76,18 +108,51 @@ def compare_runs(
     no iteration, is common to both, and if nothing fails but no output has any element: equal shapes prove nothing.
     """
     tolerances, stats, limits = tolerances or Tolerances(), stats or Stats(), limits or MetricLimits()
+
+    def judge(left: Iteration, right: Iteration, common: Sequence[str]) -> Iterator[OutputComparison]:
+        for name in common:
+            sides = left.outputs[name], right.outputs[name]
+            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), detail)
+            release(*sides)
+            yield one
+
+    return _compared(actual, expected, judge, fail_fast=fail_fast)
+
+
+def compare_runs_by(
+    function: ComparisonFunction,
+    actual: RunnerResult,
+    expected: RunnerResult,
+    *,
+    fail_fast: bool = False,
+    detail: Detail = "usual",
+) -> RunComparison:
+    """As ``compare_runs``, where a function of the user's decides alone. What differs is measured all the same.
+
+    Raises CannotCompare as ``ComparisonFunction.judge`` too.
+    """
+    from biopsy.tensors.outputs_for_scripts import ScriptOutputs
+
+    shown: Detail = "usual" if detail == "brief" else detail  # what is within the tolerances may fail all the same
+
+    def judge(left: Iteration, right: Iteration, common: Sequence[str]) -> Iterator[OutputComparison]:
+        said = function.judge(ScriptOutputs(actual.runner, left), ScriptOutputs(expected.runner, right), common)
+        for name, reason in said.items():
+            one = compare_output(name, left.outputs[name], right.outputs[name], Criteria(), shown)
+            yield replace(one, passed=reason is None, reason=reason, tolerances_decide=False)
+
+    return replace(_compared(actual, expected, judge, fail_fast=fail_fast), judged_by=function.label)
+
+
+def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fail_fast: bool) -> RunComparison:
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     if not any(left.outputs.keys() & right.outputs.keys() for left, right in pairs):
         raise _nothing_in_common(actual, expected)
     compared = []
     complete = True
     for number, (left, right) in enumerate(pairs):
-        common = [name for name in left.outputs if name in right.outputs]
         outputs = []
-        for name in common:
-            sides = left.outputs[name], right.outputs[name]
-            one = compare_output(name, *sides, asked_of(name, tolerances, stats, limits), detail)
-            release(*sides)
+        for one in judge(left, right, [name for name in left.outputs if name in right.outputs]):
             outputs.append(one)
             if fail_fast and not one.passed:
                 complete = False
@@ -126,7 +191,11 @@ def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.C
             return errors.CannotCompare(f"there is nothing to compare: {one.runner} has no iteration")
     return errors.CannotCompare(
         f"there is nothing to compare: {actual.runner} has {_names(actual)}, {expected.runner} has {_names(expected)}",
-        next_steps=["save the expected values with --onnx-outputs mark all, so that every tensor is among them"],
+        details=["no name is in both: these values are of another model, or of other tensors of this one"],
+        next_steps=[
+            "biopsy inspect data FILE    and    biopsy inspect model MODEL    show the names of both",
+            "if they are of this model: save them with --onnx-outputs mark all, so that every tensor is among them",
+        ],
     )
 
 
@@ -152,7 +221,7 @@ def require_same_inputs(
     for number, (feed, iteration) in enumerate(zip(feeds, expected.iterations, strict=False)):
         for name in feed.keys() & iteration.outputs.keys():
             asked = asked_of(name, tolerances, stats, no_limits)
-            one = compare_output(name, feed[name], iteration.outputs[name], asked)
+            one = compare_output(name, feed[name], iteration.outputs[name], asked, "brief")
             if not one.passed:
                 raise errors.CannotCompare(
                     f"input {name!r} of iteration {number} is fed with other values than {expected.runner} has for it"

@@ -80,8 +80,14 @@ class Capabilities:
     """Whether it can run on several devices, and ``Engine.devices`` names them."""
     saves: tuple[str, ...] = ()
     """Endings of the files that ``Session.save`` writes and ``Engine.load`` reads, best first, such as ``.ort``."""
+    saves_without_ending: bool = False
+    """Whether such a file may also have a name without an ending: there is but one form of it."""
     wants_shapes: bool = False
     """Whether it builds for ranges of shapes, so that ``ModelInput.shapes`` is worth filling in."""
+
+    def can_save(self, path: Path) -> bool:
+        """Whether the name of a file is one that ``Session.save`` writes."""
+        return path.suffix in self.saves or (self.saves_without_ending and not path.suffix)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,6 @@ def indexed(model: ModelInput) -> ModelIndex:
 def require_ending(engine: type[Engine], path: Path) -> None:
     """Raise UsageError unless a file's name ends as those do that the engine saves."""
     endings = engine.capabilities.saves
-    if path.suffix not in endings:
+    if not engine.capabilities.can_save(path):
         named = (" and " if len(endings) == 2 else ", ").join(endings)
         raise errors.UsageError(f"{path}: {engine.name} saves and loads {named} files")

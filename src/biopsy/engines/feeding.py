@@ -9,7 +9,7 @@ from biopsy import errors
 from biopsy.engines.runner import missing_inputs
 from biopsy.model.known_names import listed, may_lack_names, require_known
 from biopsy.model.tensor_type import TensorType, ValueType
-from biopsy.tensors.generate import Range, defaulted_shapes, generate_feeds
+from biopsy.tensors.generate import Range, closed_shapes, defaulted_shapes, generate_feeds
 from biopsy.tensors.lazy_tensors import ChosenTensors
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.structured_values import completed, drawn, item_of
@@ -19,16 +19,16 @@ from biopsy.tensors.structured_values import completed, drawn, item_of
 class Inputs:
     """What a person said about inputs. Without ``given`` there are ``iterations`` random ones, from ``seed``.
 
-    ``val_range`` holds a range per input, "" for all others; ``shapes`` the shapes that the model leaves open.
-    ``symbols`` are sizes of open dimensions by their names. ``complete``: whether inputs that ``given`` lacks are made
-    up too.
+    ``val_range`` holds a range per input, "" for all others; ``shapes`` the shapes that the model leaves open, in which
+    None is a size that nobody says here. ``symbols`` are sizes of open dimensions by their names. ``complete``: whether
+    inputs that ``given`` lacks are made up too.
     """
 
     given: Sequence[Feed] | None = None
     iterations: int = 1
     seed: int = 1
     val_range: Mapping[str, Range] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
     symbols: Mapping[str, int] = field(default_factory=dict)
     complete: bool = True
 
@@ -69,7 +69,9 @@ def feeds_for(wanted: Mapping[str, ValueType | None], inputs: Inputs) -> GivenFe
 
 
 def _guessed(tensors: Mapping[str, TensorType], inputs: Inputs) -> Mapping[str, tuple[int, ...]]:
-    return defaulted_shapes(tensors, inputs.shapes, inputs.symbols)
+    closed, halves = closed_shapes(tensors, inputs.shapes, inputs.symbols)
+    half_said = {name: closed[name] for name in closed if name in halves and name in tensors}
+    return {**half_said, **defaulted_shapes(tensors, closed, inputs.symbols)}
 
 
 def _drawn(values: Mapping[str, ValueType]) -> dict[str, TensorType]:
@@ -89,17 +91,20 @@ def require_inputs_of(wanted: Collection[str], feed: Feed, known: Collection[str
         raise errors.CannotCompare(
             f"the inputs do not fit this model: given {listed(list(feed))}; required {listed(wanted)}; "
             f"missing {listed(missing)}",
+            details=["none of the names given is in the model: they are of another one"]
+            * (len(strange) == len(feed) > 0),
             next_steps=["biopsy inspect data FILE    and    biopsy inspect model MODEL    show both"],
         )
 
 
 def _generated(values: Mapping[str, ValueType], inputs: Inputs, iterations: int) -> list[dict[str, Array]]:
+    tensors = _drawn(values)
     made = generate_feeds(
-        _drawn(values),
+        tensors,
         iterations=iterations,
         seed=inputs.seed,
         val_range=inputs.val_range,
-        shapes=inputs.shapes,
+        shapes=closed_shapes(tensors, inputs.shapes, inputs.symbols)[0],
         symbols=inputs.symbols,
     )
     for name, kind in values.items():

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, Option
+from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -90,7 +91,8 @@ _FORM = "an engine is written NAME[:key=value,...], such as onnxrt:optimization=
 def create(spec: str | EngineSpec) -> Engine:
     """The engine that a spec asks for, with its options parsed. Its package is not imported yet.
 
-    Raises EngineMissing if there is no such engine or its plug-in is broken, UsageError for a wrong option.
+    Raises UnknownEngine if there is no such engine, EngineMissing if its plug-in is broken, UsageError for a wrong
+    option.
     """
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
     engine_class = find_class(parsed.name)
@@ -98,7 +100,7 @@ def create(spec: str | EngineSpec) -> Engine:
 
 
 def find_class(name: str) -> type[Engine]:
-    """The class of an engine. Raises EngineMissing if there is none or it cannot be loaded."""
+    """The class of an engine. Raises UnknownEngine if there is none, EngineMissing if it cannot be loaded."""
     if name in BUILT_IN:
         return _load_built_in(BUILT_IN[name])
     for entry_point in _plug_ins():
@@ -107,11 +109,11 @@ def find_class(name: str) -> type[Engine]:
     raise _unknown(name)
 
 
-def _unknown(name: str) -> errors.EngineMissing:
+def _unknown(name: str) -> errors.UnknownEngine:
     known = names()
-    return errors.EngineMissing(
+    return errors.UnknownEngine(
         f"there is no engine {name!r}; known here: {', '.join(known)}",
-        next_steps=[*_did_you_mean(name, known), "biopsy doctor    shows the engines that work here"],
+        next_steps=[*did_you_mean(name, known, most=1), "biopsy doctor    shows the engines that work here"],
     )
 
 
@@ -124,7 +126,7 @@ def names() -> list[str]:
 def installed(only: str | None = None) -> list[Installed]:
     """Every engine, or ``only`` one, with its version or why it does not work. A broken plug-in is named, not raised.
 
-    Raises EngineMissing if there is no engine ``only``.
+    Raises UnknownEngine if there is no engine ``only``.
     """
     if only is not None:
         if only not in names():
@@ -216,7 +218,7 @@ def _find_option(spec: EngineSpec, key: str, declared: Sequence[Option]) -> Opti
     known = [option.name for option in declared]
     raise errors.UsageError(
         f"engine {spec.name!r} has no option {key!r}; its options: {', '.join(known) or 'none'}",
-        next_steps=[*_did_you_mean(key, known), f"biopsy doctor {spec.name}    explains them"],
+        next_steps=[*did_you_mean(key, known), f"biopsy doctor {spec.name}    explains them"],
     )
 
 
@@ -226,11 +228,5 @@ def _parse_value(spec: EngineSpec, key: str, option: Option, text: str | None) -
     except ValueError as error:
         written = key if text is None else f"{key}={text}"
         raise errors.UsageError(
-            f"engine {spec.name!r}: {written}: {error}", next_steps=_did_you_mean(text or "", option.choices)
+            f"engine {spec.name!r}: {written}: {error}", next_steps=did_you_mean(text or "", option.choices)
         ) from error
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return [f"did you mean {match!r}?" for match in get_close_matches(word, list(known), n=1)]

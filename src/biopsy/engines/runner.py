@@ -10,6 +10,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.engines.casting import cast
 from biopsy.model.tensor_type import STRING, TensorType, ValueType
 from biopsy.tensors.dtypes import is_text, text
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
@@ -54,8 +55,8 @@ def missing_inputs(feed: Feed, inputs: Mapping[str, ValueType | None]) -> list[s
 def checked_feed(feed: Feed, inputs: Mapping[str, ValueType | None], iteration: int = 0) -> dict[str, Array]:
     """The part of a feed that a model takes, in its types; other entries are ignored.
 
-    A value of another element type is converted if that loses nothing (a float64 that is a float32). Raises
-    CannotCompare if an input is missing, is of an unknown type, has another shape, or would be changed by a conversion.
+    A value of another element type is cast as ``casting`` allows (float64 is rounded to float32). Raises CannotCompare
+    if an input is missing, is of an unknown type, has another shape, or would become another value.
     Of sequences, optionals and maps these are the tensors that they hold (tensors/structured_values.py).
     """
     for name, type_ in inputs.items():
@@ -98,7 +99,7 @@ def _fitting(name: str, value: Array, wanted: TensorType) -> Array:
     target = _numpy_type(name, wanted)
     if array.dtype == target and array.dtype.isnative:
         return array
-    return _converted(name, array, target)
+    return cast(name, array, target)
 
 
 def _shape_fits(shape: tuple[int, ...], wanted: TensorType) -> bool:
@@ -125,22 +126,3 @@ def _as_text(name: str, array: Array) -> Array:
     if is_text(array):
         return array if array.dtype.kind == "U" else text(array)
     raise errors.CannotCompare(f"input {name!r} is of strings, but the value given is {array.dtype}")
-
-
-def _converted(name: str, array: Array, target: np.dtype[Any]) -> Array:
-    """The same values as ``target``, which must be able to hold every one of them, the sign of zero included."""
-    refused = errors.CannotCompare(
-        f"input {name!r} is {target} in the model, and the {array.dtype} values given cannot be converted "
-        f"without changing them"
-    )
-    if array.dtype.kind in "OUSTM":
-        raise refused
-    from biopsy.comparison.metrics import differing
-
-    with np.errstate(all="ignore"):
-        there = array.astype(target)
-        back = there.astype(array.dtype)
-    signs_differ = array.dtype.kind == "f" and (np.signbit(back) != np.signbit(array)).any()
-    if signs_differ or differing(there, array).any():
-        raise refused
-    return there

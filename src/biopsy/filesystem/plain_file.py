@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 NEVER_WAITS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_CLOEXEC", 0)
 """Flags of ``os.open`` with which nothing that stands at a path keeps us, nor do programs that we start have it."""
@@ -16,6 +16,28 @@ NEVER_FOLLOWS = NEVER_WAITS | getattr(os, "O_NOFOLLOW", 0)
 """The same, and a symbolic link is refused with ELOOP."""
 
 _PATIENCE = 2.0
+
+
+class FileState(NamedTuple):
+    """What changes when somebody writes to a file, or puts another in its place. ``size`` in bytes."""
+
+    size: int
+    modified: int
+    inode: int
+    device: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> FileState:
+        """The state that a call of ``stat`` tells of."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev)
+
+
+def state_at(path: Path) -> FileState | None:
+    """The state of what stands at a path; None if nothing does."""
+    try:
+        return FileState.of(path.stat())
+    except OSError:
+        return None
 
 
 def open_plain(path: Path, *, follow: bool = False) -> BinaryIO:

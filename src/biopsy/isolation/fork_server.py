@@ -3,10 +3,11 @@
 It pays once for what all requests need. Each fork has the isolation of a process, and is watched as one: a crash, a
 hang or a memory bomb ends the fork alone.
 
-Both sides talk over sockets, one JSON object a line: ``{"ready": true}`` on the first one when warm, or an end of file
-if the process cannot serve; then on any of them, one request at a time: for an object, which comes with the descriptor
-to print into, first ``{"pid": n, "generation": n}``, then ``{"status": n}``, negative for a signal. A fork ends with
-its connection, and the server with the last of them.
+Both sides talk over sockets, one JSON object a line: ``{"ready": true, "pid": n}`` on the first one when warm, or an
+end of file if the process cannot serve; then on any of them, one request at a time: for an object, which comes with the
+descriptor to print into, first ``{"pid": n, "generation": n, "lifeline": n}``, then ``{"status": n}``, negative for a
+signal. A fork ends with its connection, and the server with the last of them. The lifeline is the inode of a pipe of
+which the fork, and whoever it forks without another program, has the end to read, and nobody else.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from biopsy.isolation import cleanup
 from biopsy.isolation.forks import CONNECTIONS_VARIABLE
 from biopsy.isolation.output import Pipe
+from biopsy.isolation.pipe_readers import end_readers
 from biopsy.isolation.process import CannotStartError, Process
 from biopsy.isolation.watch import Ended, Limits, Stop, attend
 
@@ -35,12 +37,44 @@ class ServerGoneError(Exception):
     """The server has ended, cannot serve, or says something that is no answer."""
 
 
+class ServerProcess(Protocol):
+    """What a ``ForkServer`` has of the process that serves."""
+
+    @property
+    def pid(self) -> int:
+        """Its number, as far as it is known before it is warm."""
+
+    def kill(self) -> object:
+        """End it, and wait for that."""
+
+    def wait(self, seconds: float) -> object:
+        """Wait until it has ended, at most so long."""
+
+    def close(self) -> None:
+        """Free what stands for it here: it has ended, or nobody listens any more."""
+
+
+class StartsServer(Protocol):
+    """Starts the process that serves, by words, environment and descriptors. Raises CannotStartError."""
+
+    def __call__(
+        self,
+        words: Sequence[str],
+        *,
+        stdout: int,
+        stderr: int,
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+    ) -> ServerProcess:
+        """The process, which is not waited for."""
+
+
 class ForkServer:
     """The asking end of a warm process, which is started at once by these words.
 
     It has as many connections as requests may run at once, and each serves one request at a time. ``patience`` are the
     seconds that it may take to become warm. ``environment`` and ``descriptors`` are handed on to it, and ``stdout`` is
-    where it prints, but for its forks.
+    where it prints, but for its forks. ``start`` starts it, if that is not the process of these words.
     """
 
     def __init__(
@@ -52,6 +86,7 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
         stdout: int = subprocess.DEVNULL,
+        start: StartsServer = Process,
     ) -> None:
         """Raises ServerGoneError if it cannot be started, or if this platform has no fork."""
         if not hasattr(os, "fork"):
@@ -59,7 +94,7 @@ class ForkServer:
         pairs = [socket.socketpair() for _ in range(connections)]
         theirs = [their.fileno() for _, their in pairs]
         try:
-            self._process = Process(
+            self._process = start(
                 words,
                 stdout=stdout,
                 stderr=stdout,
@@ -101,9 +136,13 @@ class ForkServer:
                 fork = connection.ask(request, pipe.writing)
                 pipe.handed_on()
                 begun(fork.generation)
+                ended = None
                 try:
-                    return attend(fork, pipe.reading, limits, stop)
+                    ended = attend(fork, pipe.reading, limits, stop)
+                    return ended
                 finally:
+                    if ended is None or ended.cause != "itself":
+                        end_readers(fork.lifeline)
                     fork.close()
         finally:
             self._free.put(connection)
@@ -130,8 +169,9 @@ class ForkServer:
                     answer = self._connections[0].answer(within)
                 except TimeoutError:
                     return False
-                if answer != {"ready": True}:
+                if answer.get("ready") is not True:
                     raise ServerGoneError
+                self.pid = int(answer.get("pid", self.pid))
                 self._warm = True
         return True
 
@@ -157,10 +197,11 @@ class _Connection:
         except OSError as error:
             raise ServerGoneError from error
         answer = self.promised(_SECONDS_TO_FORK)
-        pid, generation = answer.get("pid"), answer.get("generation")
-        if not isinstance(pid, int) or not isinstance(generation, int):
+        given = (answer.get(name) for name in ("pid", "generation", "lifeline"))
+        numbers = [number for number in given if isinstance(number, int)]
+        if len(numbers) < 3:
             raise ServerGoneError
-        return _Fork(pid, generation, self)
+        return _Fork(*numbers, connection=self)
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -203,9 +244,10 @@ class _Fork:
 
     patient = False
 
-    def __init__(self, pid: int, generation: int, connection: _Connection) -> None:
+    def __init__(self, pid: int, generation: int, lifeline: int, *, connection: _Connection) -> None:
         self.pid = pid
         self.generation = generation
+        self.lifeline = lifeline
         self._connection = connection
         cleanup.register("group", str(pid))
 

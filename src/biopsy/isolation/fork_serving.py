@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 from biopsy.isolation.forks import ForkLoop, connections_of_environment
@@ -19,9 +19,12 @@ def arguments() -> list[str]:
     return sys.argv[1:]
 
 
-def serve_forks(task: Task) -> NoReturn:
-    """Do a task in a fork for each request, until nobody listens any more; then end this process."""
-    loop = ForkLoop(connections_of_environment())
+def serve_forks(task: Task, connections: Sequence[int] | None = None) -> NoReturn:
+    """Do a task in a fork for each request, until nobody listens any more; then end this process.
+
+    ``connections`` are the descriptors that the environment named, if they were taken from there before.
+    """
+    loop = ForkLoop(connections_of_environment() if connections is None else list(connections))
     gc.collect()
     gc.freeze()  # what is loaded now is shared with the forks, and not copied by their collector's marks
     request = loop.next_request()

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 CONNECTIONS_VARIABLE = "BIOPSY_FORK_CONNECTIONS"
 """Under this name, the environment of a warm process says which descriptors are its connections, as JSON."""
 
+STATE_VARIABLE = "BIOPSY_WARM_START"
+"""Under this name, that of the warm process of a script says what it is to know, as JSON."""
+
 _LOOK_AT_FORKS = 0.002  # seconds, where no descriptor tells of their ends
 _AT_ONCE = 1 << 16  # bytes read at once
 
@@ -46,6 +49,16 @@ def fork() -> tuple[int, int]:
 
 
 def _end_with(alive: int, parent: int) -> None:
+    end_with(alive)
+    if os.getppid() != parent:
+        os._exit(4)
+
+
+def end_with(alive: int) -> None:
+    """Have this process killed once nobody has the other end of a pipe or socket any more, if the system can do that.
+
+    Who has lost it before is not told.
+    """
     import fcntl
 
     if hasattr(fcntl, "F_SETSIG"):
@@ -55,8 +68,25 @@ def _end_with(alive: int, parent: int) -> None:
             fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | os.O_ASYNC)
         except OSError:
             pass  # it ends with its own work
-    if os.getppid() != parent:
-        os._exit(4)
+
+
+def is_parted_fork(lifeline: int) -> bool:
+    """Fork, and say whether this is the fork. That leads a session of its own and prints nowhere; nobody waits for it.
+
+    It is killed once nobody has the other end of ``lifeline``, a socket, which is for this process to close besides.
+    """
+    if os.fork():
+        return False
+    os.setsid()
+    os.set_inheritable(lifeline, False)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    end_with(lifeline)
+    if select.select([lifeline], [], [], 0)[0]:
+        os._exit(0)  # it has gone already
+    return True
 
 
 def fork_loses_no_thread() -> bool:
@@ -132,7 +162,7 @@ class ForkLoop:
         asks knows already that this process is ready.
         """
         try:
-            self._clients[0].connection.sendall(b"" if silent else b'{"ready": true}\n')
+            self._clients[0].connection.sendall(b"" if silent else b'{"ready": true, "pid": %d}\n' % os.getpid())
         except OSError:
             pass  # it will be seen below that nobody listens
         while self._clients:
@@ -179,7 +209,9 @@ class ForkLoop:
             return request
         os.close(output)
         client.end = os.pidfd_open(client.fork) if hasattr(os, "pidfd_open") else None
-        client.connection.sendall(b'{"pid": %d, "generation": %d}\n' % (client.fork, generation))
+        lifeline = os.fstat(client.lifeline).st_ino
+        answer = {"pid": client.fork, "generation": generation, "lifeline": lifeline}
+        client.connection.sendall(json.dumps(answer).encode() + b"\n")
         return None
 
     def _part_with(self, client: _Client) -> None:

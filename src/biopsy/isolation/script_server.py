@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
+from biopsy.isolation.forks import STATE_VARIABLE
 
 _HERE = str(Path(__file__).with_name("script_start"))
 _PATIENCE = 60.0  # seconds for all imports of a script
@@ -38,7 +39,7 @@ def start_script_server(words: Sequence[str], environment: Mapping[str, str], co
             environment={
                 **environment,
                 "PYTHONPATH": os.pathsep.join(filter(None, [_HERE, theirs])),
-                "BIOPSY_WARM_START": json.dumps(told),
+                STATE_VARIABLE: json.dumps(told),
             },
             descriptors=[printed],
             stdout=printing,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import events
-from biopsy.engines.base import Capabilities, ModelInput
 from biopsy.engines.worker import Worker
 from biopsy.layerwise.explanation import Explanation
 from biopsy.layerwise.findings import LayerFinding, LayerFindings, NonFiniteOrigin
@@ -18,6 +16,7 @@ from biopsy.layerwise.layers import layer_node, layers_of
 from biopsy.layerwise.marked_tensors import MarkedTensors
 from biopsy.layerwise.non_finite import NonFinite
 from biopsy.layerwise.non_finite_origins import non_finite_origins
+from biopsy.layerwise.question import Question
 from biopsy.layerwise.recorded import RecordedModel, tensors_to_record
 from biopsy.layerwise.recorder import ReferenceRecorder
 from biopsy.layerwise.reference_values import ReferenceValues
@@ -25,34 +24,9 @@ from biopsy.layerwise.report import Engines
 from biopsy.layerwise.rounding import RoundingJudge
 from biopsy.layerwise.subgraph_faults import SubgraphRuns
 from biopsy.layerwise.subgraphs import Subgraphs
-from biopsy.layerwise.tensor_errors import Judge
 from biopsy.layerwise.whole_model import WholeModel
-from biopsy.model.index import ModelIndex, Node
+from biopsy.model.index import Node
 from biopsy.model.random_operators import RANDOM
-from biopsy.model.tensor_type import TensorType
-from biopsy.tensors.results import Feed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What to examine: the ``suspect`` against the ``reference``, both as specs of engines.
-
-    ``model`` has a path. ``feeds`` gives the input samples for the inputs that the model takes. ``limit``: bytes of
-    tensors in memory at a time. ``nodes``: only layers whose name, operator or output it matches somewhere are
-    measured. ``suspect_can``: among others, whether the suspect gives any tensor that is marked. ``timeout``: seconds
-    per run.
-    """
-
-    index: ModelIndex
-    model: ModelInput
-    reference: str
-    suspect: str
-    feeds: Callable[[Mapping[str, TensorType | None]], Sequence[Feed]]
-    limit: int
-    judge: Judge = field(default_factory=Judge)
-    nodes: re.Pattern[str] | None = None
-    suspect_can: Capabilities = field(default_factory=Capabilities)
-    timeout: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -187,7 +161,7 @@ class Examination:
         groups = explanation.groups if explanation is not None else []
         unexplained = explanation.remarks if explanation is not None else []
         return LayerFindings(
-            layers=[self._finding(node) for node in self._chosen],
+            layers=tuple(self._finding(node) for node in self._chosen),
             outputs=tuple(whole.outputs.values()) if whole is not None else (),
             failure=whole.failure if whole is not None else None,
             groups=tuple(group for group in groups if len(group.nodes) > 1),

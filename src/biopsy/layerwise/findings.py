@@ -9,7 +9,8 @@ from typing import Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.comparison.metrics import Element
-from biopsy.text import first_line
+from biopsy.quantities import count
+from biopsy.text import first_line, html_table, printable, some_of
 
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
 """What a layer does: it is wrong in isolation; the suspect cannot run it; it passes on an error; it is right."""
@@ -257,6 +258,32 @@ class LayerFindings:
             and self.first_wrong is None
             and all(output.passed for output in self.outputs)
         )
+
+    def __repr__(self) -> str:
+        return f"<LayerFindings: {self._summary}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (", ".join(suspect.labels), _figure(suspect.error, "absolute"), _figure(suspect.error, "tolerance_ratio"),
+             suspect.failure.text if suspect.failure is not None else "")
+            for suspect in self.suspects
+        ]  # fmt: skip
+        return html_table(self._summary, ["suspect", "error", "times the tolerance", "failure"], rows)
+
+    @property
+    def _summary(self) -> str:
+        """In one line."""
+        ended = "" if self.complete else ", interrupted"
+        if self.nothing_wrong:
+            return f"nothing wrong in {count(len(self.layers), 'layer')}{ended}"
+        whole = "" if self.failure is None else f", the model: {printable(self.failure.text)}"
+        names = some_of(", ".join(suspect.labels) for suspect in self.suspects)
+        worst = f", the worst first: {names}" if names else ""
+        return f"{count(len(self.suspects), 'suspect')} in {count(len(self.layers), 'layer')}{worst}{whole}{ended}"
+
+
+def _figure(error: TensorError | None, name: Literal["absolute", "tolerance_ratio"]) -> str:
+    return "" if error is None else f"{getattr(error, name):.3g}"
 
 
 def _suspected(layer: LayerFinding) -> Suspect:

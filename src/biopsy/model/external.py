@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -274,13 +274,47 @@ def byte_size(tensor: onnx.TensorProto) -> int:
     return size
 
 
-def raw_values(tensor: onnx.TensorProto) -> bytes:
-    """The values of a tensor that stands in the model, little-endian and packed, whichever field holds them."""
-    if tensor.HasField("raw_data"):
-        return bytes(tensor.raw_data)
-    from onnx import numpy_helper
+VALUE_FIELDS = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+"""Where a TensorProto may hold its values; beside these, they may stand in a file."""
 
-    return bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
+
+def clear_values(tensor: onnx.TensorProto) -> None:
+    """Take the values from a tensor, wherever they stand: type, shape and name are left."""
+    for field in (*VALUE_FIELDS, "external_data", "data_location"):
+        tensor.ClearField(field)
+
+
+def raw_values(tensor: onnx.TensorProto) -> bytes:
+    """The values of a tensor that stands in the model, little-endian and packed, whichever field holds them.
+
+    Raises ModelError if they are not as many as its type and shape say.
+    """
+    if tensor.HasField("raw_data"):
+        values = bytes(tensor.raw_data)
+    else:
+        from onnx import numpy_helper
+
+        try:
+            values = bytes(numpy_helper.from_array(numpy_helper.to_array(tensor)).raw_data)
+        except (ValueError, TypeError) as error:
+            raise errors.ModelError(f"the values of tensor {tensor.name!r} cannot be read: {error}") from error
+    if len(values) != byte_size(tensor):
+        raise errors.ModelError(
+            f"tensor {tensor.name!r} needs {byte_size(tensor)} bytes by its type and shape, but it has {len(values)}"
+        )
+    return values
+
+
+def values_later(tensor: onnx.TensorProto, folder: Path) -> Callable[[], bytes]:
+    """What gives the values of a tensor, also once the tensor itself has lost them; those of a file are read then.
+
+    Raises ModelError now if they are missing or damaged, later if the file can no longer be read.
+    """
+    if is_external(tensor):
+        span, name = span_of(tensor, folder), tensor.name
+        return lambda: b"".join(chunks(name, span))
+    values = raw_values(tensor)
+    return lambda: values
 
 
 def load_into(model: onnx.ModelProto | onnx.FunctionProto, folder: Path) -> None:

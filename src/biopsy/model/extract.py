@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +14,7 @@ from biopsy.model.load import parse
 from biopsy.model.slice import Boundary, Subset, candidate_bytes
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.shell_words import more_values, option_line
+from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
     import onnx
@@ -34,8 +34,23 @@ class Wanted:
     elem: int | Auto = "auto"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inference:
+    """Where "auto" comes from: ``infers``, by onnx; ``run`` runs the model and returns the types of named tensors.
+
+    The run is asked where inference does not tell an element type, or ``runs_always``. None: there is none.
+    """
+
+    infers: bool = True
+    run: Callable[[Sequence[str]], Mapping[str, TensorType]] | None = None
+    runs_always: bool = False
+
+
 def extract(
-    index: ModelIndex, inputs: Sequence[Wanted] | None = None, outputs: Sequence[Wanted] | None = None
+    index: ModelIndex,
+    inputs: Sequence[Wanted] | None = None,
+    outputs: Sequence[Wanted] | None = None,
+    inference: Inference = Inference(),
 ) -> onnx.ModelProto:
     """The part of a model that computes ``outputs`` from ``inputs``; None keeps the model's own.
 
@@ -43,14 +58,14 @@ def extract(
     stood. Every input asked for becomes one, needed or not.
 
     Raises UsageError for a name that is no tensor of the model's graph, an output that needs a tensor which is
-    neither given nor computed, or a type that is "auto" and cannot be told.
+    neither given nor computed, or a type that is "auto" and cannot be told; what the run of ``inference`` raises.
     """
     given = index.inputs if inputs is None else [_number(index, wanted.name) for wanted in _once(inputs)]
     ends = index.outputs if outputs is None else [_number(index, wanted.name) for wanted in _once(outputs)]
     nodes = _needed(index, ends, set(given))
     if inputs is None:
         given = [tensor for tensor in given if tensor not in index.weights or _is_read(index, tensor, nodes, ends)]
-    types = _TypeInfos(index)
+    types = _TypeInfos(index, inference, [*(inputs or ()), *(outputs or ())])
     infos = {_number(index, wanted.name): types.of(wanted, "inputs") for wanted in inputs or ()}
     for wanted in outputs or ():
         infos.setdefault(_number(index, wanted.name), types.of(wanted, "outputs"))
@@ -69,10 +84,9 @@ def _number(index: ModelIndex, name: str) -> int:
     number = index.ids.get(name)
     if number is not None and (number in index.producer or number in index.weights or number in index.inputs):
         return number
-    close = get_close_matches(name, index.names, n=3, cutoff=0.5)
     raise errors.UsageError(
         f"the model has no tensor {name!r} in its graph",
-        next_steps=[f"the nearest names are: {', '.join(close)}"] if close else ["biopsy inspect model --mode=basic"],
+        next_steps=[*did_you_mean(name, index.names), "biopsy inspect model MODEL --mode=basic    lists them"],
     )
 
 
@@ -110,13 +124,28 @@ def _is_read(index: ModelIndex, tensor: int, nodes: set[int], ends: Iterable[int
 class _TypeInfos:
     """Types of tensors as ValueInfoProto; inference runs when the first one is asked for that needs it."""
 
-    def __init__(self, index: ModelIndex) -> None:
+    def __init__(self, index: ModelIndex, inference: Inference, wanted: Sequence[Wanted]) -> None:
         self._index = index
+        self._inference = inference
+        self._wanted = [one for one in wanted if "auto" in (one.shape, one.elem)]
 
     @cached_property
     def _inferred(self) -> Mapping[str, bytes]:
-        model = parse(bytes(self._index.buffer[:]), self._index.path)
-        return infer.infer_value_infos(infer.without_weights(model).SerializeToString())
+        how, index = self._inference, self._index
+        if how.infers:
+            model = parse(bytes(index.buffer[:]), index.path)
+            known = infer.infer_value_infos(infer.without_weights(model).SerializeToString())
+        else:
+            kinds = {name: index.tensor_type(tensor) for name, tensor in index.ids.items()}
+            known = {name: value_info.value_info(name, kind) for name, kind in kinds.items() if kind is not None}
+        missing = [one.name for one in self._wanted if how.runs_always or self._is_unknown(one, known)]
+        if how.run is None or not missing:
+            return known
+        return {**known, **{name: value_info.value_info(name, kind) for name, kind in how.run(missing).items()}}
+
+    def _is_unknown(self, wanted: Wanted, known: Mapping[str, bytes]) -> bool:
+        info = known.get(wanted.name)
+        return wanted.elem == "auto" and (info is None or not value_info.has_type(info))
 
     def of(self, wanted: Wanted, option: str) -> bytes:
         if wanted.shape != "auto" and wanted.elem != "auto":

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from biopsy import errors
 from biopsy.model import external, value_info
 from biopsy.model.file_buffer import FileChanged
+from biopsy.model.file_content import START, refused
 from biopsy.model.load import open_model
 from biopsy.model.node import FunctionKey, FunctionText, read_function, read_node, string_in
 from biopsy.model.storage import raw_size
@@ -166,6 +167,10 @@ class ModelIndex:
         info = self.infos.get(tensor)
         return value_info.value_type(info) if info is not None else None
 
+    def declared_type(self, name: str) -> ValueType | None:
+        """As ``value_type``, of a tensor by its name; None also for a name that the model does not have."""
+        return self.value_type(self.ids[name]) if name in self.ids else None
+
 
 def index_file(path: Path, external_data_dir: Path | None = None) -> ModelIndex:
     """Index the model in a file; a large one is read where it is needed.
@@ -223,15 +228,14 @@ def require_sound(data: bytes, path: Path | None = None) -> None:
 
 def _index(buffer: Buffer, path: Path | None, folder: Path) -> ModelIndex:
     index = ModelIndex(path=path, folder=folder, buffer=buffer)
-    name = path if path is not None else "in memory"
     try:
         _read_model(index)
     except FileChanged:
         raise
     except errors.ModelError as error:
-        raise errors.ModelError(f"the model {name} is damaged, cut short or no ONNX model: {error.message}") from error
+        raise refused(path, buffer[:START], f"is damaged, cut short or no ONNX model: {error.message}") from error
     except IndexError as error:
-        raise errors.ModelError(f"the model {name} is damaged or cut short: a field ends too early") from error
+        raise refused(path, buffer[:START], "is damaged or cut short: a field ends too early") from error
     return index
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.model import value_info, walk
 from biopsy.model.calls import unbounded
+from biopsy.model.external import VALUE_FIELDS
 from biopsy.model.storage import elements
 from biopsy.model.tensor_type import TensorType
 from biopsy.model.wire import fields
@@ -157,6 +158,6 @@ def _empty(tensor: onnx.TensorProto) -> None:
     """Take the values from a large tensor: "elsewhere" is how ONNX says that they are not here."""
     if _is_small(tensor):
         return
-    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data"):
+    for field in VALUE_FIELDS:
         tensor.ClearField(field)
     tensor.data_location = 1  # type: ignore[assignment]

@@ -9,34 +9,45 @@ from biopsy import errors
 from biopsy.model import value_info
 from biopsy.model.index import ModelIndex
 from biopsy.model.infer import infer_value_infos
+from biopsy.model.known_names import no_such_input
 from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import Dim, Shape, TensorType
 
 
-def override_input_shapes(index: ModelIndex, shapes: Mapping[str, Shape]) -> None:
+def override_input_shapes(
+    index: ModelIndex, shapes: Mapping[str, Shape], option: str = "--model-input-shapes"
+) -> frozenset[int]:
     """Give graph inputs other shapes, and what is computed from them the shapes that follow.
 
     A symbol that gets a size gets it wherever such a tensor has it. What shape inference says anew wins over what the
     model declared. A size that the model declared and inference cannot tell stays; only where an input lost a size that
-    the model had declared is it left open. Nothing else that the model declares is touched. Raises UsageError for a
-    name that is no input.
+    the model had declared is it left open. Nothing else that the model declares is touched.
+
+    Returns the tensors whose sizes were all declared and are now open, if all inputs are fixed: a run can tell them,
+    and only that. Raises DoesNotFit for a name that is no input, which it blames on ``option``.
     """
     if not shapes:
-        return
+        return frozenset()
     sizes: dict[str, Dim] = {}
     contradicted = False
     for name, shape in shapes.items():
-        declared = _input_type(index, name)
+        declared = _input_type(index, name, option)
         index.infos[index.ids[name]] = value_info.value_info(name, TensorType(declared.elem, shape))
         contradicted |= _bind(declared.shape, shape, sizes)
     stale = _shaped_by(index, [index.ids[name] for name in shapes])
     inferred = infer_value_infos(without_weights(undeclared(index, stale)))
+    opened = set()
     for tensor, kind in stale.items():
         found = inferred.get(index.names[tensor])
         anew = value_info.tensor_type(found) if found is not None else None
         shape_now = _merged(kind.shape or (), None if anew is None else anew.shape, sizes, doubtful=contradicted)
         if shape_now != kind.shape:
-            index.infos[tensor] = value_info.value_info(index.names[tensor], TensorType(kind.elem, shape_now))
+            now = TensorType(kind.elem, shape_now)
+            index.infos[tensor] = value_info.value_info(index.names[tensor], now)
+            if kind.is_static and not now.is_static:
+                opened.add(tensor)
+    told = (index.tensor_type(tensor) for tensor in index.fed_inputs())
+    return frozenset(opened) if all(kind is not None and kind.is_static for kind in told) else frozenset()
 
 
 def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
@@ -49,14 +60,14 @@ def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:
     return replace(index, infos=infos)
 
 
-def _input_type(index: ModelIndex, name: str) -> TensorType:
+def _input_type(index: ModelIndex, name: str, option: str) -> TensorType:
     tensor = index.ids.get(name)
     if tensor is None or tensor not in index.inputs:
-        known = ", ".join(index.names[number] for number in index.fed_inputs())
-        raise errors.UsageError(f"the model has no input {name!r}", next_steps=[f"its inputs are: {known}"])
+        known = [index.names[number] for number in index.fed_inputs()]
+        raise no_such_input(option, name, known)
     declared = index.tensor_type(tensor)
     if declared is None:
-        raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
+        raise errors.DoesNotFit(f"{option}: the input {name!r} is no tensor: it has no shape to set")
     return declared
 
 

@@ -13,6 +13,7 @@ from contextvars import ContextVar
 
 from biopsy import errors
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
+from biopsy.similar_names import did_you_mean
 
 _inside: ContextVar[bool] = ContextVar("inside_a_check", default=False)
 
@@ -43,16 +44,16 @@ def require_known(
     unknown = [name for name in given if name and name not in known and f"{name.rpartition('[')[0]}[#]" not in known]
     if not unknown or may_lack_names():
         return
-    steps = [*nearest(unknown[0], known), _all_of(what, known if shown is None else shown)]
+    steps = [*did_you_mean(unknown[0], known), _all_of(what, known if shown is None else shown)]
     raise errors.DoesNotFit(f"{option}: there is no {what} {unknown[0]!r}", next_steps=steps)
 
 
-def nearest(name: str, known: Collection[str], most: int = 3, cutoff: float = 0.5) -> list[str]:
-    """A line that asks whether one of the known names was meant; nothing if none is near."""
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, n=most, cutoff=cutoff)
-    return [f"did you mean {' or '.join(map(repr, close))}?"] if close else []
+def no_such_input(option: str, name: str, inputs: Collection[str]) -> errors.DoesNotFit:
+    """What to raise if ``option`` gives a shape to an input that the model does not have."""
+    told = f"its inputs are: {listed(inputs)}" if inputs else "it has no input at all"
+    return errors.DoesNotFit(
+        f"{option}: the model has no input {name!r}", next_steps=[*did_you_mean(name, inputs), told]
+    )
 
 
 def listed(names: Collection[str], most: int = 5) -> str:

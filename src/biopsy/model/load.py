@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.filesystem.plain_file import open_plain, read_whole
+from biopsy.filesystem.similar_files import files_meant
 from biopsy.model.file_buffer import FileBuffer
+from biopsy.model.file_content import refused
 from biopsy.model.utf8 import require_text
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ def require_file(path: Path, what: str = "model") -> Path:
         )
     if not path.exists():
         raise errors.UsageError(
-            f"there is no {what} {path}", next_steps=_models_in(path.parent) if what == "model" else ()
+            f"there is no {what} {path}",
+            next_steps=files_meant(path, (".onnx",), "models")
+            if what == "model"
+            else files_meant(path, (".py",), "scripts"),
         )
     if not path.is_file():
         raise errors.UsageError(f"the {what} {path} is a pipe or a device, not a file: it could be read only once")
@@ -78,12 +83,11 @@ def parse(data: bytes, path: Path | None) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
-    name = path if path is not None else "in memory"
     try:
         model = onnx.ModelProto.FromString(data)
     except DecodeError as error:
-        raise errors.ModelError(f"the model {name} is damaged or cut short: {error}") from error
+        raise refused(path, data, f"is damaged or cut short: {error}") from error
     if not model.HasField("graph"):
-        raise errors.ModelError(f"the file {name} is no ONNX model: it has no graph")
+        raise refused(path, data, "is no ONNX model: it has no graph")
     require_text(data, path)
     return model

@@ -5,18 +5,17 @@ Each function changes the model it is given in place, and nothing that it is not
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.model import external, infer, storage, value_info, walk
+from biopsy.model import external, infer, storage, topology, value_info, walk
 from biopsy.model.calls import MOST_NODES_OF_ENGINES, unbounded
+from biopsy.model.known_names import no_such_input
 from biopsy.model.outputs import ALL, mark_outputs
 from biopsy.model.tensor_type import Shape, TensorType
 from biopsy.text import printable
@@ -32,6 +31,9 @@ _MOST_PASSES = 10  # folding stops by itself; a model that never settles must no
 _HIDDEN = "biopsy.hidden."
 _REWRITTEN = frozenset({"Dropout", "SequenceConstruct", "SequenceAt", "ConcatFromSequence", "SplitToSequence"})
 """Operators that onnxscript's folding does not fold but replaces by others; sequences below opset 13 wrongly so."""
+
+_OF_SHAPES = frozenset({"Shape", "Size"})
+"""Operators whose results depend on shapes alone."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,7 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
 
 def _declared(inputs: Mapping[str, onnx.ValueInfoProto], name: str) -> TensorType:
     if name not in inputs:
-        close = get_close_matches(name, inputs, n=3)
-        known = f"did you mean {' or '.join(map(repr, close))}?" if close else f"its inputs are: {', '.join(inputs)}"
-        raise errors.UsageError(f"the model has no input {name!r}", next_steps=[known])
+        raise no_such_input("--override-input-shapes", name, inputs)
     declared = value_info.tensor_type(inputs[name].SerializeToString())
     if declared is None:
         raise errors.UsageError(f"the input {name!r} is no tensor: it has no shape to set")
@@ -143,19 +143,65 @@ def infer_by_running(model: onnx.ModelProto, run: Run) -> None:
     _write_infos(model, {name: value_info.value_info(name, kind) for name, kind in types.items()})
 
 
-def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Folding:
+    """How constants are folded.
+
+    ``passes``: at most so many; ``shapes``: operations on shapes too; ``infers``: shapes are inferred in each pass;
+    ``threshold``: bytes of a tensor that is still computed, None for the limits of ``fold_constants``;
+    ``ignores_weights``: those in files may be missing, and nothing is computed from them then.
+    """
+
+    passes: int = _MOST_PASSES
+    shapes: bool = True
+    infers: bool = True
+    threshold: int | None = None
+    ignores_weights: bool = False
+
+    def may_be_computed(self, node: Any) -> bool | None:
+        """For the optimizer: False for a node that stays, True for one that is computed, None for its own rules."""
+        if any(_is_missing(value) for value in node.inputs) or _may_be_computed(node) is False:
+            return False
+        if self.threshold is None:
+            return None
+        sizes = [_bytes_of(output) for output in node.outputs]
+        if any(size is None or size > self.threshold for size in sizes):
+            return False
+        return None if node.op_type in _KEPT else True
+
+
+_KEPT = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
+"""What the optimizer leaves as it is by its own rules."""
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether this is a weight in a file that is not there."""
+    path = getattr(value.const_value, "path", None) if value is not None else None
+    return path is not None and not Path(path).is_file()
+
+
+def _bytes_of(value: Any) -> int | None:
+    """Bytes of a tensor of known type and shape; None if they are not known."""
+    if value.shape is None or value.dtype is None or not all(isinstance(dim, int) for dim in value.shape):
+        return None
+    return storage.raw_size(int(value.dtype), list(value.shape))
+
+
+def fold_constants(model: onnx.ModelProto, folder: Path, how: Folding = Folding()) -> None:
     """Compute whatever does not depend on the inputs, shape operations on known shapes included; drop what is left.
 
     By onnxscript's optimizer, folding only: no function is inlined, no pattern rewritten. Results of over 262,144
     elements and weights of over 8,192 stay as they are, as do ConstantOfShape and (De)QuantizeLinear. What would have
-    more than 16,777,216 elements, or an unknown number of them, is not even computed. External data in
-    ``folder`` is read only where a small weight is folded.
+    more than 16,777,216 elements, or an unknown number of them, is not even computed. With a threshold, it alone and
+    the last rule decide. External data in ``folder`` is read only where a small weight is folded. A node that cannot be
+    computed stays, and the others are folded all the same.
 
     Raises BiopsyError if onnxscript is not installed, ModelError if it cannot read the model or its external data.
     """
     optimizer, ir = _load_onnxscript()
-    for tensor in external.external_tensors(model):
-        external.span_of(tensor, folder)
+    if not how.ignores_weights:
+        for tensor in external.external_tensors(model):
+            external.span_of(tensor, folder)
     for function in model.functions:  # the optimizer would look for their data in the current folder
         external.load_into(function, folder)
     _require_each_computed_once(model)
@@ -164,14 +210,12 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
     computed = {name for node in walk.nodes(model) for name in node.output}
     listed = {info.name: info.SerializeToString() for infos in _listings(model) for info in infos}
     try:
-        _hide(model)
+        _hide(model, _REWRITTEN if how.shapes else _REWRITTEN | _OF_SHAPES)
         represented = ir.from_proto(model)
         ir.external_data.set_base_dir(represented.graph, folder)
         with _quiet("onnxscript", "onnx_ir"):
-            for _ in range(_MOST_PASSES):
-                if not optimizer.fold_constants(
-                    represented, onnx_shape_inference=True, should_fold=_may_be_computed
-                ).modified:
+            for _ in range(how.passes):
+                if not optimizer.fold_constants(represented, **_settings(how)).modified:
                     break
             folded = ir.to_proto(represented)
     except Exception as error:  # whatever a folded operator or the conversion raises
@@ -190,6 +234,11 @@ def fold_constants(model: onnx.ModelProto, folder: Path) -> None:
     weights = {weight.name for weight in walk.weights(model)} & computed  # those have their type themselves
     _restore_listings(model, {name: info for name, info in listed.items() if name not in weights})
     clean_up(model, functions=False)
+
+
+def _settings(how: Folding) -> dict[str, Any]:
+    limits = {} if how.threshold is None else {"output_size_limit": _MOST_COMPUTED}
+    return {"onnx_shape_inference": how.infers, "should_fold": how.may_be_computed, **limits}
 
 
 _MOST_COMPUTED = 1 << 24
@@ -217,11 +266,11 @@ def _may_be_computed(node: Any) -> bool | None:
     return None
 
 
-def _hide(model: onnx.ModelProto) -> None:
-    """Take operators that the optimizer would rewrite out of its sight, into a domain that it does not know."""
+def _hide(model: onnx.ModelProto, operators: frozenset[str]) -> None:
+    """Take operators that the optimizer is not to touch out of its sight, into a domain that it does not know."""
     model.opset_import.add(domain=_HIDDEN, version=1)
     for node in walk.nodes(model):
-        if node.op_type in _REWRITTEN and node.domain in {"", "ai.onnx"}:
+        if node.op_type in operators and node.domain in {"", "ai.onnx"}:
             node.domain = f"{_HIDDEN}{node.domain}"
 
 
@@ -395,18 +444,22 @@ def sort_nodes(model: onnx.ModelProto) -> None:
 
     Nodes that may stand in any order keep the one they have. Raises ModelError, naming a node, if there is a cycle.
     """
-    for graph in walk.graphs(model):
-        _sort(graph.node)
-    for function in model.functions:
-        _sort(function.node)
+    for nodes in _lists_of_nodes(model):
+        topology.rearrange(nodes, _require_order(nodes))
+
+
+def _lists_of_nodes(model: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
+    """Those of every graph and function."""
+    yield from (graph.node for graph in walk.graphs(model))
+    yield from (function.node for function in model.functions)
 
 
 def endless(model: onnx.ModelProto) -> list[str]:
     """What no engine could come to an end with: nodes that wait for each other, functions that call themselves."""
     found = []
-    for nodes in (*(graph.node for graph in walk.graphs(model)), *(function.node for function in model.functions)):
+    for nodes in _lists_of_nodes(model):
         try:
-            _sorted_places(list(nodes))
+            _require_order(nodes)
         except errors.ModelError as error:
             found.append(error.message)
     too_large = unbounded(model.functions, MOST_NODES_OF_ENGINES)
@@ -414,45 +467,22 @@ def endless(model: onnx.ModelProto) -> list[str]:
     return found
 
 
-def _sort(nodes: MutableSequence[onnx.NodeProto]) -> None:
-    listed = list(nodes)
-    order = _sorted_places(listed)
-    if order != list(range(len(listed))):
-        copies = [type(listed[place]).FromString(listed[place].SerializeToString()) for place in order]
-        del nodes[:]
-        nodes.extend(copies)
-
-
-def _sorted_places(nodes: Sequence[onnx.NodeProto]) -> list[int]:
-    producer = {name: place for place, node in enumerate(nodes) for name in node.output if name}
-    behind: dict[int, list[int]] = {}
-    missing = []
-    for place, node in enumerate(nodes):
-        before = {producer[name] for name in walk.reads(node) if name in producer}
-        missing.append(len(before))
-        for other in before:
-            behind.setdefault(other, []).append(place)
-    ready = [place for place, number in enumerate(missing) if number == 0]
-    order: list[int] = []
-    while ready:
-        place = heapq.heappop(ready)
-        order.append(place)
-        for other in behind.get(place, ()):
-            missing[other] -= 1
-            if missing[other] == 0:
-                heapq.heappush(ready, other)
+def _require_order(nodes: Sequence[onnx.NodeProto]) -> list[int]:
+    """The places of nodes in topological order. Raises ModelError, naming a node, if there is a cycle."""
+    order = topology.sorted_places(nodes)
     if len(order) < len(nodes):
-        raise _cycle(nodes, producer, set(range(len(nodes))) - set(order))
+        raise _cycle(nodes, set(range(len(nodes))) - set(order))
     return order
 
 
-def _cycle(nodes: Sequence[onnx.NodeProto], producer: Mapping[str, int], stuck: set[int]) -> errors.ModelError:
+def _cycle(nodes: Sequence[onnx.NodeProto], stuck: set[int]) -> errors.ModelError:
     """Follow the stuck nodes backwards until one comes again: that one is on the cycle."""
+    producer = {name: place for place in sorted(stuck) for name in nodes[place].output if name}
     place = min(stuck)
     seen: set[int] = set()
     while place not in seen:
         seen.add(place)
-        place = min(producer[name] for name in walk.reads(nodes[place]) if producer.get(name) in stuck)
+        place = min(producer[name] for name in walk.reads(nodes[place]) if name in producer)
     node = nodes[place]
     label = printable(node.op_type) + (f" {node.name!r}" if node.name else f" that computes {list(node.output)}")
     return errors.ModelError(f"the nodes cannot be sorted: {label} depends on its own result")

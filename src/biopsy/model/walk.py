@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -114,6 +114,27 @@ def defined(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
+def named(graph: onnx.GraphProto) -> set[str]:
+    """Every name of a tensor in a graph and in the subgraphs below it, "" left out."""
+    found: set[str] = set()
+    for each in chain([graph], graphs_within(graph.node)):
+        found |= defined(each)
+        found.update(output.name for output in each.output)
+        found.update(name for node in each.node for name in node.input)
+    found.discard("")
+    return found
+
+
+def free_name(wanted: str, taken: set[str]) -> str:
+    """A name like ``wanted`` that is not among those ``taken``, where it stands from now on."""
+    name, number = wanted, 1
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    taken.add(name)
+    return name
+
+
 def operator(node: onnx.NodeProto) -> FunctionKey:
     """(domain, name, overload) of a node's operator; the domain "ai.onnx" is written ""."""
     return ("" if node.domain == "ai.onnx" else node.domain, node.op_type, node.overload)
@@ -126,11 +147,16 @@ def function_key(function: onnx.FunctionProto) -> FunctionKey:
 
 def called(model: onnx.ModelProto) -> set[FunctionKey]:
     """The local functions that the model's graphs call, directly or through other functions."""
-    local = {function_key(function): function for function in model.functions}
     roots = [model.graph]
     for training in model.training_info:
         roots += [training.initialization, training.algorithm]
-    waiting = [key for root in roots for key in _operators(root.node) if key in local]
+    local = {function_key(function): function for function in model.functions}
+    return called_by(chain.from_iterable(root.node for root in roots), local)
+
+
+def called_by(among: Iterable[onnx.NodeProto], local: Mapping[FunctionKey, onnx.FunctionProto]) -> set[FunctionKey]:
+    """The ``local`` functions that some nodes and their bodies call, directly or through other functions."""
+    waiting = [key for key in _operators(among) if key in local]
     found: set[FunctionKey] = set()
     while waiting:
         key = waiting.pop()

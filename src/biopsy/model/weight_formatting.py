@@ -171,7 +171,7 @@ def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray
                 payload = buffer[start:end]
             elif number in {4, 10}:
                 return np.frombuffer(buffer[start:end], "<f4" if number == 4 else "<f8")
-            elif number in {5, 7, 11} and elem not in {10, _BFLOAT16}:
+            elif number in {5, 7, 11} and elem in _FORMATS and elem != 10:
                 return np.array(list(varints(buffer, start, end)))
     if payload is None:
         return None
@@ -180,6 +180,26 @@ def _array(buffer: Buffer, weight: Weight, payload: bytes | None) -> npt.NDArray
     form = _FORMATS.get(elem)
     whole = len(payload) - len(payload) % struct.calcsize(form) if form else 0
     return np.frombuffer(payload[:whole], np.dtype(form).newbyteorder("<")) if form else None
+
+
+def values_as_numpy_shows_them(buffer: Buffer, weight: Weight, folder: Path) -> list[str]:
+    """The values in the lines of NumPy's own text; none for what NumPy cannot hold, or is too large or not there."""
+    import numpy as np
+
+    number = _elements(weight)
+    if weight.sparse or number > _MOST_SUMMED:
+        return []
+    try:
+        payload = _external_payload(weight, folder, number) if weight.external else None
+    except errors.ModelError:
+        return []
+    try:
+        values = np.empty(0, np.float32) if number == 0 else _array(buffer, weight, payload)
+        if values is None or values.size != number:
+            return []
+        return str(values.reshape(weight.kind.shape)).split("\n")  # type: ignore[arg-type]  # a weight's sizes are known
+    except ValueError:  # bytes that are no whole numbers, sizes that are none
+        return []
 
 
 def _from_bfloat16(payload: bytes) -> npt.NDArray[np.float32]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
 from biopsy.filesystem.privacy import as_private_as
@@ -14,6 +14,7 @@ from biopsy.model.external import (
     Span,
     byte_size,
     chunks,
+    clear_values,
     external_tensors,
     is_external,
     load_into,
@@ -22,6 +23,7 @@ from biopsy.model.external import (
     span_of,
 )
 from biopsy.model.storage import SIZED
+from biopsy.model.stripping import is_stripped
 
 if TYPE_CHECKING:
     import onnx
@@ -29,26 +31,43 @@ if TYPE_CHECKING:
 MOST_INLINE = 1 << 30
 """Weights are gathered into the model file itself up to this many bytes. Protobuf's own end is 2 GB for all."""
 
+MOST_SMALL = 1024
+"""Bytes; by default, smaller weights stay in the model file."""
+
+Anew: TypeAlias = "tuple[onnx.TensorProto, Callable[[], bytes]]"
+"""An initializer, and what makes its new values: raw, as many as its type and shape say, and not from its old ones."""
+
+Source: TypeAlias = "Span | bytes | Callable[[], bytes]"
+"""Where the values of a weight come from."""
+
 _LARGEST_MESSAGE = (1 << 31) - 1
 _PAGE = 4096
 
 
 def save_with_weights(
-    model: onnx.ModelProto, path: Path, source_folder: Path, external: str | None, threshold: int = 1024
+    model: onnx.ModelProto,
+    path: Path,
+    source_folder: Path,
+    external: str | None,
+    threshold: int = MOST_SMALL,
+    *,
+    anew: Sequence[Anew] = (),
 ) -> None:
     """Write a model so that it finds its weights; ``model`` may be changed on the way.
 
     External data of ``model`` stands in ``source_folder``. With ``external``, a file name, every initializer of
     ``threshold`` bytes or more goes into that file beside ``path``; one tensor's chunk is in memory at a time. Without
     it, a model written into ``source_folder`` goes on referring to its weights, and one written elsewhere gets them
-    inside. Both files are written whole or not at all.
+    inside. ``anew`` are initializers that get other values: with ``external``, each is made when it is written. Both
+    files are written whole or not at all.
 
     Raises UsageError if the weights are too large for one file (over 1 GB, or 2 GB with everything) or a file cannot
     be written; ModelError if weights are missing.
     """
     if external is not None:
-        _save_beside(model, path, source_folder, external, threshold)
+        _save_beside(model, path, source_folder, external, threshold, anew)
         return
+    put_inside(model, path, anew)
     sources: set[Path] = set()
     if path.parent.resolve() != source_folder.resolve():
         _require_small(model, path)
@@ -78,13 +97,29 @@ def _too_large(total: int, path: Path) -> errors.UsageError:
     )
 
 
-def _save_beside(model: onnx.ModelProto, path: Path, folder: Path, external: str, threshold: int) -> None:
+def put_inside(model: onnx.ModelProto, path: Path, anew: Iterable[Anew]) -> None:
+    """Give initializers other values, in the model itself. Raises UsageError if it becomes too large for ``path``."""
+    made = list(anew)
+    total = model.ByteSize() + sum(byte_size(weight) for weight, _ in made)
+    if made and total > _LARGEST_MESSAGE:
+        raise _too_large(total, path)
+    for weight, values in made:
+        found = values()
+        clear_values(weight)
+        weight.raw_data = found
+
+
+def _save_beside(
+    model: onnx.ModelProto, path: Path, folder: Path, external: str, threshold: int, anew: Sequence[Anew]
+) -> None:
     target = _require_own_file(model, path, folder, external)
-    moved = [weight for weight in walk.weights(model) if _can_move(weight, threshold)]
+    other = {id(weight): values for weight, values in anew}
+    moved = [weight for weight in walk.weights(model) if _can_move(weight, threshold, other)]
     kept = {id(weight) for weight in moved}
+    put_inside(model, path, [entry for entry in anew if id(entry[0]) not in kept])
     for tensor in [tensor for tensor in external_tensors(model) if id(tensor) not in kept]:
         load_values(tensor, span_of(tensor, folder))
-    sources = [(weight.name, _source(weight, folder)) for weight in moved]
+    sources = [(weight.name, other.get(id(weight)) or _source(weight, folder)) for weight in moved]
     offset = 0
     offsets = []
     for weight in moved:
@@ -115,24 +150,17 @@ def _require_own_file(model: onnx.ModelProto, path: Path, folder: Path, external
     return target
 
 
-def _can_move(weight: onnx.TensorProto, threshold: int) -> bool:
-    return weight.data_type in SIZED and byte_size(weight) >= max(threshold, 1)
+def _can_move(weight: onnx.TensorProto, threshold: int, anew: Collection[int]) -> bool:
+    large = weight.data_type in SIZED and byte_size(weight) >= max(threshold, 1)
+    return large and (id(weight) in anew or not is_stripped(weight))
 
 
 def _source(weight: onnx.TensorProto, folder: Path) -> Span | bytes:
-    if is_external(weight):
-        return span_of(weight, folder)
-    values = raw_values(weight)
-    if len(values) != byte_size(weight):
-        raise errors.ModelError(
-            f"tensor {weight.name!r} needs {byte_size(weight)} bytes by its type and shape, but it has {len(values)}"
-        )
-    return values
+    return span_of(weight, folder) if is_external(weight) else raw_values(weight)
 
 
 def _refer(weight: onnx.TensorProto, location: str, offset: int, length: int) -> None:
-    for field in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "external_data"):
-        weight.ClearField(field)
+    clear_values(weight)
     weight.data_location = 1  # type: ignore[assignment]
     for key, value in (("location", location), ("offset", str(offset)), ("length", str(length))):
         entry = weight.external_data.add()
@@ -145,14 +173,20 @@ def _aligned(offset: int, length: int) -> int:
     return -(-offset // step) * step
 
 
-def _laid_out(sources: Iterable[tuple[str, Span | bytes]], offsets: Iterable[int]) -> Iterator[bytes]:
+def _laid_out(sources: Iterable[tuple[str, Source]], offsets: Iterable[int]) -> Iterator[bytes]:
     at = 0
     for (name, source), offset in zip(sources, offsets, strict=True):
         yield bytes(offset - at)
         at = offset
-        for chunk in chunks(name, source) if isinstance(source, Span) else (source,):
+        for chunk in _parts(name, source):
             yield chunk
             at += len(chunk)
+
+
+def _parts(name: str, source: Source) -> Iterable[bytes]:
+    if isinstance(source, Span):
+        return chunks(name, source)
+    return (source,) if isinstance(source, bytes) else (source(),)
 
 
 def default_name(path: Path) -> str:

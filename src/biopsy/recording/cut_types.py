@@ -19,7 +19,8 @@ class CutTypes:
     """Type of any tensor of a model: declared, else inferred by onnx, else as a recorded value has it.
 
     Recording costs a run of the model, so ``recorded`` is asked last, or first if ``recorded_first``
-    (``--force-fallback-shape-inference``).
+    (``--force-fallback-shape-inference``). ``opened`` are tensors whose sizes follow from the inputs' shapes, which the
+    model had declared for other shapes than those of now.
     """
 
     def __init__(
@@ -29,11 +30,13 @@ class CutTypes:
         *,
         infer: bool = True,
         recorded_first: bool = False,
+        opened: frozenset[int] = frozenset(),
     ) -> None:
         self._index = index
         self._recorded = recorded
         self._infer = infer
         self._recorded_first = recorded_first
+        self._opened = opened
         self._known: dict[int, bytes | None] = {}
         self._ends: dict[int, bytes | None] = {}
         self._sufficient: dict[int, bool] = {}
@@ -57,7 +60,8 @@ class CutTypes:
         They are those of some inputs, and an output of a declared size must have it for all.
         """
         if tensor not in self._ends:
-            self._ends[tensor] = self._find(tensor, sizes=False)
+            recorded = self._from_recording(tensor) if tensor in self._opened else None
+            self._ends[tensor] = recorded or self._find(tensor, sizes=False)
         return self._ends[tensor]
 
     def is_told(self, tensor: int) -> bool:

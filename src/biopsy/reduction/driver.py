@@ -23,6 +23,7 @@ from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.problem import Problem
 from biopsy.search.drive import RunningSearch, drive
+from biopsy.search.lookahead import Odds
 from biopsy.search.rounds import Round
 from biopsy.session.oracle import Oracle
 from biopsy.session.stage import Stage
@@ -99,7 +100,8 @@ class Driver:
         if search.round is None or not (named.keeps_values or context.may_change_values):
             return
         self.listener(events.StageStarted(named.name, before, 0))
-        search.run(lambda changes: self._first_change_that_reproduces(changes, Stage(named.name)))
+        odds = Odds()
+        search.run(lambda changes: self._first_change_that_reproduces(changes, Stage(named.name), odds))
         if self.oracle.tally.asked > checks:
             self._tell_done(named.name, before, self.left, checks, started)
 
@@ -107,23 +109,29 @@ class Driver:
         taken, seconds = self.oracle.tally.asked - checks, time.monotonic() - started
         self.listener(events.PassDone(stage=stage, checks=taken, seconds=seconds, before=before, after=after))
 
-    def _first_change_that_reproduces(self, changes: Iterable[Change], stage: Stage) -> onnx.ModelProto | None:
+    def _first_change_that_reproduces(
+        self, changes: Iterable[Change], stage: Stage, odds: Odds
+    ) -> onnx.ModelProto | None:
         current = self.best_trial(stage, "").digest
         waiting = unrefuted(self.best_model(), changes)
         window: list[tuple[Change, Trial]] = []
         while True:
-            for change in islice(waiting, self.oracle.jobs - len(window)):
-                parts = [change.model.SerializeToString(deterministic=True)]
-                nodes = len(change.model.graph.node)
-                window.append((change, _trial(parts, nodes, stage, change.description)))
+            started, many = time.thread_time(), self.pace.in_a_row(self.oracle.jobs, odds.chance)
+            new = [(change, _change_trial(change, stage)) for change in islice(waiting, max(0, many - len(window)))]
+            self.pace.looked_ahead(time.thread_time() - started, len(new))
+            window += new
             if not window:
                 return None
             change, trial = window.pop(0)
             if trial.digest == current:
                 return change.model
-            if self.oracle.jobs > 1:
+            if many > 1:
                 self.oracle.ahead(iter([trial, *(other for _, other in window if other.digest != current)]))
-            if self.oracle.judge(trial).outcome is Outcome.REPRODUCES:
+            with self.pace.waiting():
+                judged = self.oracle.judge(trial, alone=many == 1)
+            reproduces = judged.outcome is Outcome.REPRODUCES
+            odds.add(held=reproduces)
+            if reproduces:
                 self.refined = change.model
                 self.oracle.abandon_all()
                 return change.model
@@ -217,10 +225,11 @@ class Driver:
         if known is not None:
             return known[0]
         trial = self.trial(proposal, stage)
+        alone = False
         if lookahead is not None and self.oracle.jobs > 1 and not self.oracle.is_known(trial):
-            lookahead.begin(candidate, trial)
+            alone = not lookahead.begin(candidate, trial)
         with self.pace.waiting():
-            judged = self.oracle.judge(trial)
+            judged = self.oracle.judge(trial, alone=alone)
         self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
             self._passing[candidate] = None
@@ -235,6 +244,11 @@ class Driver:
         whole = self.problem.whole
         parts = candidate_parts(self.problem.subset(whole), boundary or self.boundary(whole))
         return _trial(parts, whole.size, stage, description)
+
+    def marked(self, candidate: Candidate, stage: Stage, description: str) -> Trial:
+        """A closed candidate with every tensor an output, as a model to be checked."""
+        boundary = replace(self.problem.everything_marked(candidate), places=self.workspace.places)
+        return _trial(candidate_parts(self.problem.subset(candidate), boundary), candidate.size, stage, description)
 
     def start_over(self) -> None:
         """Have the whole original as the best model again."""
@@ -254,6 +268,11 @@ class Driver:
         for candidate in [candidate for candidate, (_, known) in self._known.items() if known == digest]:
             del self._known[candidate]
             self._passing.pop(candidate, None)
+
+
+def _change_trial(change: Change, stage: Stage) -> Trial:
+    parts = [change.model.SerializeToString(deterministic=True)]
+    return _trial(parts, len(change.model.graph.node), stage, change.description)
 
 
 def _trial(parts: Sequence[bytes], size: int, stage: Stage, description: str) -> Trial:

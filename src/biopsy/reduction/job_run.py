@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,7 @@ from biopsy.reduction.driver import Driver
 from biopsy.reduction.fault_localization import suspected
 from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.inputs_file import inputs_file
-from biopsy.reduction.job import ReductionJob
+from biopsy.reduction.job import RecordingOptions, ReductionJob
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.problem import Problem
 from biopsy.reduction.reduce import ReductionTask
@@ -31,10 +32,9 @@ from biopsy.session.checked_search import CheckedSearch
 from biopsy.session.flakiness import Flakiness
 from biopsy.session.iteration import write_inputs
 from biopsy.session.journal_identity import JournalIdentity
-from biopsy.session.oracle import Oracle
 from biopsy.session.setup import oracle_of, prepared, run_resumable
 from biopsy.session.stage import ORIGINAL
-from biopsy.session.workspace import Workspace
+from biopsy.tensors.results import Feed
 
 
 def run_job(index: ModelIndex, check: Check, job: ReductionJob, listener: events.Listener = events.ignore) -> Reduction:
@@ -45,12 +45,12 @@ def run_job(index: ModelIndex, check: Check, job: ReductionJob, listener: events
     stopped, with the best result by then written, and UsageError for a job that cannot be done.
     """
     schedule = _schedule(job)
-    override_input_shapes(index, job.input_shapes)
+    opened = override_input_shapes(index, job.input_shapes)
     with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
-        recording = _recording(index, job, listener, folder)
+        recording = _recording(index, opened, job, listener, folder)
         files = replace(job.search.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
         oracle = oracle_of(index, check, job.search, place, listener, files=files)
-        driver = _driver(index, recording, oracle, job, place)
+        driver = Driver(_problem(index, recording, opened, job), oracle, place)
         task = _task(driver, schedule, job, Feeding(driver.problem, oracle, folder, wanted=job.feeds_recorded))
         if check.stoppable:  # it is checked while the journal is read
             oracle.ahead(iter([driver.original(ORIGINAL, "the original model")]))
@@ -65,22 +65,41 @@ def _schedule(job: ReductionJob) -> Schedule:
         if path is not None:
             require_writable(path)
     require_distinct(job.search.files.artifacts.files, job.target.output)
-    if job.selection.anonymize and job.target.min_good is not None:
+    if job.passes.anonymize and job.target.min_good is not None:
         raise errors.UsageError(
             f"--anonymize cannot be combined with --min-good: {job.target.min_good} would hold the original"
         )
     border = job.border
-    selection = replace(job.selection, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
-    return schedule_of(job.mode, selection)
+    return schedule_of(job.mode, job.passes, keep_inputs=border.keep_inputs, keep_outputs=border.keep_outputs)
 
 
-def _recording(index: ModelIndex, job: ReductionJob, listener: events.Listener, folder: Path) -> Recording:
-    """Values of the original, recorded into ``folder`` once they are needed."""
+def _samples(index: ModelIndex, options: RecordingOptions, listener: events.Listener) -> Callable[[], Sequence[Feed]]:
+    """The samples to record with: random ones, or the given ones in the types of the model, which is told."""
+    given = options.samples
+    if given is None:
+        return lambda: random_samples(index, options.draws)
+
+    def samples() -> Sequence[Feed]:
+        from biopsy.engines.casting import casts_told, in_declared_types
+
+        feeds, changes = in_declared_types(given(), index.declared_type)
+        if changes:
+            listener(events.Remark(casts_told(changes), warning=True))
+        return feeds
+
+    return samples
+
+
+def _recording(
+    index: ModelIndex, opened: frozenset[int], job: ReductionJob, listener: events.Listener, folder: Path
+) -> Recording:
+    """Values of the original, recorded into ``folder`` once they are needed; ``opened`` are sizes that it tells."""
     options = job.recording
-    every_tensor = job.search.files.inputs is not None or job.border.cut == "constant" or options.types_by_running
+    fed = job.search.files.inputs is not None
+    every_tensor = fed or job.border.cut == "constant" or options.types_by_running or bool(opened)
     return Recording(
         index,
-        options.samples or (lambda: random_samples(index)),
+        _samples(index, options, listener),
         folder,
         listener,
         every_tensor=every_tensor,
@@ -89,14 +108,15 @@ def _recording(index: ModelIndex, job: ReductionJob, listener: events.Listener, 
     )
 
 
-def _driver(index: ModelIndex, recording: Recording, oracle: Oracle, job: ReductionJob, place: Workspace) -> Driver:
+def _problem(index: ModelIndex, recording: Recording, opened: frozenset[int], job: ReductionJob) -> Problem:
     types = CutTypes(
         index,
         recording,
         infer=job.recording.infer_types,
         recorded_first=job.recording.types_by_running,
+        opened=opened,
     )
-    problem = Problem(
+    return Problem(
         index,
         types,
         recording,
@@ -105,7 +125,6 @@ def _driver(index: ModelIndex, recording: Recording, oracle: Oracle, job: Reduct
         keep_outputs=job.border.keep_outputs,
         mark_intermediate=job.border.mark_intermediate,
     )
-    return Driver(problem, oracle, place)
 
 
 def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feeding) -> ReductionTask:
@@ -149,13 +168,13 @@ def _options(job: ReductionJob) -> dict[str, object]:
         "--values": job.values,
         "--record-with": list(job.recording.engines),
         "--model-input-shapes": {name: list(shape) for name, shape in sorted(job.input_shapes.items())},
-        "--mark-intermediate": job.border.mark_intermediate,
+        "--mark-intermediate": bool(job.border.mark_intermediate),
         "--no-reduce-inputs": job.border.keep_inputs,
         "--no-reduce-outputs": job.border.keep_outputs,
         "--no-shape-inference": not job.recording.infer_types,
         "--force-fallback-shape-inference": job.recording.types_by_running,
-        "--simplify": job.selection.simplify,
-        "--anonymize": job.selection.anonymize,
-        "--skip-pass": list(job.selection.skip),
-        "--only-pass": list(job.selection.only),
+        "--simplify": job.passes.simplify,
+        "--anonymize": job.passes.anonymize,
+        "--skip-pass": list(job.passes.skip),
+        "--only-pass": list(job.passes.only),
     }

@@ -76,26 +76,26 @@ class Lookahead:
         self.odds = Odds()
         self._trials: dict[Candidate, Trial] = {}
 
-    def begin(self, asked: Candidate, trial: Trial) -> None:
+    def begin(self, asked: Candidate, trial: Trial) -> bool:
         """Begin the check of what is asked about, and of what may come after it, as many as may run at once.
 
         What runs already goes on if it may still be asked for. If the answer is there, nothing more is begun before it
-        is heard.
+        is heard. False, and nothing is begun, if nothing is worth checking beside what is asked about.
         """
         oracle, pace = self._candidates.oracle, self._candidates.pace
         if oracle.has_ended(trial):
-            return
-        most = pace.at_once(oracle.jobs)
+            return True
+        most = pace.at_once(oracle.jobs, 0.5 if self._named.halves else self.odds.likeliest)
         if most == 1:
             oracle.abandon_all(but=[trial])
-            return
+            return False
         started = time.thread_time()
         future = self._at(asked, self._future) or self._at(asked, Future(self._search, self.answers))
         if future is None:
-            return
+            return True
         self._future = future
         before = {**self._trials, asked: trial}
-        likely = islice(likely_questions(future, self._chance), most)
+        likely = islice(likely_questions(future, self._chance, least=pace.least_chance), most)
         self._trials = {
             proposal.candidate: before.get(proposal.candidate) or self._candidates.trial(proposal, self._stage)
             for proposal in likely
@@ -104,6 +104,7 @@ class Lookahead:
         soon = list(self._trials.values())
         oracle.abandon_all(but=soon)
         oracle.ahead(iter(soon))
+        return True
 
     @property
     def _stage(self) -> Stage:

@@ -24,11 +24,15 @@ from biopsy.session.trial import Trial
 
 _NOTE = "signature"
 
+_UNMASKED = "the outputs are right; an inner tensor is wrong: continuing as with --mark-intermediate"
+
 
 def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False) -> ErrorSize | None:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
     ``beside``: once the original has failed, the rest may be asked while the search begins, if several checks may run.
+    Where the original's outputs are right and an inner tensor is wrong, every tensor of a candidate becomes an output
+    from then on if the problem leaves that open.
 
     Returns the size of the original's error, None where the check tells none. Raises OriginalPasses if the original
     passes, CheckError if the check cannot say, or fails on anything.
@@ -41,7 +45,15 @@ def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, besi
         driver.problem.prepare()  # while the check runs
     judged, tries = flakiness.failure(lambda: trial, at_once=True)
     if judged.outcome is not Outcome.REPRODUCES:
-        raise _original_passes(driver, judged, tries)
+        marked = _marked(driver, judged)
+        if driver.problem.mark_intermediate is not None or marked is None or not _shows_wrong_values(marked):
+            raise _original_passes(driver, judged, tries, marked)
+        driver.listener(events.Remark(_UNMASKED))
+        driver.problem.mark_intermediate = True
+        trial = driver.original(ORIGINAL, "the original model, every tensor an output")
+        judged, tries = flakiness.failure(lambda: trial, at_once=True)
+        if judged.outcome is not Outcome.REPRODUCES:
+            raise _original_passes(driver, judged, tries, None)
     signature = signature_of(judged.evidence)
     if failure.reference is None:
         oracle.memory.note(_NOTE, json.dumps(signature.as_json()))
@@ -125,7 +137,7 @@ def _described(signature: Signature, judged: Judged) -> str:
     return judged.reason if "matches" in judged.reason else str(signature)
 
 
-def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.BiopsyError:
+def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged | None) -> errors.BiopsyError:
     path = driver.workspace.candidate
     line = driver.check.line(driver.problem.index.path or path)
     if judged.outcome is Outcome.INVALID:
@@ -135,9 +147,9 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
     tried = "" if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: "
     often = f" in {tries} runs" if tries > 1 else ""
     message = (
-        f"the original model does not fail this check ({tried}{judged.reason}{often}), so there is nothing to reduce."
+        f"the original model does not fail this check{often} ({tried}{judged.reason}), so there is nothing to reduce."
     )
-    details = [f"  tried   {line}", *(_masked(driver) if driver.problem.may_cut_outputs else ())]
+    details = [f"  tried   {line}", *(_masked(driver, marked) if marked is not None else ())]
     if not driver.check.automatic:
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
@@ -149,14 +161,28 @@ def _original_passes(driver: Driver, judged: Judged, tries: int) -> errors.Biops
     )
 
 
-def _masked(driver: Driver) -> list[str]:
-    """Whether the failure shows once every tensor is an output: a wrong tensor can be masked by what follows it."""
+def _marked(driver: Driver, judged: Judged) -> Judged | None:
+    """What the check says of the original with every tensor an output; None if that cannot be asked, or says nothing.
+
+    A wrong tensor can be masked by what follows it.
+    """
+    if judged.outcome is Outcome.INVALID or not driver.problem.may_cut_outputs or driver.problem.mark_intermediate:
+        return None
     if not driver.check.automatic:
         driver.listener(
             events.Remark("the original once more, every tensor an output: is a wrong value inside masked later?")
         )
     boundary = replace(driver.problem.everything_marked(), places=driver.workspace.places)
-    judged = driver.oracle.again(driver.original(MARKED, "the original, every tensor an output", boundary))
+    return driver.oracle.again(driver.original(MARKED, "the original, every tensor an output", boundary))
+
+
+def _shows_wrong_values(marked: Judged) -> bool:
+    """Whether values differ: an engine may also fail to build a model with other outputs, which is another failure."""
+    return marked.outcome is Outcome.REPRODUCES and marked.evidence.verdict.stage == "compare"
+
+
+def _masked(driver: Driver, judged: Judged) -> list[str]:
+    """Whether the failure shows once every tensor is an output, and what to type if it does or might."""
     if judged.outcome is Outcome.REPRODUCES:
         return [
             "  but with every intermediate tensor marked as an output it fails: a wrong value inside is masked later.",
@@ -164,9 +190,15 @@ def _masked(driver: Driver) -> list[str]:
         ]
     marked = "with every intermediate tensor marked as an output"
     uncounted = _uncounted(judged, driver.oracle.failure.rules)
-    if judged.outcome is Outcome.PASSES and not uncounted:
+    if judged.outcome is not Outcome.PASSES or uncounted:
+        return [f"  fails   otherwise {marked}: {judged.reason}"]
+    if judged.evidence.verdict.stage or not driver.check.automatic:
         return [f"  passes  also {marked}"]
-    return [f"  fails   otherwise {marked}: {uncounted or judged.reason}"]
+    return [
+        f"  passes  also {marked}, as far as this check looks at them:",
+        "          to have inner tensors compared, save them with 'biopsy run MODEL --onnx-outputs mark all',",
+        "          and check with  biopsy run {} --load-inputs layerwise.json --load-outputs golden.json",
+    ]
 
 
 def _uncounted(judged: Judged, rules: Rules) -> str:

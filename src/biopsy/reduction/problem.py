@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -39,7 +39,7 @@ class Problem:
         cut: Cut = "auto",
         keep_inputs: bool = False,
         keep_outputs: bool = False,
-        mark_intermediate: bool = False,
+        mark_intermediate: bool | None = False,
     ) -> None:
         self.index = index
         self.recording = recording
@@ -47,7 +47,7 @@ class Problem:
         self._cut = cut
         self._keep_inputs = keep_inputs
         self._keep_outputs = keep_outputs
-        self._mark_intermediate = mark_intermediate
+        self.mark_intermediate = mark_intermediate
         self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
@@ -190,7 +190,7 @@ class Problem:
     def boundary(self, candidate: Candidate) -> Boundary:
         """Types, constants, inputs and outputs at the border of a candidate that is closed."""
         if candidate == self.whole:
-            return self.everything_marked() if self._mark_intermediate else NO_CHANGE
+            return self.everything_marked() if self.mark_intermediate else NO_CHANGE
         subset = self.subset(candidate)
         infos = border_types(self._types, subset)
         turned = set(candidate.turned)
@@ -198,7 +198,7 @@ class Problem:
         frozen = {tensor: span for tensor, span in kinds if span is not None}
         inputs = self.index.inputs if self._keep_inputs else None
         outputs: Sequence[int] | None = self.index.outputs if self._keep_outputs else None
-        if self._mark_intermediate and outputs is None:
+        if self.mark_intermediate and outputs is None:
             # What is masked later is masked in a candidate too: it must be seen where it is.
             inner = sorted(subset.written.difference(subset.sinks))
             infos |= {t: info for t in inner if self._types.is_told(t) and (info := self._types.end(t)) is not None}
@@ -211,18 +211,41 @@ class Problem:
         infos = (self._types.end(tensor) for tensor in written if self._types.is_told(tensor))
         return [info for info in infos if info is not None]
 
-    def everything_marked(self) -> Boundary:
-        """The border of the whole model with every tensor of a known type an output, in the order of the nodes."""
-        written = [tensor for node in self.index.nodes for tensor in node.writes]
+    def everything_marked(self, candidate: Candidate | None = None) -> Boundary:
+        """The border of a closed candidate, by default of the whole model, with every tensor of a known type an output.
+
+        They are in the order of the nodes.
+        """
+        if candidate is None or candidate == self.whole:
+            border, handed_through = NO_CHANGE, [t for t in self.index.outputs if t not in self.index.producer]
+        else:
+            border, handed_through = self.boundary(candidate), []
+        nodes = self.whole.nodes if candidate is None else candidate.nodes
+        written = [tensor for node in nodes for tensor in self.index.nodes[node].writes]
         outputs = set(self.index.outputs)
         infos = {
             tensor: info
             for tensor in written
             if tensor not in outputs and (info := self._types.info(tensor)) is not None
         }
-        handed_through = [tensor for tensor in self.index.outputs if tensor not in self.index.producer]
         in_order = [tensor for tensor in written if tensor in outputs or tensor in infos]
-        return Boundary(infos=infos, frozen={}, outputs=[*handed_through, *in_order])
+        return replace(border, infos={**border.infos, **infos}, outputs=[*handed_through, *in_order])
+
+    def runs_of_nodes(self, elements: int) -> Iterator[Candidate]:
+        """The model in runs of consecutive nodes that compute at most so many elements each, or are one node.
+
+        Each is closed, so that it may hold nodes of its neighbours too; a run that cannot stand alone is left out.
+        """
+        nodes: list[int] = []
+        held = 0
+        for node, writes in enumerate(self.index.node_writes):
+            more = sum(map(self._types.elements, writes))
+            if nodes and held + more > elements:
+                yield from filter(None, [self.closed(Candidate(tuple(nodes)))])
+                nodes, held = [], 0
+            nodes.append(node)
+            held += more
+        yield from filter(None, [self.closed(Candidate(tuple(nodes)))])
 
     def samples_of(self, candidate: Candidate) -> list[Candidate]:
         """The candidate once for each sample that gives it other constants, its own sample first.

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import index_bytes
+from biopsy.quantities import count
 from biopsy.session.result_file import files_of, streams_among
+from biopsy.text import html_table, printable, some_of
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,25 @@ class Reduction:
     def checks(self) -> int:
         """Checks that were run, the first and the last included."""
         return sum(self.outcomes.values())
+
+    def __repr__(self) -> str:
+        nodes = some_of(self.nodes, 6)
+        return f"<Reduction: {self._summary}: {nodes}>"
+
+    def _repr_html_(self) -> str:
+        reads = self.reads or ((),) * len(self.nodes)
+        rows = [
+            (place, node, ", ".join(map(str, read)))
+            for place, (node, read) in enumerate(zip(self.nodes, reads, strict=True))
+        ]
+        return html_table(self._summary, ["", "node", "reads from"], rows)
+
+    @property
+    def _summary(self) -> str:
+        """In one line."""
+        ended = f", ended by {self.stopped}" if self.stopped else ""
+        left = f"{len(self.nodes)} of {count(self.nodes_before, 'node')}"
+        return f"{left} in {printable(str(self.output))}, {count(self.checks, 'check')}, {self.seconds:.1f} s{ended}"
 
 
 def reads_of(parts: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:

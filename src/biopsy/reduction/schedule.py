@@ -27,6 +27,7 @@ from biopsy.reduction.passes.sizes import sizes
 from biopsy.reduction.passes.suspects import suspects
 from biopsy.reduction.passes.tidy import tidy
 from biopsy.reduction.passes.weights import weights, weights_left
+from biopsy.similar_names import did_you_mean
 
 Mode = Literal["minimal", "bisect", "linear"]
 
@@ -156,19 +157,18 @@ class Schedule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which passes a user wants: more by the options, fewer by ``skip``, none but ``only`` if any are named.
+class Passes:
+    """Which passes run: some only if asked for, none of ``skip``, and only those of ``only`` if any are named.
 
-    A pass that is named in ``only`` runs whatever options there are; ``keep_inputs`` and ``keep_outputs`` leave out
-    those that may change them.
+    ``simplify`` also tries to remove attributes, make sizes smaller and fill weights; ``anonymize`` replaces names and
+    fills weights. A pass that is named in ``only`` runs without them too. ``biopsy debug reduce --list-passes`` lists
+    all passes.
     """
 
     simplify: bool = False
     anonymize: bool = False
     skip: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
-    keep_inputs: bool = False
-    keep_outputs: bool = False
 
     def takes(self, named: NamedPass | NamedModelPass) -> bool:
         """Whether a pass of the mode is to run."""
@@ -178,22 +178,30 @@ class Selection:
         """Whether a pass over the model itself is to run."""
         asked = {"simplify": self.simplify, "anonymize": self.anonymize}
         wanted = not named.only_with or any(asked[option] for option in named.only_with) or named.name in self.only
-        kept = (self.keep_inputs and named.changes_inputs) or (self.keep_outputs and named.changes_outputs)
-        return self.takes(named) and wanted and not kept
+        return self.takes(named) and wanted
 
 
-def schedule_of(mode: Mode, selection: Selection = Selection()) -> Schedule:
-    """The passes that a mode runs, those that are not selected left out.
+def schedule_of(
+    mode: Mode, passes: Passes = Passes(), *, keep_inputs: bool = False, keep_outputs: bool = False
+) -> Schedule:
+    """The passes that a mode runs, without those that nobody wants and those that change inputs or outputs to keep.
 
     Raises UsageError for unknown names, and for options that could not do what they say.
     """
-    _require_known((*selection.skip, *selection.only))
-    _require_possible(mode, selection)
+    _require_known((*passes.skip, *passes.only))
+    _require_possible(mode, passes, keep_inputs=keep_inputs, keep_outputs=keep_outputs)
     once, repeated = _OF_MODE[mode]
     return Schedule(
-        tuple(_BY_NAME[name] for name in once if selection.takes(_BY_NAME[name])),
-        tuple(_BY_NAME[name] for name in repeated if selection.takes(_BY_NAME[name])),
-        tuple(named for named in MODEL_PASSES if mode == "minimal" and selection.takes_afterwards(named)),
+        tuple(_BY_NAME[name] for name in once if passes.takes(_BY_NAME[name])),
+        tuple(_BY_NAME[name] for name in repeated if passes.takes(_BY_NAME[name])),
+        tuple(
+            named
+            for named in MODEL_PASSES
+            if mode == "minimal"
+            and passes.takes_afterwards(named)
+            and not (keep_inputs and named.changes_inputs)
+            and not (keep_outputs and named.changes_outputs)
+        ),
     )
 
 
@@ -205,13 +213,13 @@ _OF_MODE: dict[Mode, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """The passes over nodes of each mode: those that run once, and those that are repeated."""
 
 
-def _require_possible(mode: Mode, selection: Selection) -> None:
+def _require_possible(mode: Mode, passes: Passes, *, keep_inputs: bool, keep_outputs: bool) -> None:
     """A file that is not simplified or anonymized, although that was asked for, must not look as if it were."""
-    for option, asked in (("--simplify", selection.simplify), ("--anonymize", selection.anonymize)):
+    for option, asked in (("--simplify", passes.simplify), ("--anonymize", passes.anonymize)):
         if asked and mode != "minimal":
             raise errors.UsageError(f"{option} needs --mode=minimal, not {mode}", next_steps=["--mode=minimal"])
-    if selection.anonymize and (selection.keep_inputs or selection.keep_outputs):
-        kept = "--no-reduce-inputs" if selection.keep_inputs else "--no-reduce-outputs"
+    if passes.anonymize and (keep_inputs or keep_outputs):
+        kept = "--no-reduce-inputs" if keep_inputs else "--no-reduce-outputs"
         raise errors.UsageError(f"--anonymize cannot be combined with {kept}, which keeps names of the original")
 
 
@@ -221,5 +229,9 @@ def _require_known(names: Iterable[str]) -> None:
         if name not in known:
             raise errors.UsageError(
                 f"there is no pass {name!r}",
-                next_steps=[f"passes: {', '.join(known)}", "biopsy debug reduce --list-passes says what they do"],
+                next_steps=[
+                    *did_you_mean(name, known, most=1),
+                    f"passes: {', '.join(known)}",
+                    "biopsy debug reduce --list-passes says what they do",
+                ],
             )

@@ -91,26 +91,31 @@ class Future(Generic[Proposed, Answer, Question]):
 
 
 def likely_questions(
-    future: Future[Proposed, Answer, Question], chance: Callable[[Question], float]
+    future: Future[Proposed, Answer, Question], chance: Callable[[Question], float], *, least: float = 0.0
 ) -> Iterator[Question]:
     """The questions of a future and of those behind it, those first that will most probably be asked.
 
-    ``chance`` says how likely a question holds: 0 or 1 if its answer is known, and then it is not yielded. Questions
+    ``chance`` says how likely a question holds: 0 or 1 if its answer is known, and then it is not yielded. After the
+    first one, only those are yielded that will be asked with a chance above ``least``. Questions
     with even chances are foreseen breadth first: 2^k - 1 of them answer k rounds. Where one answer is far more likely,
     its way is followed to a greater depth.
     """
     order = count()
     waiting = [(-1.0, next(order), future)]
+    is_first = True
     for _ in range(_MOST_FUTURES):
         if not waiting:
             return
         negative, _, future = heappop(waiting)
+        if not is_first and -negative <= least:
+            return
         question = future.question
         if question is None:
             continue
         likely = chance(question)
         if 0 < likely < 1:
             yield question
+            is_first = False
         for holds, share in ((False, 1 - likely), (True, likely)):
             if share > 0:
                 heappush(waiting, (negative * share, next(order), future.behind(holds)))
@@ -147,6 +152,11 @@ class Odds:
     def chance(self) -> float:
         """Between 0 and 1, 1/2 at first (Laplace's rule of succession)."""
         return (self._held + 1) / (self._asked + 2)
+
+    @property
+    def likeliest(self) -> float:
+        """How likely the more likely answer is."""
+        return max(self.chance, 1 - self.chance)
 
     def add(self, *, held: bool) -> None:
         """Take one more answer into account."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limits of a search: runs of the check that it waited for, and seconds of wall time; None for no limit."""
+    """The limits of a search: runs of the check that it waits for, and seconds of wall time; None for no limit."""
 
     checks: int | None = None
     seconds: float | None = None

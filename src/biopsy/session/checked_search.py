@@ -96,7 +96,7 @@ class CheckedSearch:
                     stopped = self._search()
                 self._require_result(stopped)  # the search may have been undone, and the budget spent before it began
                 self._result.write()
-                if not self.task.verify():
+                if not self._verify():
                     break
                 stopped = None
         except (KeyboardInterrupt, errors.Interrupted) as stop:
@@ -127,6 +127,13 @@ class CheckedSearch:
             if not isinstance(error, errors.BiopsyError):
                 raise errors.CheckError(str(error), kept=kept) from error
             raise type(error)(error.summary, details=error.details, kept=kept, next_steps=error.next_steps) from error
+
+    def _verify(self) -> bool:
+        try:
+            return self.task.verify()
+        except errors.CheckChanged as error:
+            kept = self.task.rescue()
+            raise errors.CheckChanged(error.summary, kept=kept, next_steps=error.next_steps) from error
 
     def _search_to_the_end(self) -> None:
         is_done = False

@@ -41,7 +41,7 @@ def states(path: Path) -> Iterator[tuple[str, str]]:
         yield str(path), "cannot be read"
         return
     if stat.S_ISREG(mode):
-        yield str(path), _state(path, _MOST_HASHED)
+        yield str(path), state_of(path, _MOST_HASHED)
     elif stat.S_ISDIR(mode):
         yield from _states_within(path)
 
@@ -52,12 +52,12 @@ def _states_within(folder: Path) -> Iterator[tuple[str, str]]:
     for path in files[:_MOST_FILES]:
         with contextlib.suppress(OSError):
             size = path.stat().st_size
-            yield str(path), _state(path, min(left, _MOST_HASHED))
+            yield str(path), state_of(path, min(left, _MOST_HASHED))
             left = max(0, left - size)
     if len(files) > _MOST_FILES:
         rest = hashlib.blake2b(digest_size=16)
         for path in files[_MOST_FILES:]:
-            rest.update(f"{path} {_state(path, 0)}\n".encode("utf-8", "surrogateescape"))
+            rest.update(f"{path} {state_of(path, 0)}\n".encode("utf-8", "surrogateescape"))
         yield f"{folder}, {len(files) - _MOST_FILES} more files", rest.hexdigest()
 
 
@@ -72,7 +72,7 @@ def _files(folder: Path) -> Iterator[Path]:
                     yield path
 
 
-def _state(path: Path, most: int) -> str:
+def state_of(path: Path, most: int) -> str:
     """What tells whether a file has changed: a digest, or its size and time if it is larger than ``most`` bytes."""
     try:
         status = path.stat()

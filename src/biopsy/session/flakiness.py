@@ -35,7 +35,7 @@ _RUNS_FOR_A_RATE = 10
 _Z = 1.0  # the rate is taken at the lower end of an 84 % one-sided interval: too many runs cost less than luck
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Repeating:
     """What a person said: ``repeat`` runs for every passing candidate, or, if None, as many as ``confidence`` needs."""
 
@@ -58,8 +58,8 @@ class Flakiness:
         """Check a model until it fails, at most as often as is worth it: the last answer, and how many runs it took.
 
         ``trial`` makes it anew for each run. ``at_once``: several may run at the same time, for more runs will be asked
-        for if it fails. A check that is a person is asked once, and
-        not at all what they answered before an interruption.
+        for if it fails. A check that is a person is asked once, and not at all what they answered before an
+        interruption.
         """
         started, tries = time.monotonic(), 0
         wanted = 1 + self.more_of_the_original if at_once else 1

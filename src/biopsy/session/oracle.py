@@ -17,6 +17,7 @@ from biopsy.session.iteration import Iterations
 from biopsy.session.memory import OutcomeMemory
 from biopsy.session.pool import PendingRun, Pool
 from biopsy.session.stage import LOOK
+from biopsy.session.steady_program import SteadyProgram
 from biopsy.session.tally import SearchTally
 from biopsy.session.trial import Trial
 
@@ -49,6 +50,7 @@ class Oracle:
         self.budget = budget
         self.memory = OutcomeMemory(tally)
         self.beside = Beside(self)
+        self._program = SteadyProgram(pool.check.programs)
         self.left = 0
         self._iterations = iterations
         self.listener = listener
@@ -70,13 +72,15 @@ class Oracle:
         """Whether an executor of the user's runs checks."""
         return self.pool.is_shared
 
-    def judge(self, trial: Trial) -> Judged:
+    def judge(self, trial: Trial, *, alone: bool = False) -> Judged:
         """The outcome of a model, from memory as far as it was checked before.
 
+        ``alone``: nothing is worth running beside it, so it is handed to no other thread that can do without one.
         Raises CheckError if the check could not be run, BudgetSpentError if it may not be run any more.
         """
         while (judged := self.memory.conclusion(trial)) is None:
-            self.memory.add(trial, self._run(trial, self.memory.repetitions - len(self.memory.runs(trial))))
+            wanted = self.memory.repetitions - len(self.memory.runs(trial))
+            self.memory.add(trial, self._run(trial, wanted, here=alone and self.pool.runs_here(trial)))
         self.pool.abandon(
             run for run in self.pool.pending if run.trial.digest == trial.digest and not run.trial.is_kept
         )
@@ -130,20 +134,23 @@ class Oracle:
         self.pool.close()
         self._iterations.close()
 
-    def _run(self, trial: Trial, wanted: int) -> Judged:
-        """The next run of a model to end; as many as are wanted are begun, if so many may run at once."""
+    def _run(self, trial: Trial, wanted: int, *, here: bool = False) -> Judged:
+        """The next run of a model to end; as many as are wanted are begun, if so many may run at once.
+
+        ``here``: in this thread, one after the other.
+        """
         self.beside.attend()
         self.budget.spend()
         mine = self.pool.runs_of(trial)
-        while not mine or len(mine) < min(wanted, self.pool.jobs):
+        while not mine or len(mine) < min(wanted, 1 if here else self.pool.jobs):
             if len(self.pool.pending) >= self.pool.jobs and mine and self.memory.repetitions == 1:
                 break  # one more run of this is worth no more than what was begun ahead
             self.pool.make_room(kept=mine)
-            mine.append(self.begin(trial))
+            mine.append(self.begin(trial, here=here))
         return self._ended(mine[0])
 
-    def begin(self, trial: Trial) -> PendingRun:
-        """Begin a run on a model, for which there must be room."""
+    def begin(self, trial: Trial, *, here: bool = False) -> PendingRun:
+        """Begin a run on a model, for which there must be room; ``here``: it ends before this returns."""
         if self._is_nearly_done(trial):
             self.check.foresee_cold()
         slot = self.pool.slot(trial, self._iterations.number_for(trial.stage))
@@ -160,7 +167,7 @@ class Oracle:
         refusal = self._iterations.before(slot)
         if refusal is not None:
             return self.pool.answered(slot, refusal)
-        return self.pool.start(slot, self.failure.original)
+        return self.pool.start(slot, self.failure.original, here=here)
 
     def _is_nearly_done(self, trial: Trial) -> bool:
         """Whether the last check may come soon: a candidate of few nodes is asked about, or where the error begins."""
@@ -177,13 +184,25 @@ class Oracle:
         return self.judged(run, evidence)
 
     def judged(self, run: PendingRun, evidence: Evidence) -> Judged:
-        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run."""
+        """What a run that has ended says, counted and told. Raises CheckError if the check could not be run.
+
+        Raises CheckChanged if it is another check by now: nobody knows which one has answered.
+        """
+        self._require_same_program()
         if evidence.remark:
             self.listener(events.Remark(evidence.remark))
         judged = self.failure.judge(evidence)
         self.tally.outcomes[judged.outcome] += 1
         self._tell(run, judged, evidence)
         return judged
+
+    def _require_same_program(self) -> None:
+        """Raise CheckChanged if somebody has edited the check. One that changes itself is run cold from now on."""
+        changing = self._program.after_run()
+        if changing:
+            names = " and ".join(path.name for path in changing)
+            self.listener(events.Remark(f"checks     run cold: each run changes {names}, so edits go unnoticed"))
+            self.pool.use(self.check.cold())
 
     def _tell(self, run: PendingRun, judged: Judged, evidence: Evidence) -> None:
         trial, outcome = run.trial, judged.outcome

@@ -17,7 +17,7 @@ from biopsy.session.places import Places
 from biopsy.session.trial import Trial
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parallelism:
     """How many checks run at once, and who runs them: ``executor``, or threads of our own if it is None."""
 
@@ -119,13 +119,21 @@ class Pool:
             iteration=iteration,
         )
 
-    def start(self, slot: Slot, original: tuple[Mismatch, ...] = ()) -> PendingRun:
-        """Begin a run. ``original``: how the original's outputs differ, for a candidate that must be comparable."""
+    def runs_here(self, trial: Trial) -> bool:
+        """Whether a check of a model can run in the thread of who asks: a function, which nobody can stop anyway."""
+        return not self.is_shared and not (trial.check or self.check).stoppable
+
+    def start(self, slot: Slot, original: tuple[Mismatch, ...] = (), *, here: bool = False) -> PendingRun:
+        """Begin a run. ``original``: how the original's outputs differ, for a candidate that must be comparable.
+
+        ``here``: in this thread, for what ``runs_here``.
+        """
         trial = slot.trial
         check = slot.check
         task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
         if self.is_shared or not check.stoppable:
-            return self._begun(PendingRun(slot, self._executor.submit(run_check, task)))
+            executor = Inline() if here else self._executor
+            return self._begun(PendingRun(slot, executor.submit(run_check, task)))
         stop = Stop()
         return self._begun(PendingRun(slot, self._executor.submit(run_check, task, stop), stop))
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from biopsy import errors, events
+from biopsy.filesystem.plain_file import FileState
 from biopsy.filesystem.write import write_whole
 from biopsy.model.inlined import inlined_parts
 from biopsy.model.load import parse
-
-_Stamp = tuple[int, int, int]
 
 
 class ResultFile:
@@ -22,7 +21,7 @@ class ResultFile:
         self._paths = list(paths)
         self._write = write
         self._listener = listener
-        self._stamps: dict[Path, _Stamp] = {}
+        self._stamps: dict[Path, FileState] = {}
 
     def write(self) -> None:
         """Write them. Raises UsageError if that cannot be done."""
@@ -84,12 +83,12 @@ def make_room(path: Path) -> None:
             path.unlink()
 
 
-def _stamp(path: Path) -> _Stamp | None:
+def _stamp(path: Path) -> FileState | None:
     """What tells whether a plain file is still the one that was written; None for what is no plain file."""
     with contextlib.suppress(OSError):
         status = path.lstat()
         if stat.S_ISREG(status.st_mode):
-            return status.st_ino, status.st_size, status.st_mtime_ns
+            return FileState.of(status)
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.checks.signature import Signature, signature_of
+from biopsy.quantities import count
 from biopsy.tactics.optimizers import Optimizers
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
+from biopsy.text import html_table, printable
 
 _RUNS_AT_FIRST = 3
 _RUNS_TO_MEASURE = 20
@@ -59,21 +61,41 @@ class Switch:
         return f"when {names} {'is' if len(self.optimizers) == 1 else 'are'} disabled"
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What was found. ``switches`` stand in the order of their worth, the shortest and most particular first.
+    """What switches a failure off.
 
-    ``complete``: whether no other of the same length is left.
+    ``failure`` is the failure in words, seen in ``failed`` of ``runs`` runs of the engine as it is set. ``switches``
+    are the smallest changes with which it goes away, the shortest and most particular first; none if nothing that was
+    tried does. ``tried`` are the single changes, with what each did. ``optimizers`` are those of ONNX Runtime that ran
+    on the model, where that was asked. ``checks`` counts all runs of the check. ``complete``: whether no other switch
+    of the same length is left.
     """
 
     failure: str = ""
-    switches: list[Switch] = field(default_factory=list)
-    tried: list[Tried] = field(default_factory=list)
+    switches: tuple[Switch, ...] = ()
+    tried: tuple[Tried, ...] = ()
     optimizers: Optimizers | None = None
     checks: int = 0
     failed: int = 0
     runs: int = 0
     complete: bool = True
+
+    def __repr__(self) -> str:
+        found = (
+            f"{printable(self.failure)} goes away {printable(self.switches[0].text)}" if self.switches else "no switch"
+        )
+        others = f", or with {count(len(self.switches) - 1, 'other change')}" if len(self.switches) > 1 else ""
+        return f"<Flags: {found}{others}; {count(self.checks, 'check')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (f"goes away {one.text}", "", "confirmed" if one.verified else "not confirmed") for one in self.switches
+        ]
+        rows += [(one.change.text, one.outcome.value, one.reason) for one in self.tried]
+        return html_table(
+            f"{self.failure} ({count(self.checks, 'check')})", ["settings", "outcome", "reason"], rows, 40
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The part of the report that tells what was found."""
@@ -114,7 +136,8 @@ class SettingProbe:
     def once(self, change: SettingChange, description: str, *, cold: bool = False) -> Judged:
         """One run. Raises CheckError if the check cannot be started."""
         check = self._check.with_change(change, cold=cold)
-        number, self.found.checks = self.found.checks, self.found.checks + 1
+        number = self.found.checks
+        self.found = replace(self.found, checks=number + 1)
         line = check.line(self._model)
         self._listener(events.Checking(number=number, stage="flags", description=description, line=line))
         with self._template.environment(change):
@@ -150,7 +173,7 @@ class SettingProbe:
                 "the model does not fail this check as the engine is set, so no setting can switch it off",
                 next_steps=[f"run it by hand: {self._line}"],
             )
-        self.found.failed, self.found.runs = len(failing), len(answers)
+        self.found = replace(self.found, failed=len(failing), runs=len(answers))
         if len(failing) < len(answers):
             self.needed = runs_needed(interval(len(failing), len(answers), 1.0)[0], 0.99)
             self._listener(events.FlakyFailure(len(failing), len(answers), self.needed, 0.99))
@@ -164,7 +187,7 @@ class SettingProbe:
             )
         if judged.outcome is Outcome.REPRODUCES:
             self.reference = signature_of(judged.evidence)
-            self.found.failure = judged.reason
+            self.found = replace(self.found, failure=judged.reason)
             self._check.expect(judged.evidence.seconds)
             self._listener(events.OriginalFails(str(self.reference), judged.reason, judged.evidence.seconds))
         return judged

@@ -190,3 +190,14 @@ class VariedCheck:
     def close(self) -> None:
         """End what was kept warm."""
         self._check.close()
+
+
+def varied_check(template: CheckTemplate, default_name: str, timeout: float | None = None) -> VariedCheck:
+    """The check for words that vary: forks of a warm process if it is our own run.
+
+    ``default_name`` stands for the candidate in the words, as ``{}`` does. ``timeout``: seconds per run.
+    """
+    from biopsy.checks.warm import command_check
+
+    made = command_check if template.is_own_run else CommandCheck
+    return VariedCheck(made(template.with_change(SettingChange()), default_name, timeout), template)

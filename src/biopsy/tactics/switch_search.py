@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -44,10 +45,10 @@ def find_switches(
     probe, template = SettingProbe(check, model, rules, listener), check.template
     started = time.monotonic()
     probe.begin()
-    found = probe.found
     for change in changes_to_try(template.spec):
-        found.tried.append(probe.change(change))
-    gone = [tried.change for tried in found.tried if tried.gone]
+        tried = probe.change(change)
+        probe.found = replace(probe.found, tried=(*probe.found.tried, tried))
+    gone = [tried.change for tried in probe.found.tried if tried.gone]
     levels = [change for change in gone if "optimization" in change.settings] if template.spec.name == "onnxrt" else []
     particular = _fewest_optimizers(probe, template, model, weights_folder) if levels else []
     gone = [change for change in gone if change not in levels]
@@ -56,7 +57,8 @@ def find_switches(
     if not gone and not particular:
         gone = _fewest_together(probe)
     switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
-    found.switches = [Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches]
+    verified = tuple(Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches)
+    found = replace(probe.found, switches=verified)
     listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
     return found
 
@@ -78,12 +80,13 @@ def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
         return known[whole.text]
 
     together: dict[str, list[SettingChange]] = {}
+    all_found = prod(map(len, values.values())) <= _MOST_VALUES
     for chosen in islice(product(*values.values()), _MOST_VALUES):
         sets, complete = _minimal_sets(chosen, gone)
-        probe.found.complete = probe.found.complete and complete
+        all_found = all_found and complete
         for changes in sets:
             together.setdefault(_joined(changes).text, changes)
-    probe.found.complete = probe.found.complete and prod(map(len, values.values())) <= _MOST_VALUES
+    probe.found = replace(probe.found, complete=probe.found.complete and all_found)
     return [_joined(changes) for changes in shortest([*together.values()])]
 
 
@@ -117,7 +120,8 @@ def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path
         return known[frozenset(names)]
 
     suspects = _suspects(probe, template, model, folder, gone)
-    sets, probe.found.complete = drive(minimal_subsets(suspects, _MOST_SETS), first_that(gone))
+    sets, complete = drive(minimal_subsets(suspects, _MOST_SETS), first_that(gone))
+    probe.found = replace(probe.found, complete=complete)
     particular = [_without_rules_that_do_not_matter(names, gone) for names in sets]
     different = {frozenset(names): names for names in reversed(particular)}
     return [
@@ -142,14 +146,15 @@ def _suspects(
         spec = template.changed(without_optimizers(template.spec, off)) if off else template.spec
         seen = optimizers_of(model, spec, folder)
         if probe.found.optimizers is None:
-            probe.found.optimizers = seen
+            probe.found = replace(probe.found, optimizers=seen)
         fresh = [name for name in seen.changed if name not in off]
         if not fresh:
             break
         off += fresh
         if gone(off):
             return off
-    everything = list(dict.fromkeys([*off, *(probe.found.optimizers.ran), *rules()]))
+    ran = probe.found.optimizers.ran if probe.found.optimizers is not None else ()
+    everything = list(dict.fromkeys([*off, *ran, *rules()]))
     return everything if gone(everything) else []
 
 

@@ -113,11 +113,13 @@ def _padding(read: Read, length: int) -> int:
 
 def encoded(array: Array) -> Iterator[bytes]:
     """The base64 text of an array that ``dtypes.storable`` gave, piece by piece."""
+    import pybase64
+
     header, data = npy.encode(array)
     first = -len(header) % 3
-    yield base64.b64encode(header + data[:first])
+    yield pybase64.b64encode(header + data[:first])
     for offset in range(first, len(data), 3 * _PIECE):
-        yield base64.b64encode(data[offset : offset + 3 * _PIECE])
+        yield pybase64.b64encode(data[offset : offset + 3 * _PIECE])
 
 
 def _in_true_type(array: Array, dtype: str | None) -> Array:
@@ -163,8 +165,10 @@ def _bytes(text: str) -> bytes:
 
 
 def _decoded(text: str | bytes) -> bytes:
+    import pybase64
+
     try:
-        return base64.b64decode(text, validate=True)
+        return pybase64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
         raise _damaged(str(error)) from error
 

@@ -25,13 +25,19 @@ class Container:
     runners: tuple[RunnerResult, ...]
 
 
+class UnreadableFileError(errors.DataError):
+    """A DataError whose message begins with the file that cannot be read: nothing belongs in front of that."""
+
+
 @contextmanager
-def placed(place: str) -> Iterator[None]:
-    """Put ``place`` in front of the message of every DataError raised inside."""
+def placed(place: str, kind: type[errors.DataError] = errors.DataError) -> Iterator[None]:
+    """Put ``place`` in front of the message of every DataError raised inside, which becomes one of a ``kind``."""
     try:
         yield
+    except UnreadableFileError:
+        raise
     except errors.DataError as error:
-        raise errors.DataError(f"{place}: {error.message}", next_steps=error.next_steps) from error
+        raise kind(f"{place}: {error.message}", next_steps=error.next_steps) from error
 
 
 def with_storable_arrays(container: Container) -> Container:

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
+from biopsy.filesystem.plain_file import FileState, state_at
+from biopsy.filesystem.similar_files import files_meant
 from biopsy.filesystem.write import cannot_write, write_whole
 from biopsy.filesystem.write import require_writable as require_writable_file
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.tensors import npz, polygraphy_json, safetensors_file
-from biopsy.tensors.container import Container, Kind, placed
+from biopsy.tensors.container import Container, Kind, UnreadableFileError, placed
 from biopsy.tensors.lazy_tensors import ChosenTensors
 from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 
@@ -64,27 +66,27 @@ def read_results(path: Path | str) -> list[RunnerResult]:
 def read_container(path: Path | str) -> Container:
     """Whatever stands in a file or folder of tensors. Raises UsageError and DataError as ``read_feeds`` does."""
     path = Path(path)
-    if _kept and (kept := _kept.get(path.resolve())) is not None and kept[0] == _stamp(path):
+    if _kept and (kept := _kept.get(path.resolve())) is not None and kept[0] == state_at(path):
         return kept[1]
     if path.is_dir():
         return _read_folder(path)
     if not path.exists():
-        raise errors.UsageError(f"there is no file of tensors {path}", next_steps=_files_in(path.parent))
+        raise errors.UsageError(
+            f"there is no file of tensors {path}", next_steps=files_meant(path, _READERS, "files of tensors")
+        )
     # A file without an extension can only be Polygraphy's: until 0.53 it wrote JSON under any name.
     reader = _READERS.get(path.suffix.lower() or ".json")
     if reader is None:
         raise errors.UsageError(f"cannot read {path}: the extension must be {_EXTENSIONS}")
     if not path.is_file():
         raise errors.UsageError(f"cannot read {path}: it is a pipe or a device, not a file")
-    with placed(f"cannot read {path}"):
+    with placed(f"cannot read {path}", UnreadableFileError):
         if path.stat().st_size == 0:
             raise errors.DataError("it is empty (0 bytes)")
         return reader(path)
 
 
-_Stamp: TypeAlias = tuple[int, int, int]
-
-_kept: dict[Path, tuple[_Stamp, Container]] = {}
+_kept: dict[Path, tuple[FileState, Container]] = {}
 
 
 def keep(path: Path) -> None:
@@ -92,23 +94,9 @@ def keep(path: Path) -> None:
 
     A folder is read each time. Raises as ``read_container`` does.
     """
-    stamp = _stamp(path)
-    if stamp is not None:
-        _kept[path.resolve()] = (stamp, read_container(path))
-
-
-def _stamp(path: Path) -> _Stamp | None:
-    """What changes when a file does; None for a folder, or if there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return None if path.is_dir() else (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-def _files_in(folder: Path) -> list[str]:
-    found = sorted(path for path in folder.glob("*") if path.suffix in _READERS)[:5] if folder.is_dir() else []
-    return [f"files of tensors there: {', '.join(str(path) for path in found)}"] if found else []
+    state = state_at(path)
+    if state is not None and not path.is_dir():
+        _kept[path.resolve()] = (state, read_container(path))
 
 
 def _read_folder(folder: Path) -> Container:
@@ -209,6 +197,15 @@ def _split(container: Container) -> Iterable[Container]:
     for number in range(max(len(runner.iterations) for runner in container.runners)):
         present = [runner for runner in container.runners if number < len(runner.iterations)]
         yield Container(container.kind, tuple(RunnerResult(one.runner, (one.iterations[number],)) for one in present))
+
+
+def concatenated(containers: Iterable[Container]) -> list[RunnerResult]:
+    """The iterations of each runner in files of outputs, one file after the other; runners are the same by name."""
+    found: dict[str, list[Iteration]] = {}
+    for container in containers:
+        for runner in container.runners:
+            found.setdefault(runner.runner, []).extend(runner.iterations)
+    return [RunnerResult(name, tuple(iterations)) for name, iterations in found.items()]
 
 
 def merge_feeds(files: Sequence[Sequence[Feed]]) -> list[ChosenTensors]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.isolation.memory import memory
-from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, TensorType
+from biopsy.model.tensor_type import BOOL, DTYPE_OF_ELEM, FLOATS, INTEGERS, STRING, Shape, TensorType
 from biopsy.shell_words import option_line
 from biopsy.tensors.dtypes import dtype_named, is_extended, require_possible
 from biopsy.tensors.results import Array
@@ -106,6 +106,30 @@ def defaulted_shapes(
         for name, tensor in inputs.items()
         if name not in shapes and any(not isinstance(dim, int) and dim not in symbols for dim in tensor.shape or ())
     }
+
+
+def closed_shapes(
+    inputs: Mapping[str, TensorType],
+    shapes: Mapping[str, tuple[int | None, ...]],
+    symbols: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[dict[str, tuple[int, ...]], frozenset[str]]:
+    """Shapes in which None is what the model says, else what ``symbols`` does, else 1; and where it is 1 for that."""
+    closed, guessed = {}, set()
+    pairs = {name: list(zip(shape, _dims(name, len(shape), inputs), strict=True)) for name, shape in shapes.items()}
+    said = {dim: size for shape in pairs.values() for size, dim in shape if isinstance(dim, str) and size is not None}
+    known = {**symbols, **said}
+    for name, shape in pairs.items():
+        sizes = [size if size is not None else known.get(dim) if isinstance(dim, str) else dim for size, dim in shape]
+        closed[name] = tuple(1 if size is None else size for size in sizes)
+        if None in sizes:
+            guessed.add(name)
+    return closed, frozenset(guessed)
+
+
+def _dims(name: str, rank: int, inputs: Mapping[str, TensorType]) -> Shape:
+    """What the model says of the dimensions of an input; nothing where it has another number of them."""
+    declared = inputs[name].shape if name in inputs else None
+    return declared if declared is not None and len(declared) == rank else (None,) * rank
 
 
 def _require_fitting(name: str, tensor: TensorType, shape: tuple[int, ...]) -> None:

@@ -20,7 +20,7 @@ LONGEST_HEADER = 10_000
 """Bytes. numpy's own limit, for the same reason: parsing a long literal can exhaust the interpreter."""
 
 _BEGINNING = 12 + LONGEST_HEADER
-_PIECE = 1 << 20
+_PIECE = 3 << 15  # three bytes are four characters of base64, and the text of a piece fits into a cache
 _DAMAGED = "its .npy header is damaged"
 _RECORDS = frozenset(",()")
 

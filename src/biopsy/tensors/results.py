@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from biopsy.quantities import count
+from biopsy.text import html_table, printable, some_of
+
 if TYPE_CHECKING:
     import mmap
 
@@ -59,6 +62,15 @@ class Iteration:
     outputs: Mapping[str, Array]
     runtime: float | None = None
 
+    def __repr__(self) -> str:
+        spent = "" if self.runtime is None else f", {self.runtime * 1000:.3g} ms"
+        return f"<Iteration: {some_of(map(repr, self.outputs))}{spent}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(
+            "outputs", ["name", "type", "shape"], [(name, *_form_row(self.outputs, name)) for name in self.outputs]
+        )
+
 
 @dataclass(frozen=True)
 class RunnerResult:
@@ -66,6 +78,28 @@ class RunnerResult:
 
     runner: str
     iterations: tuple[Iteration, ...]
+
+    def __repr__(self) -> str:
+        return f"<RunnerResult of {self._summary}: {some_of(map(repr, self._first))}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(name, *_form_row(self._first, name)) for name in self._first]
+        return html_table(self._summary, ["output", "type", "shape"], rows)
+
+    @property
+    def _first(self) -> Mapping[str, Array]:
+        return self.iterations[0].outputs if self.iterations else {}
+
+    @property
+    def _summary(self) -> str:
+        times = [one.runtime for one in self.iterations if one.runtime is not None]
+        each = f", {sum(times) / len(times) * 1000:.3g} ms each" if times else ""
+        return f"{printable(self.runner)}, {count(len(self.iterations), 'iteration')}{each}"
+
+
+def _form_row(tensors: Feed, name: str) -> tuple[str, str]:
+    form = form_of(tensors, name)
+    return str(form.dtype), str(list(form.shape))
 
 
 def same_values(left: Array, right: Array) -> bool:

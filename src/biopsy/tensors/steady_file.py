@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
-from biopsy.filesystem.plain_file import open_plain
+from biopsy.filesystem.plain_file import FileState, open_plain
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """Reads (offset, number of bytes)."""
@@ -25,8 +25,8 @@ class SteadyFile:
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         with open_plain(self._path, follow=True) as stream:
-            self._state = _state(stream.fileno())
-        self.size = self._state[0]
+            self._state = FileState.of(os.fstat(stream.fileno()))
+        self.size = self._state.size
 
     @contextmanager
     def opened(self) -> Iterator[Read]:
@@ -44,9 +44,9 @@ class SteadyFile:
             raise errors.DataError(f"{self._path} cannot be read any more: {error.strerror or error}") from error
 
     def _require(self, descriptor: int) -> None:
-        now = _state(descriptor)
+        now = FileState.of(os.fstat(descriptor))
         if now != self._state:
-            raise changed(self._path, self.size, now[0])
+            raise changed(self._path, self.size, now.size)
 
     def _read(self, descriptor: int, offset: int, size: int) -> bytes:
         found = _read_at(descriptor, size, offset)
@@ -64,11 +64,6 @@ def changed(path: Path, before: int, now: int) -> errors.DataError:
         f"{path} was changed while it was read: it had {before} bytes, and has {now} now",
         next_steps=["wait until it is written, then type the same again"],
     )
-
-
-def _state(descriptor: int) -> tuple[int, int, int, int]:
-    status = os.fstat(descriptor)
-    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
 
 
 def _seek_and_read(descriptor: int, size: int, offset: int) -> bytes:

@@ -68,3 +68,16 @@ def test_what_goes_wrong_is_told_and_nothing_is_written(
     assert main(["data", "to-input", *words]) == status
     assert message in capsys.readouterr().err
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("output", ["out.json", "out.npz", "out"])
+def test_damage_in_a_tensor_names_the_file_that_is_damaged_first(
+    output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = Path("golden.json").read_text()
+    last = text.rindex('"array": "') + len('"array": "')
+    Path("golden.json").write_text(f"{text[:last]}!!!!{text[last + 4 :]}")
+    assert main(["data", "to-input", "inputs.json", "golden.json", "-o", output]) == 4
+    told = "error: cannot read golden.json: runner 'onnxrt', iteration 1: tensor 'y': "
+    assert capsys.readouterr().err.startswith(told)
+    assert not Path(output).exists()

@@ -219,7 +219,7 @@ def test_without_a_check_a_person_is_asked_about_each_build(here: Path, capsys, 
         (("--vary", "threads=1", "--vary", "threads=2"), "it is given twice"),
         (("--vary", "nothing=1,2"), "has no option 'nothing'"),
         (("--iter-artifact", "model.onnx"), "it would be lost"),
-        (("--openvino",), "only one"),
+        (("--openvino",), "one engine only"),
     ],
 )
 def test_what_cannot_be_built_is_wrong_usage(here: Path, words: tuple[str, ...], told: str, capsys):
@@ -229,3 +229,34 @@ def test_what_cannot_be_built_is_wrong_usage(here: Path, words: tuple[str, ...],
 
 def test_a_check_that_cannot_be_run_ends_with_status_4(here: Path, capsys):
     assert build("--onnxrt", "--until", "2", "--check", "./nothing-of-this-name", "{}") == 4
+
+
+@pytest.mark.parametrize("time", ["-1", "0", "nan", "soon"])
+def test_a_time_limit_of_builds_that_is_none_is_refused(here: Path, capsys: pytest.CaptureFixture[str], time: str):
+    assert build("--onnxrt", "--build-timeout", time, "--check", "true") == 2
+    assert "--build-timeout" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("check", ["true", "false"])
+def test_what_build_proposes_works_where_all_builds_are_alike(
+    here: Path, capsys: pytest.CaptureFixture[str], check: str
+):
+    words = ["--onnxrt", "--until", "2", "--save-tactics", "r.json", "--artifacts", "r.json", "--art-dir", "replays"]
+    assert build(*words, "--check", check) == 0
+    shown = capsys.readouterr().out
+    assert "biopsy debug diff-tactics --dir replays" in shown
+    rate = "2/2 | Pass Rate: 100.0%" if check == "true" else "0/2 | Pass Rate: 0.0%"
+    assert f"Finished 2 iteration(s) | Passed: {rate}" in shown.splitlines()
+    assert main(["debug", "diff-tactics", "--dir", "replays"]) == 0
+    lacking = "bad" if check == "true" else "good"
+    assert f"there are no {lacking} builds to compare with" in capsys.readouterr().out
+
+
+def test_settings_of_tensorrt_without_its_name_are_tensorrts(here: Path, capsys: pytest.CaptureFixture[str]):
+    assert build("--builder-optimization-level", "7", "--until", "1", "--check", "build") == 2
+    assert "a level from 0 to 5" in capsys.readouterr().err
+    assert build("--fp16", "--onnxrt", "--until", "1", "--check", "build") == 2
+    assert "--fp16 is a setting of --trt" in capsys.readouterr().err
+    build("--builder-optimization-level", "3", "--until", "1", "--check", "build")
+    shown = capsys.readouterr()
+    assert "trt:optimization=3" in shown.out + shown.err

@@ -231,7 +231,7 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, capsys) -
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
-        (["--suspect", "nobody"], 4, "there is no engine 'nobody'"),
+        (["--suspect", "nobody"], 2, "there is no engine 'nobody'"),
         (["--suspect", "onnxrt:nonsense=1"], 2, "nonsense"),
         (["--suspect", "onnxrt", "--nodes", "["], 2, "--nodes [: not a valid regular expression"),
         (["--suspect", "onnxrt", "--nodes", "nothing"], 2, "--nodes nothing: no layer has a name"),

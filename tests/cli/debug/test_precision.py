@@ -1,5 +1,6 @@
 """``biopsy debug precision`` from the command line. Checks are real processes."""
 
+import argparse
 import json
 import os
 import signal
@@ -14,8 +15,9 @@ from onnx import helper
 
 from benchmarks.models import transformer
 from biopsy.cli.app import main
+from biopsy.cli.debug.precision import options
 from support.command_line import BIN, wait_until
-from support.models import info, model, save, weight
+from support.models import chain, info, model, save, weight
 from support.precisions import KNOWN, Network, overflowing
 
 GOLDEN = ("biopsy", "run", "{}", "--onnxrt", "--load-inputs", "i.json", "--load-outputs", "golden.json")
@@ -160,6 +162,17 @@ def test_what_cannot_be_said_does_not_count_as_passing(here: Path) -> None:
     check = looking(here, "sys.exit(0 if {'n1', 'n4'} <= high else 1 if len(high) % 2 == 0 else 125)")
     assert precision("m.onnx", "--list", "l.txt", *check) == 0
     assert Path("l.txt").read_text().split() == ["n1", "n4"]
+
+
+@pytest.mark.parametrize(("option", "shown"), [((), 1), (("--hide-fail-output",), 0), (("--show-output",), 1)])
+def test_if_even_all_high_fails_what_the_check_printed_is_shown(
+    here: Path, capsys, option: tuple[str, ...], shown: int
+) -> None:
+    save(exps(4), here / "m.onnx")
+    code = "print('the golden file is of', 'yesterday'); raise SystemExit(1)"
+    line = ("--jobs", "1", *option, "--check", sys.executable, "-c", code, "{}")
+    assert precision("m.onnx", "-o", "mixed.onnx", *line) == 3
+    assert capsys.readouterr().out.count("| the golden file is of yesterday") == shown
 
 
 def test_if_even_all_high_fails_it_says_so_and_writes_nothing(here: Path, capsys) -> None:
@@ -394,3 +407,17 @@ def test_int8_without_inputs_says_loudly_that_they_are_random(here: Path, capsys
     save(spoilt(), here / "m.onnx")
     assert precision("m.onnx", "--int8", "--check", sys.executable, "-c", "pass", "{}") == 0
     assert "calibrated with RANDOM inputs" in capsys.readouterr().err
+
+
+def test_settings_of_tensorrt_need_trt_and_are_given_to_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(save(chain(1), tmp_path / "model.onnx"))
+    assert main(["debug", "precision", path, "--pool-limit", "workspace:16M", "--check", "true"]) == 2
+    assert "--pool-limit is a setting of --trt" in capsys.readouterr().err
+    engine = ["--engine", "trt:optimization=2"]
+    assert main(["debug", "precision", path, *engine, "--pool-limit", "workspace:16M", "--check", "true"]) == 2
+    assert "write settings after the name" in capsys.readouterr().err
+    parser = argparse.ArgumentParser()
+    options.add(parser)
+    args = parser.parse_args([path, "--trt", "--pool-limit", "workspace:16M", "--builder-optimization-level", "2"])
+    options.complete(args)
+    assert args.engine == "trt:pool.workspace=16M,optimization=2"

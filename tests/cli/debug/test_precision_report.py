@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
 from biopsy.cli.console import Console
 from biopsy.cli.debug.precision_report import say_result
-from biopsy.precision.plan import Layer
-from biopsy.precision.result import PrecisionResult
+from biopsy.mixed_precision.plan import Layer
+from biopsy.mixed_precision.result import PrecisionResult
 
 
 def result_with(high: int) -> PrecisionResult:
@@ -51,3 +52,10 @@ def test_a_list_too_long_to_paste_is_counted_and_the_option_that_writes_it_is_na
 
 def test_where_no_layer_can_be_low_it_is_said_in_a_few_words() -> None:
     assert shown(replace(result_with(6), layers=6)).startswith("\nall 6 layers need float32\n  Sin 'n0'\n")
+
+
+@pytest.mark.parametrize("form", ["emulate", "native"])
+def test_the_form_of_the_candidates_is_said(form: Literal["emulate", "native"]) -> None:
+    assert f"form   fp16, {'emulated' if form == 'emulate' else 'native'} (--{form})" in shown(
+        replace(result_with(2), form=form)
+    )

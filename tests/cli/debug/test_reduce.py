@@ -3,6 +3,7 @@
 Checks are real processes.
 """
 
+import argparse
 import itertools
 import json
 import os
@@ -20,6 +21,9 @@ import pytest
 from onnx import helper
 
 from biopsy.cli.app import main
+from biopsy.cli.arguments import checks
+from biopsy.cli.debug.reduce import options
+from biopsy.session.resume import Resume
 from support.models import chain, info, model, save, seeds_example, weight
 from support.predicates import names
 
@@ -425,7 +429,7 @@ def left_alone(folder: Path, *expected: str) -> bool:
         (("--check-memory", "lots"), "--check-memory lots: not a valid size: write 500MB, 2GB or 1.5GiB"),
         (("--max-time", "soon"), "--max-time soon: not a valid time: write 90s, 10m or 1.5h"),
         (("--confidence", "1"), "--confidence 1: must be a number between 0 and 1"),
-        (("--fail-code", "x"), "--fail-code x: invalid int value: 'x'"),
+        (("--fail-code", "x"), "--fail-code x: must be an exit status from 0 to 255"),
         (("--fail-regex", "("), "--fail-regex (: not a valid regular expression: missing )"),
     ],
     ids=" ".join,
@@ -644,13 +648,25 @@ def test_a_check_that_knows_such_a_file_by_heart_runs_alone(here: Path, capsys, 
 
 
 @pytest.mark.parametrize(("option", "cold"), [((), 0), (("-I",), 1)])
-def test_with_v_it_is_told_that_a_check_is_not_kept_warm(
-    here: Path, capsys, option: tuple[str, ...], cold: int
-) -> None:
+def test_with_v_it_is_told_once_whether_checks_are_warm(here: Path, capsys, option: tuple[str, ...], cold: int) -> None:
     save(chain(2, ("Neg",)), here / "m.onnx")
     python, *rest = script(here, "sys.exit('n1' in names)")
     assert reduce("m.onnx", "-v", "-o", "r.onnx", "--check", python, *option, *rest) == 0
-    assert capsys.readouterr().out.count("run cold: each is a process of its own") == cold
+    said = capsys.readouterr().out
+    assert said.count("run cold: each is a process of its own") == cold
+    warm = "forks of your script's interpreter (warm) · the last one is a fresh process"
+    assert said.count(warm) == 1 - cold
+
+
+def test_with_v_each_check_that_is_told_of_has_an_answer_or_is_not_waited_for(here: Path, capsys) -> None:
+    save(chain(12, ("Neg",)), here / "m.onnx")
+    check = script(here, "import time\ntime.sleep(0.1 if 'n3' in names else 1)\nsys.exit('n3' in names)")
+    assert reduce("m.onnx", "-v", "-o", "r.onnx", "--jobs", "3", "--check", *check) == 0
+    said = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("  check ")]
+    begun = [words[1] for words in said if words[2] not in ("not", "reproduced:", "passed:")]
+    ended = [words[1] for words in said if words[2] in ("not", "reproduced:", "passed:")]
+    assert "not" in {words[2] for words in said}
+    assert sorted(begun) == sorted(ended)
 
 
 def test_our_own_run_loads_the_inputs_of_its_own_candidate(here: Path, capsys) -> None:
@@ -666,3 +682,43 @@ def test_our_own_run_loads_the_inputs_of_its_own_candidate(here: Path, capsys) -
     assert reduce("wrong.onnx", "-o", "r.onnx", *given, "--check", *check) == 0
     assert names(onnx.load("r.onnx")) == ["n4"]
     assert "one check at a time" not in told(capsys)
+
+
+LOADER = """\
+import numpy as np
+def load_data():
+    yield {name: np.full((1, 3, 8, 8), 2.0) for name in ("X0", "Y0")}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "value"), [(["--data-loader-script", "loader.py"], 2), (["--val-range", "[5,5]", "--seed", "3"], 5)]
+)
+def test_values_are_recorded_with_inputs_of_a_script_or_in_a_range(here: Path, words: list[str], value: float) -> None:
+    save(seeds_example(), here / "model.onnx")
+    (here / "loader.py").write_text(LOADER)
+    assert (
+        reduce("model.onnx", "-o", "r.onnx", "--cut=constant", *words, "--fail-regex", "Op: Mul", "--check", *LOOK) == 0
+    )
+    weights = {one.name: onnx.numpy_helper.to_array(one) for one in onnx.load("r.onnx").graph.initializer}
+    assert (weights["x"] == np.float32(value)).all()
+    assert weights["x"].dtype == np.float32
+
+
+def test_what_cannot_be_recorded_with_is_told_before_anything_is_checked(here: Path, capsys) -> None:
+    save(seeds_example(), here / "model.onnx")
+    assert reduce("model.onnx", "--val-range", "Z:[5,5]", "--check", *LOOK) == 2
+    assert "there is no input 'Z'" in capsys.readouterr().err
+    assert reduce("model.onnx", "--data-loader-script", "missing.py", "--check", *LOOK) == 2
+    assert "missing.py" in capsys.readouterr().err
+
+
+def test_inputs_are_part_of_what_a_journal_answers_for() -> None:
+    def resume(*words: str) -> Resume:
+        parser = argparse.ArgumentParser()
+        options.add(parser)
+        return checks.resume_of(parser.parse_args(["model.onnx", *words]), Path("journal"), "reduction")
+
+    assert resume().about == {}
+    assert resume("--seed", "0").about == {"option --seed": "0"}
+    assert resume("--data-loader-script", "loader.py:make").files == (Path("loader.py"),)

@@ -33,6 +33,15 @@ def repeat(*words: str) -> int:
     return main(["debug", "repeat", *words])
 
 
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [("true", "Passed: 2/2 | Pass Rate: 100.0%"), ("false", "Passed: 0/2 | Pass Rate: 0.0%")],
+)
+def test_the_last_line_of_polygraphy_is_said_too(here: Path, capsys, check: str, told: str) -> None:
+    assert repeat("--until", "2", "--check", check) == 0
+    assert f"Finished 2 iteration(s) | {told}" in capsys.readouterr().out.splitlines()
+
+
 def script(folder: Path, code: str) -> tuple[str, ...]:
     """A command written in Python: its words. ``n`` is how often it was run before, also where several run at once."""
     path = folder / "command.py"
@@ -308,6 +317,20 @@ def test_runs_at_once_may_not_share_files(here: Path, options: tuple[str, ...], 
     assert repeat("--until", "4", "--jobs", "1", *options, "--check", "true") == 0
 
 
+def test_runs_at_once_have_a_file_each_where_the_check_names_it(here: Path, capsys) -> None:
+    code = "import json, time\nfirst = open(sys.argv[1]).read()\ntime.sleep(0.3)\n"
+    code += "assert open(sys.argv[1]).read() == first\nopen('seen.txt', 'a').write(f'{json.loads(first)}\\n')"
+    check = script(here, "import sys\n" + code)
+    options = ("--jobs", "3", "--iter-info", "i.json", "--save-report", "r.json")
+    (here / "i.1.json").write_text("mine")
+    assert repeat("--until", "6", *options, "--check", *check, "i.json") == 0
+    assert json.loads(Path("r.json").read_text())["passed"] == 6
+    assert sorted(Path("seen.txt").read_text().splitlines()) == [str({"iteration": number}) for number in range(6)]
+    assert json.loads(Path("i.json").read_text())["iteration"] in range(6)
+    assert {path.name for path in here.glob("i.*")} == {"i.json", "i.1.json"}
+    assert (here / "i.1.json").read_text() == "mine"
+
+
 # How it ends
 
 
@@ -420,3 +443,24 @@ def test_the_alias_of_the_command_is_the_same() -> None:
     )
     assert done.returncode == 0
     assert "2 iterations   2 passed" in done.stdout
+
+
+def test_a_debug_replay_is_saved_as_polygraphys_and_its_iterations_are_not_run_again(here: Path, capsys) -> None:
+    command = script(here, "sys.exit(n % 2)")
+    assert repeat("--until", "3", "--save-debug-replay", "r.json", "--check", *command) == 0
+    saved = json.loads(Path("r.json").read_text())
+    assert [(key, entry["success"]) for key, entry in saved.items()] == [("_N0", True), ("_N1", False), ("_N2", True)]
+    assert saved["_N1"]["polygraphy_class"] == "IterationContext"
+    capsys.readouterr()
+    words = ["--load-debug-replay", "r.json", "--save-debug-replay", "r.json"]
+    assert repeat("--until", "4", *words, "--check", *command) == 0
+    assert Path("count").stat().st_size == 4
+    assert "Passed: 2/4 | Pass Rate: 50.0%" in capsys.readouterr().out
+    assert len(json.loads(Path("r.json").read_text())) == 4
+
+
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"_N0": {"success": 1}}'])
+def test_what_is_no_debug_replay_is_refused(here: Path, capsys, text: str) -> None:
+    Path("r.json").write_text(text)
+    assert repeat("--until", "1", "--load-debug-replay", "r.json", "--check", "true") == 4
+    assert "r.json cannot be loaded" in capsys.readouterr().err

@@ -207,5 +207,45 @@ def test_nodes_that_openvino_only_refuses_together_are_told(here: Path, capsys: 
 def test_one_engine_is_asked(here: Path, capsys: pytest.CaptureFixture[str]):
     save(chain(1), here / "m.onnx")
     assert capability("m.onnx", "--onnxrt", "--reference") == 2
-    assert capability("m.onnx") == 2
-    assert "asks only one engine" in capsys.readouterr().err
+    assert "takes one engine only" in capsys.readouterr().err
+
+
+def test_a_setting_names_the_engine_to_ask(here: Path, capsys: pytest.CaptureFixture[str]):
+    save(chain(1), here / "m.onnx")
+    assert capability("m.onnx", "--threads", "1") == 0
+    assert "onnxrt:threads=1" in capsys.readouterr().out
+
+
+@needs_trt
+def test_no_engine_means_tensorrt_and_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(chain(2), tmp_path / "m.onnx")
+    assert main(["inspect", "capability", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "no engine is named: TensorRT is asked" in shown
+    assert "trt" in shown
+
+
+def test_without_tensorrt_the_message_names_other_engines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing() -> str:
+        raise errors.EngineMissing("TensorRT is not installed")
+
+    monkeypatch.setattr("biopsy.engines.trt.engine.TensorRt.version", missing)
+    assert main(["inspect", "capability", str(save(chain(2), tmp_path / "m.onnx"))]) == 4
+    said = capsys.readouterr().err
+    assert "which means TensorRT" in said
+    assert "--openvino" in said
+
+
+@needs_trt
+def test_partitioning_writes_the_parts_and_none_if_all_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(with_nodes(3), tmp_path / "m.onnx")
+    assert main(["inspect", "capability", "m.onnx", "--with-partitioning"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"m.onnx"}
+    save(with_nodes(3, Nothing=1), tmp_path / "m.onnx")
+    assert main(["inspect", "capability", "m.onnx", "--with-partitioning"]) == 1
+    assert len(list((tmp_path / "polygraphy_capability_dumps").glob("*.onnx"))) == 3

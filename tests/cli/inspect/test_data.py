@@ -28,9 +28,9 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def test_the_first_iteration_is_shown_with_its_statistics(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "inputs.json").splitlines() == [
-        "inputs.json: inputs, 2 iterations",
+        "==== Data (2 iterations) ==== inputs.json",
         "",
-        "iteration 0",
+        "-- Iteration: 0",
         "  x [dtype=float64, shape=(10, 10)] | Stats: "
         "min=0 at [0, 0], max=99 at [9, 9], mean=49.5, std=28.86607, median=49.5",
         "  ids [dtype=int64, shape=(3,)] | Stats: min=1 at [0], max=2 at [1], mean=1.666667, std=0.4714045, median=2",
@@ -41,15 +41,16 @@ def test_the_first_iteration_is_shown_with_its_statistics(capsys: pytest.Capture
 
 def test_all_iterations_are_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "inputs.json", "-a")
-    assert "iteration 1\n  x [dtype=float64, shape=(10, 10)] | Stats: min=7" in text
+    assert "-- Iteration: 1\n  x [dtype=float64, shape=(10, 10)] | Stats: min=7" in text
     assert "more" not in text
 
 
 def test_outputs_are_shown_by_runner_with_their_times(capsys: pytest.CaptureFixture[str]) -> None:
     write_results("out.json", [RunnerResult(name, (Iteration(FIRST, 0.0123),)) for name in ("one", "two")])
     text = shown(capsys, "out.json")
-    assert "out.json: outputs of one, 1 iteration\n\niteration 0 (12.3 ms)\n" in text
-    assert "out.json: outputs of two, 1 iteration\n" in text
+    assert "==== Run Results (2 runners) ==== out.json\n\n---- one (1 iterations) ----\n" in text
+    assert "\n-- Iteration: 0 (12.3 ms)\n" in text
+    assert "\n---- two (1 iterations) ----\n" in text
 
 
 def test_values_are_shown_in_short_or_in_full(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -41,7 +43,72 @@ def test_modes_and_show_choose_what_is_shown(model, capsys, options, nodes, attr
     assert "2 nodes · 1 initializer" in out
     assert ("mul0 [Op: Mul]" in out) == nodes
     assert ("axis = 0" in out) == attributes
-    assert ("Initializer | w float32[2] · 8 bytes · [1, 2]" in out) == weights
+    if "--show" in options:
+        assert ("Initializer | w [dtype=float32, shape=[2]] | Values:\n        [1. 2.]" in out) == weights
+    else:
+        assert ("Initializer | w float32[2] · 8 bytes · [1, 2]" in out) == weights
+
+
+def test_what_is_grepped_of_polygraphy_is_there(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "model", str(model), "--show", "layers", "--model-type", "onnx"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    for line in (
+        "[I] ==== ONNX Model ====",
+        "    ---- 1 Graph Input(s) ----",
+        "    {x [dtype=float32, shape=(2,)]}",
+        "    ---- 1 Initializer(s) ----",
+        "    ---- 2 Node(s) ----",
+        "    Node 0    | mul0 [Op: Mul]",
+        "         Initializer | w [dtype=float32, shape=(2,)]}",
+        "         -> {m}",
+    ):
+        assert line in lines
+
+
+def test_statistics_of_saved_outputs_stand_behind_the_types(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = model.with_name("outputs.npz")
+    np.savez(saved, m=np.array([1.0, 3.0]), y=np.array([np.nan, 1.0]))
+    assert main(["inspect", "model", str(model), "--show", "layers", "--combine-tensor-info", str(saved)]) == 0
+    shown = capsys.readouterr().out
+    assert "-> {m | Stats: min=1, max=3, mean=2}" in shown
+    assert "-> {y | Stats: min=nan, max=nan, mean=nan}" in shown
+    assert main(["inspect", "model", str(model), "--mode=basic", "--combine-tensor-info", str(saved)]) == 2
+
+
+UNBOUNDED = """
+<ir_version: 9, opset_import: ["" : 17]>
+g (float[N] x, int64[1] bound) => (float[K] y, float[L] z, float[N] u)
+{
+   count = NonZero(x)
+   size = Shape<start = 1>(count)
+   limited = Min(size, bound)
+   one = Constant<value = float[1] {1}>()
+   y = Expand(one, size)
+   z = Expand(one, limited)
+   known = Shape(x)
+   u = Expand(one, known)
+}"""
+
+
+def test_sizes_without_a_bound_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = save(onnx.parser.parse_model(UNBOUNDED), tmp_path / "m.onnx")
+    assert main(["inspect", "model", str(path), "--list-unbounded-dds"]) == 0
+    assert "Found tensors with unbounded DDS: ['size']" in capsys.readouterr().out
+
+
+def test_the_network_of_tensorrt_is_shown(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="tensorrt-rtx-cu13 is not installed")
+    save(chain(3), model)
+    assert main(["inspect", "model", str(model), "--display-as", "trt", "--show", "layers"]) == 0
+    shown = capsys.readouterr().out
+    assert "[I] ==== TensorRT Network ====" in shown
+    assert "---- 1 Network Input(s) ----\n    {t0 [dtype=float32, shape=(2, 2)]}" in shown
+    assert "Layer 0    | n0 [Op: LayerType.ACTIVATION]" in shown
+
+
+def test_an_engine_whose_file_says_nothing_is_wrong_usage(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", "model", str(model.rename(model.with_suffix(".bin"))), "--model-type", "engine"]) == 2
+    assert "which engine has built it" in capsys.readouterr().err
 
 
 def test_a_damaged_model_is_one_message_and_status_4(tmp_path: Path, capsys) -> None:
@@ -75,10 +142,13 @@ def test_what_onnxruntime_has_saved_is_shown(tmp_path: Path, capsys: pytest.Capt
     save(chain(3), tmp_path / "m.onnx")
     built = str(tmp_path / "m.ort")
     assert main(["run", str(tmp_path / "m.onnx"), "--onnxrt", "--build-only", "--save-engine", built]) == 0
+    for option in (["--list-unbounded-dds"], ["--display-as", "trt"]):
+        assert main(["inspect", "model", built, *option]) == 2
+        assert "needs an ONNX model" in capsys.readouterr().err
     assert main(["inspect", "model", built]) == 0
     shown = capsys.readouterr().out
     assert "built by onnxrt" in shown
-    assert "input   t0  float32[2,2]" in shown
+    assert "---- 1 Engine Input(s) ----\n    {t0 [dtype=float32, shape=(2, 2)]}" in shown
 
 
 def test_the_layers_of_what_openvino_has_saved_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,8 +157,8 @@ def test_the_layers_of_what_openvino_has_saved_are_shown(tmp_path: Path, capsys:
     assert main(["run", str(tmp_path / "m.onnx"), "--openvino", "--save-engine", str(tmp_path / "m.blob")]) == 0
     assert main(["inspect", "model", str(tmp_path / "m.blob"), "--show", "layers"]) == 0
     shown = capsys.readouterr().out
-    assert "output  t3" in shown
-    assert "float32" in shown[shown.index("layer   ") :]
+    assert "---- 1 Engine Output(s) ----\n    {t3" in shown
+    assert "float32" in shown[shown.index("Layer 0  ") :]
 
 
 def test_a_built_file_that_is_missing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

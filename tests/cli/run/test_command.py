@@ -91,20 +91,86 @@ def test_settings_apply_to_plain_onnxrt_only(capsys: Captured):
     assert "onnxrt:optimization=none,threads=1, expected: onnxrt\n" in capsys.readouterr().out
 
 
-def test_settings_without_a_plain_onnxrt_are_told_to_be_ignored(capsys: Captured):
-    assert run("model.onnx", "--reference", "--threads", "1") == 0
-    assert "--threads is ignored" in capsys.readouterr().err
+@pytest.mark.parametrize("setting", [["--threads", "1"], ["--fp16"], ["--trt-min-shapes", "x:[1]"], ["--direct-io"]])
+def test_a_setting_of_an_engine_that_is_not_named_is_refused(setting: list[str], capsys: Captured):
+    assert run("model.onnx", "--reference", *setting) == 2
+    assert f"{setting[0]} is a setting of --" in capsys.readouterr().err
 
 
-def test_no_engine_is_a_usage_error_that_names_one(capsys: Captured):
-    assert run("model.onnx") == 2
-    assert "--onnxrt" in capsys.readouterr().err
+def test_settings_alone_name_their_engine(capsys: Captured):
+    assert run("model.onnx", "--threads", "1") == 0
+    assert "onnxrt:threads=1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--builder-optimization-level", "9"],
+        ["--workspace", "-1"],
+        ["--pool-limit", "workspace"],
+        ["--trt-max-shapes", "x"],
+    ],
+)
+def test_a_setting_of_tensorrt_that_cannot_be_is_refused_when_it_is_read(words: list[str], capsys: Captured):
+    assert run("model.onnx", "--onnxrt", "--trt", *words) == 2
+    assert words[0] in capsys.readouterr().err
 
 
 def test_a_missing_engine_is_one_clear_line_and_concludes_nothing(capsys: Captured, verdict: Path):
-    assert run("model.onnx", "--onnxrt", "--engine", "abacus") == 4
+    assert run("model.onnx", "--onnxrt", "--engine", "abacus") == 2
     assert "there is no engine 'abacus'" in capsys.readouterr().err
     assert json.loads(verdict.read_text())["outcome"] == "infrastructure"
+
+
+# Inputs of another type, and of shapes that nobody chose
+
+
+def loader(expression: str) -> str:
+    Path("loader.py").write_text(
+        f"import numpy as np\ndef load_data():\n    for _ in range(2):\n        yield {expression}\n"
+    )
+    return "loader.py"
+
+
+IMAGES = "{name: np.random.rand(1, 3, 8, 8) for name in ('X0', 'Y0')}"
+
+
+@pytest.mark.parametrize("form", ["script", "npz", "json", "safetensors"])
+def test_inputs_of_another_type_are_cast_with_one_warning_wherever_they_come_from(form: str, capsys: Captured):
+    words = ["--data-loader-script", loader(IMAGES)]
+    if form != "script":
+        made = np.random.default_rng(1).random((1, 3, 8, 8))
+        write_feeds(f"inputs.{form}", [{"X0": made, "Y0": made}] * 2)
+        words = ["--load-inputs", f"inputs.{form}"]
+    assert run("model.onnx", "--reference", "--onnxrt", *words, "--save-inputs", "fed.json") == 0
+    told = [line for line in capsys.readouterr().err.splitlines() if "cast" in line]
+    assert len(told) == 1
+    assert "'X0' from float64 to float32" in told[0]
+    assert "'Y0' from float64 to float32" in told[0]
+    assert {value.dtype.name for value in read_feeds("fed.json")[0].values()} == {"float32"}
+
+
+def test_a_cast_that_would_give_other_values_concludes_nothing(capsys: Captured):
+    save(
+        model([helper.make_node("Neg", ["x"], ["y"])], [info("x", (3,), INT64)], [info("y", (3,), INT64)]),
+        Path("ids.onnx"),
+    )
+    assert run("ids.onnx", "--onnxrt", "--data-loader-script", loader("{'x': np.array([0.0, 0.5, 1.0])}")) == 4
+    told = capsys.readouterr().err
+    assert "'x' is int64 in the model" in told
+    assert "0.5 at [1]" in told
+
+
+def test_shapes_that_nobody_chose_are_said_again_beside_the_failure(capsys: Captured, verdict: Path):
+    nodes = [helper.make_node("Reshape", ["x", "to"], ["y"])]
+    made = model(nodes, [info("x", ("N", 4))], [info("y", (2, 4))], [weight("to", 2, 4, dtype="int64")])
+    save(made, Path("open.onnx"))
+    assert run("open.onnx", "--onnxrt") == 1
+    lines = capsys.readouterr()
+    assert "--input-shapes 'x:[1,4]'" in lines.err.splitlines()[-1]
+    assert "x:[1,4]" in json.loads(verdict.read_text())["hint"]
+    assert run("open.onnx", "--onnxrt", "--input-shapes", "x:[2,4]") == 0
+    assert "made up" not in capsys.readouterr().err
 
 
 # Golden values

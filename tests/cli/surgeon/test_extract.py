@@ -124,3 +124,46 @@ def test_an_unknown_tensor_is_status_2_with_the_nearest_names(model: Path, tmp_p
 def test_a_place_that_cannot_be_written_is_told_first(model: Path, tmp_path: Path, capsys) -> None:
     assert main(["surgeon", "extract", str(model), "-o", str(tmp_path / "no" / "p.onnx")]) == 2
     assert "no folder" in capsys.readouterr().err
+
+
+def shape_of(info: onnx.ValueInfoProto) -> list[object]:
+    return [dim.dim_value or dim.dim_param for dim in info.type.tensor_type.shape.dim]
+
+
+@pytest.fixture
+def untold(tmp_path: Path) -> Path:
+    """u.onnx: h = Hidden(x[N, 4]), y = Relu(h); Hidden is a function of the model, so nothing declares h."""
+    node = helper.make_node("Hidden", ["x"], ["h"], domain="com.microsoft.hidden")
+    body = helper.make_function(
+        "com.microsoft.hidden", "Hidden", ["a"], ["b"], [helper.make_node("Neg", ["a"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node, helper.make_node("Relu", ["h"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft.hidden", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, functions=[body], ir_version=9), tmp_path / "u.onnx")
+    return tmp_path / "u.onnx"
+
+
+def test_a_run_tells_types_and_shapes_with_the_inputs_that_are_asked_for(untold: Path, tmp_path: Path) -> None:
+    words = ["surgeon", "extract", str(untold), "-o", str(tmp_path / "p.onnx"), "--inputs", "h:auto:auto"]
+    assert main([*words, "--force-fallback-shape-inference", "--model-input-shapes", "x:[3,4]"]) == 0
+    assert shape_of(onnx.load(tmp_path / "p.onnx").graph.input[0]) == [3, 4]
+    assert main([*words, "--force-fallback-shape-inference"]) == 0
+    assert shape_of(onnx.load(tmp_path / "p.onnx").graph.input[0]) == [1, 4]
+
+
+def test_without_inference_a_run_is_made_and_told(untold: Path, tmp_path: Path, capsys) -> None:
+    words = ["surgeon", "extract", str(untold), "-o", str(tmp_path / "p.onnx"), "--inputs", "h:auto:auto"]
+    assert main([*words, "--no-shape-inference"]) == 0
+    assert "the type of 'h' is taken from a run of the model: its dimensions are fixed" in capsys.readouterr().err
+    assert shape_of(onnx.load(tmp_path / "p.onnx").graph.input[0]) == [1, 4]
+    assert main([*words, "--no-onnxruntime-shape-inference"]) == 0
+
+
+def test_a_part_may_take_the_place_of_its_model(untold: Path) -> None:
+    assert main(["surgeon", "extract", str(untold), "-o", str(untold), "--inputs", "h:[2,4]:float32"]) == 0
+    assert [node.op_type for node in onnx.load(untold).graph.node] == ["Relu"]

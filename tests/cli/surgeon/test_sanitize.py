@@ -141,3 +141,159 @@ def test_wrong_shapes_are_status_2(model: Path, tmp_path: Path, capsys, shape: s
 
 def test_the_two_ways_of_shape_inference_exclude_each_other(model: Path, tmp_path: Path, capsys) -> None:
     assert sanitize(model, tmp_path / "o.onnx", "--no-shape-inference", "--force-fallback-shape-inference") == 2
+
+
+def result(path: Path, *outputs: str) -> list[np.ndarray]:
+    x = np.random.default_rng(1).random((2, 4, 512), np.float32)
+    return ort.InferenceSession(path).run(list(outputs) or None, {"x": x})
+
+
+def test_an_unknown_input_is_told_with_those_that_exist(model: Path, tmp_path: Path, capsys) -> None:
+    for option in ("--override-inputs", "--override-input-shapes"):
+        assert sanitize(model, tmp_path / "o.onnx", option, "image:[1,4,512]") == 2
+        told = capsys.readouterr().err
+        assert "the model has no input 'image'" in told
+        assert "its inputs are: 'x'" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "outputs"),
+    [
+        (["--outputs", "m"], ["m"]),
+        (["--outputs", "y", "m"], ["y", "m"]),
+        (["--outputs", "mark", "all"], ["y", "m", "dead", "dims", "batch", "to"]),
+        (["--outputs", "*", "--exclude-outputs", "d*", "to"], ["y", "m", "batch"]),
+    ],
+)
+def test_outputs_are_marked_and_excluded(model: Path, tmp_path: Path, options: list[str], outputs: list[str]) -> None:
+    assert sanitize(model, tmp_path / "o.onnx", "--toposort", *options) == 0
+    made = onnx.load(tmp_path / "o.onnx")
+    assert [info.name for info in made.graph.output] == outputs
+    assert all(info.type.tensor_type.elem_type for info in made.graph.output)
+    sanitize(model, tmp_path / "all.onnx", "--toposort", "--outputs", "mark", "all")
+    for one, other in zip(result(tmp_path / "o.onnx"), result(tmp_path / "all.onnx", *outputs), strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--outputs", "nope"], "no tensor 'nope'"),
+        (["--exclude-outputs", "nope"], "the outputs are: 'y'"),
+        (["--exclude-outputs", "*"], "no output is left"),
+        (["--set-unbounded-dds-upper-bound", "nope:3"], "no node computes a tensor 'nope'"),
+        (["--set-unbounded-dds-upper-bound", "m:many"], "'many' is no whole number"),
+        (["--fold-size-threshold", "16X"], "not a valid size"),
+    ],
+)
+def test_what_does_not_fit_is_told_and_the_target_is_untouched(
+    model: Path, tmp_path: Path, capsys, options: list[str], said: str
+) -> None:
+    (tmp_path / "o.onnx").write_bytes(b"mine")
+    assert sanitize(model, tmp_path / "o.onnx", *options) in (2, 4)
+    assert said in capsys.readouterr().err
+    assert (tmp_path / "o.onnx").read_bytes() == b"mine"
+
+
+def folding(tmp_path: Path) -> Path:
+    """y = x * (Expand of 2 to 4096 elements, 16 KiB) + Neg(Abs(-1)), shaped by Shape(x)."""
+    values = {"two": np.float32([2]), "big": np.array([4096], np.int64), "one": np.float32([-1])}
+    nodes = [
+        helper.make_node("Expand", ["two", "big"], ["wide"]),
+        helper.make_node("Abs", ["one"], ["a"]),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("Mul", ["x", "wide"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["s"]),
+        helper.make_node("Shape", ["x"], ["dims"]),
+        helper.make_node("Reshape", ["s", "dims"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4096])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 4096])],
+        [numpy_helper.from_array(value, name) for name, value in values.items()],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "f.onnx")
+    return tmp_path / "f.onnx"
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ([], ["Mul", "Add"]),
+        (["--num-passes", "0"], ["Expand", "Abs", "Neg", "Mul", "Add", "Shape", "Reshape"]),
+        (["--fold-size-threshold", "16K"], ["Mul", "Add"]),
+        (["--fold-size-threshold", "16383"], ["Expand", "Mul", "Add"]),
+        (["--fold-size-threshold", "0"], ["Expand", "Abs", "Neg", "Mul", "Add"]),
+        (["--no-fold-shapes"], ["Mul", "Add", "Shape", "Reshape"]),
+        (["--partitioning", "basic", "--no-onnxruntime-shape-inference"], ["Mul", "Add"]),
+        (["--partitioning", "recursive", "--no-per-pass-shape-inference"], ["Mul", "Add"]),
+    ],
+)
+def test_options_say_what_is_folded_and_results_stay(tmp_path: Path, options: list[str], left: list[str]) -> None:
+    path, made = folding(tmp_path), tmp_path / "o.onnx"
+    assert sanitize(path, made, "--fold-constants", *options) == 0
+    assert operators(made) == left
+    x = {"x": np.random.default_rng(1).random((2, 4096), np.float32)}
+    first, second = (ort.InferenceSession(one).run(None, x)[0] for one in (path, made))
+    assert np.array_equal(first, second)
+
+
+def test_options_of_folding_without_folding_are_told(model: Path, tmp_path: Path, capsys) -> None:
+    assert sanitize(model, tmp_path / "o.onnx", "--num-passes", "2", "--no-fold-shapes") == 0
+    told = capsys.readouterr().err
+    assert "--num-passes has no effect without --fold-constants" in told
+    assert "--no-fold-shapes has no effect without --fold-constants" in told
+
+
+def test_a_threshold_says_what_leaves_the_model_file(model: Path, tmp_path: Path) -> None:
+    for size, beside in (("2K", True), ("2049", False)):
+        out = tmp_path / f"{size}.onnx"
+        assert sanitize(model, out, "--save-external-data", f"{size}.bin", "--external-data-size-threshold", size) == 0
+        weights = onnx.load(out, load_external_data=False).graph.initializer
+        assert (next(one for one in weights if one.name == "w").data_location == 1) is beside
+
+
+def test_missing_weights_may_be_ignored_and_nothing_is_computed_from_them(model: Path, tmp_path: Path, capsys) -> None:
+    (model.parent / "w.bin").unlink()
+    assert sanitize(model, tmp_path / "o.onnx", "--fold-constants") == 4
+    assert sanitize(model, tmp_path / "o.onnx", "--fold-constants", "--toposort", "--ignore-external-data") == 0
+    made = onnx.load(tmp_path / "o.onnx", load_external_data=False)
+    assert [weight.external_data[0].value for weight in made.graph.initializer if weight.name == "w"] == ["w.bin"]
+
+
+def selecting(tmp_path: Path) -> Path:
+    """y = Range(0, as many as x has nonzero elements, 1), as it may be written for any model."""
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["places"]),
+        helper.make_node("Shape", ["places"], ["dims"]),
+        helper.make_node("Gather", ["dims", "one"], ["count"]),
+        helper.make_node("Range", ["zero", "count", "one"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [8])],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, [None])],
+        [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in (("zero", 0), ("one", 1))],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(made, tmp_path / "d.onnx")
+    return tmp_path / "d.onnx"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "most", "inserted"), [(["5"], 5, 1), (["count:3", "5"], 3, 1), (["9"], 8, 1), (["places:0"], 8, 1)]
+)
+def test_sizes_that_are_computed_get_a_bound(
+    tmp_path: Path, bounds: list[str], most: int, inserted: int, capsys
+) -> None:
+    path, made = selecting(tmp_path), tmp_path / "o.onnx"
+    assert sanitize(path, made, "--set-unbounded-dds-upper-bound", *bounds) == 0
+    assert operators(made).count("Min") == inserted
+    for x in (np.ones(8, np.float32), np.eye(8, dtype=np.float32)[0]):
+        (before,), (after,) = (ort.InferenceSession(one).run(None, {"x": x}) for one in (path, made))
+        assert np.array_equal(after, before[:most])
+    again = tmp_path / "again.onnx"
+    assert sanitize(made, again, "--set-unbounded-dds-upper-bound", "7") == 0
+    assert operators(again).count("Min") == inserted + ("places:0" in bounds)

@@ -12,6 +12,7 @@ from biopsy import events
 from biopsy.checks.outcome import Outcome
 from biopsy.cli.app import main
 from biopsy.model.index import index_bytes
+from biopsy.reduction import fault_localization
 from biopsy.reduction.fault_localization import origins
 from biopsy.tensors.files import write_feeds, write_results
 from support.models import chain, info, model, save, weight
@@ -50,6 +51,45 @@ def test_of_a_check_that_compares_tensors_one_look_inside_finds_the_culprit(
     assert (
         "7 checks" in capsys.readouterr().out
     )  # the original three times, Identity, the look, the suspect, the result
+
+
+@pytest.mark.parametrize(("culprit", "parts"), [(0, 1), (77, 4), (149, 8)])
+def test_of_great_tensors_one_part_after_the_other_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, culprit: int, parts: int
+) -> None:
+    """Of 150 tensors with four elements, twenty at a time."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fault_localization, "_MOST_AT_ONCE", 80)
+    check = wrong_layer(tmp_path, 150, culprit)
+    told: list[events.Event] = []
+    found = biopsy.reduce(tmp_path / "m.onnx", check, tmp_path / "r.onnx", listener=told.append)
+    assert found.nodes == (f"Add 'n{culprit}'",)
+    assert [event.nodes for event in looks(told)] == [20] * min(parts, 7) + [10] * (parts == 8)
+
+
+def looks(told: list[events.Event]) -> list[events.CheckedCandidate]:
+    return [event for event in told if isinstance(event, events.CheckedCandidate) and event.stage == "look"]
+
+
+def test_what_no_part_shows_is_looked_for_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that finds t41 wrong only where n8 is there too, nodes apart."""
+    monkeypatch.setattr(fault_localization, "_MOST_AT_ONCE", 80)
+    save(chain(64), tmp_path / "m.onnx")
+    check = tmp_path / "check.py"
+    check.write_text(
+        "#!/usr/bin/env python3\nimport json, os, sys\n"
+        "data = open(sys.argv[1], 'rb').read()\n"
+        "if not (b'n40' in data and b'n8' in data): sys.exit(0)\n"
+        "said = {'outcome': 'fails', 'stage': 'compare', 'kind': 'mismatch', 'outputs': ['t41']}\n"
+        "open(os.environ['BIOPSY_VERDICT'], 'w').write(json.dumps(said))\nsys.exit(1)\n"
+    )
+    check.chmod(0o755)
+    told: list[events.Event] = []
+    found = biopsy.reduce(tmp_path / "m.onnx", [str(check), "{}"], tmp_path / "r.onnx", listener=told.append)
+    assert found.nodes == ("Relu 'n8'", "Relu 'n40'")
+    *parts, whole = looks(told)
+    assert {event.outcome for event in parts} == {Outcome.PASSES.value}
+    assert whole.nodes == sum(event.nodes for event in parts) == 64
 
 
 def test_golden_values_whose_damage_only_the_look_inside_meets_are_told_of(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds, types
+from biopsy.cli.arguments import file_kinds, groups, types
 
 if TYPE_CHECKING:
     from biopsy.session.resume import Resume
@@ -40,7 +40,7 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
         "--fail-code",
         "--fail-returncode",
         nargs="+",
-        type=int,
+        type=types.status,
         action="extend",
         metavar="STATUS",
         help="only these exit statuses are failures",
@@ -49,7 +49,7 @@ def add_rules(group: argparse._ArgumentGroup, match: str) -> None:
         "--ignore-fail-code",
         "--ignore-fail-returncode",
         nargs="+",
-        type=int,
+        type=types.status,
         action="extend",
         metavar="STATUS",
         help="these exit statuses are not failures",
@@ -172,7 +172,7 @@ def journal_of(output: Path) -> Path:
 
 
 def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Resume:
-    """What the options of ``add_resume`` say; ``--load-inputs`` are files that outcomes depend on."""
+    """What the options of ``add_resume`` say; outcomes depend on the inputs, too."""
     from biopsy.session.resume import Resume
 
     return Resume(
@@ -181,9 +181,15 @@ def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Re
         load=args.load_debug_replay,
         save=args.save_debug_replay,
         polygraphy_form=args.replay_form == "polygraphy",
-        files=tuple(args.load_inputs or ()),
+        files=_inputs_read(args),
         search=search,
+        about={f"option {name}": str(value) for name, value in groups.draws_given(args).items()},
     )
+
+
+def _inputs_read(args: argparse.Namespace) -> tuple[Path, ...]:
+    script: str | None = args.data_loader_script
+    return (*(args.load_inputs or ()), *([file_kinds.script_with_function(script)] if script else ()))
 
 
 def add_shown_output(group: argparse._ArgumentGroup, hidden: str) -> None:
@@ -243,11 +249,4 @@ def add_events(group: argparse._ArgumentGroup) -> None:
     """``--events``."""
     group.add_argument(
         "--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens to this file, as JSON lines"
-    )
-
-
-def add_loaded_inputs(group: argparse._ArgumentGroup, meaning: str) -> None:
-    """``--load-inputs``, with its help."""
-    group.add_argument(
-        "--load-inputs", "--load-input-data", nargs="+", type=file_kinds.READ, metavar="FILE", help=meaning
     )

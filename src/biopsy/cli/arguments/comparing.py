@@ -14,6 +14,7 @@ from biopsy.cli.arguments import file_kinds, types
 from biopsy.cli.arguments.groups import SAVED_FORMATS
 from biopsy.cli.arguments.named_values import by_name
 from biopsy.comparison.tolerance import DEFAULT_LIMITS, METRICS, Metric, MetricLimits, TopK
+from biopsy.similar_names import did_you_mean
 
 _COMPARISONS: dict[str, frozenset[str]] = {
     "simple": frozenset({"simple"}),
@@ -168,7 +169,8 @@ def _chosen(words: Sequence[str] | None, ranked: bool) -> frozenset[str] | None:
     unknown = [word for word in words if word not in _COMPARISONS]
     if unknown:
         raise errors.UsageError(
-            f"--compare {unknown[0]}: there is no such comparison; there are {', '.join(_COMPARISONS)}"
+            f"--compare {unknown[0]}: there is no such comparison; there are {', '.join(_COMPARISONS)}",
+            next_steps=did_you_mean(unknown[0], _COMPARISONS, most=1),
         )
     found = frozenset[str]().union(*(_COMPARISONS[word] for word in words))
     # Polygraphy compares what is left after --postprocess with the tolerances: of indices, that they are equal.

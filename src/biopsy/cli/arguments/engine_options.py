@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import tensorrt, types
+from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
     from biopsy.engines.registry import EngineSpec
@@ -70,30 +71,76 @@ def add_engines(parser: argparse.ArgumentParser, title: str = _SEVERAL) -> None:
 
 
 def engine_specs(args: argparse.Namespace) -> list[EngineSpec]:
-    """The engines asked for, in order, with the settings of --onnxrt and --trt. Raises UsageError if there is none."""
+    """The engines asked for, in order, with the settings of --onnxrt and --trt.
+
+    Where no engine is named, settings name theirs: ``--fp16`` alone is TensorRT. Raises UsageError if there is no
+    engine, or a setting that none of those named has.
+    """
     from biopsy.engines.registry import EngineSpec, parse_spec
 
-    if not args.engines:
+    chosen = args.engines or list(settings_given(args))
+    if not chosen:
         raise errors.UsageError(
             "no engine is named to run the model",
             next_steps=["--onnxrt", "--engine NAME    for any engine that 'biopsy doctor' shows"],
         )
+    for flag, options in settings_given(args).items():
+        if flag not in chosen:
+            raise errors.UsageError(
+                f"{options[0]} is a setting of {flag}, and {flag} is not among the engines",
+                next_steps=[f"{flag} {options[0]} ...", "with --engine, write settings after the name, as in "
+                            f"--engine {_EXAMPLES[flag]}", f"or leave out {' '.join(options)}"],
+            )  # fmt: skip
     plain = {
         PLAIN_ONNXRT: EngineSpec("onnxrt", _onnxrt_settings(args)),
         tensorrt.PLAIN: EngineSpec("trt", tensorrt.settings(args)),
     }
-    return [plain[text] if text in plain else parse_spec(text) for text in args.engines]
+    return [plain[text] if text in plain else parse_spec(text) for text in chosen]
 
 
-def ignored_settings(args: argparse.Namespace) -> list[str]:
-    """Settings of --onnxrt or --trt that were given although there is no such flag to apply them to, in words."""
-    given = {"--providers": args.providers, "--optimization-level": args.optimization_level, "--threads": args.threads}
-    found = []
-    if PLAIN_ONNXRT not in args.engines:
-        found += [f"{option} is ignored: it is a setting of --onnxrt" for option, value in given.items() if value]
-    if tensorrt.PLAIN not in args.engines:
-        found += [f"{name} is ignored: it is a setting of --trt" for name in tensorrt.settings(args)]
-    return found
+_EXAMPLES = {PLAIN_ONNXRT: "onnxrt:threads=1", tensorrt.PLAIN: "trt:fp16"}
+
+
+def settings_given(args: argparse.Namespace) -> dict[str, list[str]]:
+    """The settings that were given, as they are typed, by the flag of the engine that has them."""
+    words = {"--providers": args.providers, "--optimization-level": args.optimization_level, "--threads": args.threads}
+    found = {
+        PLAIN_ONNXRT: [option for option, value in words.items() if value is not None],
+        tensorrt.PLAIN: tensorrt.given(args),
+    }
+    return {flag: options for flag, options in found.items() if options}
+
+
+def only_engine(args: argparse.Namespace) -> EngineSpec | None:
+    """The engine of a command that takes one: named, or meant by a setting; None where neither is given.
+
+    Raises UsageError for several, and as ``engine_specs``.
+    """
+    if not (args.engines or settings_given(args)):
+        return None
+    specs = engine_specs(args)
+    if len(specs) > 1:
+        raise errors.UsageError(f"{' and '.join(spec.text for spec in specs)}: this command takes one engine only")
+    return specs[0]
+
+
+def specs_to_run(args: argparse.Namespace) -> list[EngineSpec]:
+    """The engines asked for, else ``default_engine``."""
+    if args.engines or settings_given(args):
+        return engine_specs(args)
+    return [default_engine(runs=not args.build_only)]
+
+
+def default_engine(*, runs: bool) -> EngineSpec:
+    """The engine where none is named: TensorRT if it works here, else ONNX Runtime.
+
+    TensorRT needs a GPU for a model that ``runs``.
+    """
+    from biopsy.engines.registry import EngineSpec, installed
+
+    (found,) = installed("trt")
+    works = found.version is not None and (bool(found.devices) or not runs)
+    return EngineSpec("trt" if works else "onnxrt")
 
 
 def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:
@@ -110,5 +157,7 @@ def _onnxrt_settings(args: argparse.Namespace) -> Mapping[str, str]:
 def _optimization_level(text: str) -> str:
     level = _ORT_LEVELS.get(text.upper(), text)
     if level not in _LEVELS:
-        raise argparse.ArgumentTypeError(f"must be one of {', '.join(_LEVELS)}")
+        raise errors.UsageError(
+            f"it must be one of {', '.join(_LEVELS)}", next_steps=did_you_mean(text, [*_LEVELS, *_ORT_LEVELS], most=1)
+        )
     return level

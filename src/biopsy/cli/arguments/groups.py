@@ -6,6 +6,7 @@ Nothing here imports NumPy: every ``--help`` and every parsed command line passe
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -27,7 +28,25 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="return these tensors instead of the model's outputs; patterns allowed; 'mark all' returns every tensor",
     )
+    group.add_argument(
+        "--onnx-outputs-by-type",
+        nargs="+",
+        default=(),
+        metavar="OPERATOR",
+        help="return what these operators compute, such as Conv, instead of the model's outputs",
+    )
+    group.add_argument(
+        "--onnx-exclude-outputs", nargs="+", default=(), metavar="NAME", help="do not return these; patterns allowed"
+    )
     add_weights_folder(group)
+
+
+def add_model_type(parser: argparse.ArgumentParser | argparse._ArgumentGroup, *, or_engine: bool = False) -> None:
+    """``--model-type`` of a command that takes ONNX models, ``or_engine``: or what an engine has built."""
+    known = ("onnx", "engine") if or_engine else ("onnx",)
+    built = "what MODEL is: onnx, or engine for what an engine has built (default: by its name)"
+    meaning = built if or_engine else "onnx, the only type here"
+    parser.add_argument("--model-type", type=types.model_type(*known), metavar="TYPE", help=meaning)
 
 
 def add_weights_folder(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -54,18 +73,33 @@ def add_weights_file(parser: argparse.ArgumentParser | argparse._ArgumentGroup) 
     )
 
 
+def add_weights_threshold(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Which weights go into that file, into ``args.external_data_size_threshold``."""
+    parser.add_argument(
+        "--external-data-size-threshold",
+        type=types.binary_size,
+        default=1024,
+        metavar="SIZE",
+        help="with --save-external-data: smaller weights stay in the model file; bytes, or KiB, MiB or GiB as in 16K,"
+        " 16M or 1G (default: 1024)",
+    )
+
+
 def weights_file(args: argparse.Namespace, output: Path) -> str | None:
     """The name of the file for weights beside ``output``; None if they go inside."""
     from biopsy.model.weights_file import default_name
 
     asked: str | None = args.save_external_data
-    return default_name(output) if asked == "" else asked
+    if not asked:
+        return asked if asked is None else default_name(output)
+    return os.path.normpath(asked)
 
 
-def derived_weights(args: argparse.Namespace) -> file_kinds.Derived:
-    """The file for weights beside ``args.output``, by ``weights_file``, as one that is written."""
-    name = None if args.output is None else weights_file(args, args.output)
-    return {"--save-external-data": (args.output.with_name(name) if name else None, file_kinds.WRITTEN)}
+def derived_weights(args: argparse.Namespace, dest: str = "output") -> file_kinds.Derived:
+    """The file for weights beside the one that ``dest`` names, by ``weights_file``, as one that is written."""
+    output: Path | None = getattr(args, dest)
+    name = None if output is None else weights_file(args, output)
+    return {"--save-external-data": (output.with_name(name) if output and name else None, file_kinds.WRITTEN)}
 
 
 def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] | None:
@@ -77,22 +111,11 @@ def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] |
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Where inputs come from, and where they go."""
     group = parser.add_argument_group("inputs (default: random ones, the same for the same seed)")
-    source = group.add_mutually_exclusive_group()
-    source.add_argument(
-        "--load-inputs",
-        "--load-input-data",
-        nargs="+",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="load inputs from these files, one after the other; tensors that the model does not take are ignored",
+    _add_source(
+        group, "load inputs from these files, one after the other; tensors that the model does not take are ignored"
     )
-    source.add_argument(
-        "--data-loader-script",
-        type=file_kinds.READ_SCRIPT,
-        metavar="FILE.py[:function]",
-        help="a Python function that yields dictionaries of arrays (default: load_data)",
-    )
-    _add_random_inputs(group)
+    _add_draws(group, iterations=1, seed=1)
+    _add_shapes(group)
     group.add_argument(
         "--save-inputs",
         "--save-input-data",
@@ -102,22 +125,50 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_random_inputs(group: argparse._ArgumentGroup) -> None:
+def add_recorded_inputs(group: argparse._ArgumentGroup, meaning: str) -> None:
+    """Where the inputs come from that a search records values with, random ones of them too."""
+    _add_source(group, meaning)
+    _add_draws(group, iterations=None, seed=None)
+
+
+def draws_given(args: argparse.Namespace) -> dict[str, object]:
+    """The options of ``add_recorded_inputs`` on random inputs that were given, with their values."""
+    draws = {"--seed": args.seed, "--iterations": args.iterations, "--val-range": args.val_range}
+    return {option: value for option, value in draws.items() if value is not None}
+
+
+def _add_source(group: argparse._ArgumentGroup, meaning: str) -> None:
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
+        "--load-inputs", "--load-input-data", nargs="+", type=file_kinds.READ, metavar="FILE", help=meaning
+    )
+    source.add_argument(
+        "--data-loader-script",
+        type=file_kinds.READ_SCRIPT,
+        metavar="FILE.py[:function]",
+        help="a Python function that yields dictionaries of arrays (default: load_data)",
+    )
+
+
+def _add_draws(group: argparse._ArgumentGroup, iterations: int | None, seed: int | None) -> None:
     group.add_argument(
         "--iterations",
         "--iters",
         type=types.positive,
-        default=1,
+        default=iterations,
         metavar="N",
-        help="how many random inputs to make (default: 1)",
+        help=f"how many random inputs to make (default: {iterations or '2, which is the least'})",
     )
-    group.add_argument("--seed", type=types.count, default=1, metavar="N", help="seed of random inputs (default: 1)")
+    group.add_argument("--seed", type=types.count, default=seed, metavar="N", help="seed of random inputs (default: 1)")
     group.add_argument(
         "--val-range",
         nargs="+",
         metavar="[NAME:][lo,hi]",
         help="range of the random values, for all inputs or one of them (default: [0,1])",
     )
+
+
+def _add_shapes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--input-shapes",
         "--inputs",

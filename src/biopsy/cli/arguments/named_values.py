@@ -29,6 +29,16 @@ def parse_shapes(words: Sequence[str] | None, option: str = "--input-shapes") ->
     return shapes
 
 
+def parse_open_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, tuple[int | None, ...]]:
+    """As ``parse_shapes``, and a dimension may be -1 for what the model says, else 1 (None)."""
+    shapes: dict[str, tuple[int | None, ...]] = {}
+    for name, shape in parse_symbolic_shapes(words, option).items():
+        if any(isinstance(dim, str) for dim in shape):
+            raise _wrong(option, f"{name}:[...]", "every dimension must be a number", "x:[1,3,224,224] y:[2]")
+        shapes[name] = tuple(dim for dim in shape if not isinstance(dim, str))
+    return shapes
+
+
 def parse_symbolic_shapes(words: Sequence[str] | None, option: str = "--input-shapes") -> dict[str, Shape]:
     """As ``parse_shapes``, and a dimension may be a symbol (``N`` or ``'N'``), or -1 for an unknown size (None)."""
     shapes: dict[str, Shape] = {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Literal
 
 from biopsy import errors
@@ -22,11 +23,39 @@ def count(text: str) -> int:
     return int(text)
 
 
+def model_type(*known: str) -> Callable[[str], str]:
+    """The ``type`` of --model-type: one of those that a command takes."""
+
+    def parse(text: str) -> str:
+        if text not in known:
+            raise errors.UsageError(f"must be {' or '.join(known)}: convert other models to ONNX first")
+        return text
+
+    return parse
+
+
 def positive(text: str) -> int:
     """A whole number from 1 to 1000000."""
     if not text.isdecimal() or not 1 <= int(text) <= _LARGEST_COUNT:
         raise errors.UsageError(f"must be a whole number from 1 to {_LARGEST_COUNT}")
     return int(text)
+
+
+def status(text: str) -> int:
+    """An exit status, or a signal as a negative number."""
+    if re.fullmatch(r"-?\d{1,3}", text) is None or not -128 <= int(text) <= 255:
+        raise errors.UsageError("must be an exit status from 0 to 255, or a signal such as -11")
+    return int(text)
+
+
+def count_or_all(text: str) -> int:
+    """A whole number, 0 or more; or -1 for no limit."""
+    if text == "-1":
+        return -1
+    try:
+        return count(text)
+    except errors.UsageError as error:
+        raise errors.UsageError(f"{error.message}, or -1 for all") from error
 
 
 def until(text: str) -> int | Literal["good", "bad"]:
@@ -75,3 +104,11 @@ def regex(option: str, text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise errors.UsageError(f"{option} {text}: not a valid regular expression: {error}") from error
+
+
+def binary_size(text: str) -> int:
+    """Bytes, or as Polygraphy writes thresholds: ``16K``, ``16M`` or ``1G`` are KiB, MiB and GiB."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgG]?)", text)
+    if match is None:
+        raise errors.UsageError("not a valid size: write a number of bytes, or 16K, 16M or 1G for KiB, MiB or GiB")
+    return int(float(match[1]) * 1024 ** " KMG".index(match[2].upper() or " "))

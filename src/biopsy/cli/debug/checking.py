@@ -30,7 +30,12 @@ def rules_of(args: argparse.Namespace) -> Rules:
     from biopsy.checks.judge import Rules
 
     patterns = tuple(types.regex("--fail-regex", text) for text in args.fail_regex or ())
-    return Rules(frozenset(args.fail_code or ()), frozenset(args.ignore_fail_code or ()), patterns, args.match)
+    return Rules(
+        fail_codes=frozenset(args.fail_code or ()),
+        ignored_codes=frozenset(args.ignore_fail_code or ()),
+        fail_regexes=patterns,
+        match=args.match,
+    )
 
 
 @contextlib.contextmanager
@@ -42,15 +47,15 @@ def warmed_up(args: argparse.Namespace) -> Iterator[None]:
     from biopsy.checks import warming
     from biopsy.isolation.fork_server import ServerGoneError
 
-    args.zygote = None
+    args.warming = None
     if args.check and not args.cold_checks and warming.serves(args.check):
         with contextlib.suppress(ServerGoneError):
-            args.zygote = warming.started(args.check, _jobs(args)[0])
+            args.warming = warming.started(args.check, _jobs(args)[0])
     try:
         yield
     finally:
-        if args.zygote is not None:
-            args.zygote.close()
+        if args.warming is not None:
+            args.warming.close()
 
 
 def jobs_of(args: argparse.Namespace, console: Console) -> int:
@@ -87,17 +92,20 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     from biopsy.checks.warm import command_check
 
     given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
-    zygote, args.zygote = getattr(args, "zygote", None), None
-    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, zygote)
+    begun, args.warming = getattr(args, "warming", None), None
+    check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, begun)
     check.start()
     return check
 
 
 def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
-    """Say so if the words of a check do not name the candidate that it is to judge, and with -v if it stays cold."""
+    """Say so if the words of a check do not name the candidate that it is to judge; with -v, if it is warm or cold."""
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.served import ServedCheck
 
-    if type(check) is CommandCheck:
+    if isinstance(check, ServedCheck) and check.is_served:
+        console.detail(f"checks     forks of {check.served_by} (warm) · the last one is a fresh process")
+    elif isinstance(check, CommandCheck):
         console.detail("checks     run cold: each is a process of its own")
     if isinstance(check, CommandCheck) and not check.names_candidate:
         console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must find the candidate itself")

@@ -1,4 +1,4 @@
-"""A check whose engine varies: where the words of a ``biopsy run`` name it, and how they are run."""
+"""A check whose engine varies: where the words of a ``biopsy run`` name it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,7 @@ from biopsy.cli.arguments import engine_options
 if TYPE_CHECKING:
     from biopsy.checks.command_line import OwnRun
     from biopsy.engines.registry import EngineSpec
-    from biopsy.tactics.setting_changes import CheckTemplate, VariedCheck
-
-
-def varied_check(template: CheckTemplate, default_name: str, timeout: float | None) -> VariedCheck:
-    """The check for words that vary: forks of a warm process if it is our own run."""
-    from biopsy.checks.command import CommandCheck
-    from biopsy.checks.warm import command_check
-    from biopsy.tactics.setting_changes import SettingChange, VariedCheck
-
-    made = command_check if template.is_own_run else CommandCheck
-    return VariedCheck(made(template.with_change(SettingChange()), default_name, timeout), template)
+    from biopsy.tactics.setting_changes import CheckTemplate
 
 
 def own_template(command: OwnRun, wanted: str | None) -> CheckTemplate:
@@ -46,7 +36,7 @@ def engines_of_run(command: OwnRun) -> list[EngineSpec]:
     parser = Parser(prog="biopsy run", allow_abbrev=False)
     run.configure(parser)
     own, _ = parser.parse_known_args(list(command.options))
-    return engine_options.engine_specs(own)
+    return engine_options.specs_to_run(own)
 
 
 def _chosen(specs: list[EngineSpec], wanted: str | None) -> int | None:

@@ -74,6 +74,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.engines.base import ModelInput
     from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
+    from biopsy.tactics.setting_changes import varied_check
     from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
@@ -85,7 +86,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     template = _template(args)
     if not template.names_settings:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
-    check = engine_substitution.varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
+    check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
     rules = checking.rules_of(args)
     try:
         with checking.ended_politely(), FlagsProgress(console, args) as progress:

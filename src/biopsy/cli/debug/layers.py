@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
-from biopsy.shell_words import line_of, option_line
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.layerwise.examination import Question
     from biopsy.layerwise.findings import LayerFindings
+    from biopsy.layerwise.question import Question
     from biopsy.layerwise.report import Engines
-    from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
 
-DEFAULT_REFERENCE = "onnxrt:optimization=none"
+DEFAULT_REFERENCE = PLAIN[0]
 _DEFAULT_LIMIT = "1GB"
 
 _EPILOG = """\
@@ -74,7 +73,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is out of tolerance")
     comparing.add_tolerances(group)
     comparing.add_limits(parser)
-    parser.set_defaults(load_outputs=None)
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:
@@ -143,70 +141,29 @@ def _require_sense(args: argparse.Namespace) -> None:
 def _question(args: argparse.Namespace, console: Console) -> Question:
     from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
-    from biopsy.comparison.spoken_of import require_known_outputs, spoken_of
-    from biopsy.engines.base import ModelInput
-    from biopsy.engines.registry import create
-    from biopsy.layerwise.examination import Question
+    from biopsy.layerwise.question import question_about
     from biopsy.layerwise.tensor_errors import Judge
-    from biopsy.model.index import index_file
 
-    suspect, reference = create(args.suspect), create(args.reference_engine)
-    if not reference.capabilities.marks_any_tensor:
-        raise errors.UsageError(
-            f"{args.reference_engine} gives no inner tensors: it cannot be the reference",
-            next_steps=[f"--reference-engine {DEFAULT_REFERENCE}"],
-        )
-    index = index_file(args.model, args.external_data_dir)
-    asked = *tolerances_of(args), limits_of(args)
-    require_known_outputs(spoken_of(*asked), index.ids, [index.names[tensor] for tensor in index.producer])
-    return Question(
-        index=index,
-        model=ModelInput(b"", index.folder, args.model),
-        reference=args.reference_engine,
+    return question_about(
+        args.model,
+        args.external_data_dir,
+        lambda kinds: _feeds(kinds, args, console),
         suspect=args.suspect,
-        feeds=lambda kinds: _feeds(kinds, args, console),
+        reference=args.reference_engine,
+        judge=Judge(*tolerances_of(args), limits_of(args)),
+        nodes=None if args.nodes is None else types.regex("--nodes", args.nodes),
         limit=args.memory_limit,
-        judge=Judge(*asked),
-        nodes=_pattern(args.nodes, index),
-        suspect_can=suspect.capabilities,
         timeout=args.run_timeout,
     )
 
 
-def _pattern(text: str | None, index: ModelIndex) -> re.Pattern[str] | None:
-    """What --nodes asks for. Raises UsageError if that is no layer."""
-    from biopsy.layerwise.layers import layers_of
-
-    if text is None:
-        return None
-    pattern = types.regex("--nodes", text)
-    if not layers_of(index, pattern):
-        raise errors.UsageError(
-            f"--nodes {text}: no layer has a name, operator or output that matches",
-            next_steps=["biopsy inspect model MODEL --show layers    shows them"],
-        )
-    return pattern
-
-
 def _feeds(kinds: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
+    from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
-    from biopsy.engines.feeding import feeds_for
-    from biopsy.engines.runner import checked_feed
 
-    samples = feeds_for(kinds, inputs_of(args))
-    if samples.made_up:
-        console.warn(
-            f"the inputs loaded have no {', '.join(map(repr, samples.made_up))}: random values are used for it"
-        )
-    for name, shape in samples.guessed.items():
-        choice = option_line("--input-shapes", f"{name}:[...]")
-        console.warn(f"the model leaves the shape of input {name!r} open: {list(shape)} is used ({choice} to choose)")
-    feeds = [checked_feed(feed, kinds, number) for number, feed in enumerate(samples.feeds)]
-    if args.save_inputs is not None:
-        from biopsy.tensors.files import write_feeds
-
-        write_feeds(args.save_inputs, feeds)
+    feeds, _ = settled(kinds, inputs_of(args), console)
+    save(args.save_inputs, feeds)
     return feeds
 
 

@@ -15,14 +15,14 @@ from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.precision.result import PrecisionResult
+    from biopsy.mixed_precision.result import PrecisionResult
 
 _MOST_SHOWN = 24
 _END = {"high": "all high", "low": "all low"}
 
 
 class PrecisionReport(Progress):
-    """Listens to a search. ``shown`` says whose output is shown: "all" checks', that with all layers "low", "none"."""
+    """Listens to a search. ``shown`` says whose output is shown: "all" checks', that of "ends" that fail, "none"."""
 
     def __init__(self, console: Console, log: Path | None, shown: str) -> None:
         super().__init__(console, log)
@@ -61,7 +61,7 @@ class PrecisionReport(Progress):
     def _show_checked(self, event: events.CheckedCandidate) -> None:
         self._done += 1
         self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason} · {event.seconds:.2f} s")
-        wanted = event.stage == "low" and self._shown == "low" and event.outcome != "passed"
+        wanted = event.stage in _END and self._shown == "ends" and event.outcome != "passed"
         if self._shown == "all" or wanted or self._console.verbosity > 0:
             self._live.stop()
             say_output(self._console, event.output, whole=self._shown == "all")
@@ -70,7 +70,7 @@ class PrecisionReport(Progress):
     @shows(events.PassDone)
     def _show_stage_done(self, event: events.PassDone) -> None:
         change = f"{event.before} -> {count(event.after, 'layer')} high"
-        self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+        self.pass_line(event, change)
 
     @shows(events.Resumed)
     def _show_resumed(self, event: events.Resumed) -> None:
@@ -100,6 +100,7 @@ def say_result(console: Console, result: PrecisionResult, names: Path | None, li
     """
     console.note("")
     _say_layers(console, result)
+    _say_form(console, result)
     _say_weights(console, result)
     for reason, times in result.stays.items():
         console.note(f"{count(times, 'node')} left as in the model: {reason}")
@@ -111,6 +112,18 @@ def say_result(console: Console, result: PrecisionResult, names: Path | None, li
         resume = [] if line is None else [f"resume   {line}"]
         console.note("", f"stopped by {result.stopped}: fewer layers may be enough", *resume)
     _say_next(console, result, names)
+
+
+_FORMS = {
+    "emulate": "emulated (--emulate): low layers compute in float32, and Casts round what goes in and out",
+    "native": "native (--native): low layers compute in their own low type",
+}
+"""How the low precision got into the candidates, in words."""
+
+
+def _say_form(console: Console, result: PrecisionResult) -> None:
+    if result.form is not None:
+        console.say(f"form   {result.low}, {_FORMS[result.form]}")
 
 
 def _say_layers(console: Console, result: PrecisionResult) -> None:

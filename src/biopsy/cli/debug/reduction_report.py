@@ -87,7 +87,7 @@ class ReductionReport(Progress):
         if event.before == event.after and (event.checks == 0 or event.stage == "suspects"):
             return  # a guess that was wrong proves nothing
         change = f"{event.before} -> {count(event.after, 'node')}"
-        self.line(event.stage, f"{change:<28} {count(event.checks, 'check')} · {event.seconds:.1f} s")
+        self.pass_line(event, change)
 
     @shows(events.Resumed)
     def _show_resumed(self, event: events.Resumed) -> None:
@@ -115,7 +115,7 @@ class ReductionReport(Progress):
         usual = self._stage.usual - (self._done - self._done_before_stage)
         parts = [
             f"{event.left} of {count(self._nodes, 'node')} left",
-            f"{count(self._done, 'check')}, {1 / max(seconds, 1e-3):.1f}/s",
+            f"{count(self._done, 'check')}{f', {1 / max(seconds, 1e-3):.1f}/s' if self._done else ''}",
             *([f"{time_left(usual * seconds)} in this pass"] if usual > 0 and self._done > 2 else []),
             f"trying {event.description}",
         ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt, types
 from biopsy.quantities import count
 
 if TYPE_CHECKING:
@@ -19,13 +19,16 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  biopsy inspect capability model.onnx --trt                    what does TensorRT refuse? (RTX needs no GPU)
+  biopsy inspect capability model.onnx                          what does TensorRT refuse? (RTX needs no GPU)
+  biopsy inspect capability model.onnx --with-partitioning      and write the parts into polygraphy_capability_dumps
   biopsy inspect capability model.onnx --openvino -o parts      write the parts as models
   biopsy inspect capability model.onnx --engine onnxrt:providers=cuda
 
 exit status: 0 the engine takes every node; 1 it refuses some; 4 nothing was concluded"""
 
 _MOST_SHOWN = 20
+_DEFAULT_FOLDER = "polygraphy_capability_dumps"
+"""Where Polygraphy writes the parts."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +43,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="write each part as a model into this folder",
     )
     parser.add_argument(
+        "--with-partitioning",
+        action="store_true",
+        help=f"the same, into the folder {_DEFAULT_FOLDER} if -o names none; no parts if the engine takes every node",
+    )
+    parser.add_argument(
         "--timeout",
         type=types.duration,
         default="10m",
@@ -47,8 +55,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a build that takes longer counts as a refusal: 90s, 10m, 1h (default: 10m)",
     )
     groups.add_weights_folder(parser)
-    engine_options.add_engines(parser, "the engine to ask")
+    engine_options.add_engines(parser, "the engine to ask (default: --trt)")
     tensorrt.add(parser)
+    absent_options.add(parser, "inspect capability")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -59,32 +68,52 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.model.index import index_file
 
-    spec = _engine(args)
+    spec, is_named = _engine(args, console)
+    if args.with_partitioning and args.output is None:
+        args.output = Path(_DEFAULT_FOLDER)
     index = index_file(args.model, args.external_data_dir)
     if args.output is not None:
         _require_empty(args.output)
     parts = Parts(index)
-    with (
-        temporary_folder("biopsy-capability-") as scratch,
-        Worker(spec.text, scratch, args.timeout) as worker,
-    ):
-        version = worker.version()
-        verdict.report_looking()
-        found = survey(index, worker, parts)
+    try:
+        with (
+            temporary_folder("biopsy-capability-") as scratch,
+            Worker(spec.text, scratch, args.timeout) as worker,
+        ):
+            version = worker.version()
+            verdict.report_looking()
+            found = survey(index, worker, parts)
+    except errors.EngineMissing as error:
+        if is_named:
+            raise
+        raise _no_tensorrt(error.message) from error
     _show(found, f"{spec.text} {version}", console)
-    if args.output is not None:
+    if args.output is not None and not (args.with_partitioning and found.takes_all):
         _write(args.output, found, parts, console)
     return 0 if found.takes_all else 1
 
 
-def _engine(args: argparse.Namespace) -> EngineSpec:
-    from biopsy.engines.registry import create
+def _engine(args: argparse.Namespace, console: Console) -> tuple[EngineSpec, bool]:
+    """The engine to ask, and whether it is named: TensorRT if not. Raises EngineMissing if that does not work here."""
+    from biopsy.engines.registry import EngineSpec, create, installed
 
-    specs = engine_options.engine_specs(args)
-    if len(specs) != 1:
-        raise errors.UsageError("inspect capability asks only one engine: name one")
-    create(specs[0])
-    return specs[0]
+    named = engine_options.only_engine(args)
+    if named is None:
+        problem = installed("trt")[0].problem
+        if problem is not None:
+            raise _no_tensorrt(problem)
+        console.note("no engine is named: TensorRT is asked")
+    spec = named or EngineSpec("trt")
+    create(spec)
+    return spec, named is not None
+
+
+def _no_tensorrt(problem: str) -> errors.EngineMissing:
+    """What to say where TensorRT was not named, and cannot be asked."""
+    return errors.EngineMissing(
+        f"no engine is named, which means TensorRT, and that does not work here: {problem}",
+        next_steps=["--openvino, --onnxrt or --engine NAME    asks another engine", "biopsy doctor trt"],
+    )
 
 
 def _show(found: Survey, engine: str, console: Console) -> None:

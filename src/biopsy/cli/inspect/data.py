@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments import file_kinds, types
 from biopsy.cli.console import Console
-from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.tensors.results import Array, RunnerResult
@@ -39,14 +38,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--num-items",
-        type=int,
+        type=types.count_or_all,
         default=3,
         metavar="N",
         help="how many values to show at the start and end of each dimension; -1 shows all (default: 3)",
     )
     parser.add_argument(
         "--line-width",
-        type=int,
+        type=types.count_or_all,
         default=75,
         metavar="N",
         help="characters per line of values; -1 breaks lines only at the end of a dimension (default: 75)",
@@ -63,17 +62,27 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise errors.DataError(f"{args.path} holds no iteration")
     if args.name:
         _require_match(args.path, args.name, runners)
+    of_runs = container.kind != "feeds"
+    if of_runs:
+        console.say(f"==== Run Results ({len(runners)} runners) ==== {args.path}")
     for runner in runners:
-        what = "inputs" if container.kind == "feeds" else f"outputs of {runner.runner}"
-        console.say(f"{args.path}: {what}, {count(len(runner.iterations), 'iteration')}")
+        console.say(*_heading(runner, args.path, of_runs))
         for number, iteration in enumerate(runner.iterations if args.all else runner.iterations[:1]):
             took = "" if iteration.runtime is None else f" ({iteration.runtime * 1000:.3g} ms)"
-            console.say("", f"iteration {number}{took}")
+            console.say("", f"-- Iteration: {number}{took}")
             for line in _tensor_lines(iteration.outputs, args):
                 console.say(line)
         if len(runner.iterations) > 1 and not args.all:
             console.note("", f"{len(runner.iterations) - 1} more: --all shows every iteration")
     return 0
+
+
+def _heading(runner: RunnerResult, path: str, of_runs: bool) -> list[str]:
+    """What stands above the iterations of a runner, or of inputs, in the words that scripts for Polygraphy look for."""
+    number = len(runner.iterations)
+    if of_runs:
+        return ["", f"---- {runner.runner} ({number} iterations) ----"]
+    return [f"==== Data ({number} iterations) ==== {path}"]
 
 
 def _require_match(path: str, patterns: Sequence[str], runners: Sequence[RunnerResult]) -> None:

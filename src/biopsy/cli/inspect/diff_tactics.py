@@ -67,8 +67,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.report is not None:
         require_writable(args.report)
     folder = args.dir or Path()
-    good = _load(args.good or folder / "good", "good")
-    bad = _load(args.bad or folder / "bad", "bad")
+    _require_builds(args, folder)
+    good = _load(args.good, folder / "good")
+    bad = _load(args.bad, folder / "bad")
     builds = [build_of(str(path), found, is_bad=False) for path, found in good.items()]
     builds += [build_of(str(path), found, is_bad=True) for path, found in bad.items()]
     for remark in remarks_on({str(path): found for path, found in (*good.items(), *bad.items())}):
@@ -83,16 +84,31 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _load(path: Path, which: str) -> Mapping[Path, TacticRecord | TacticReplay]:
-    from biopsy.tactics.files import tactics_below
+def _require_builds(args: argparse.Namespace, folder: Path) -> None:
+    """Raise UsageError for a path that is not there, unless it is one of two folders: builds may all have been alike.
 
-    if not path.exists():
+    ``biopsy debug build`` makes the folder ``bad`` only once a build is bad, and ``good`` likewise.
+    """
+    given = {"good": args.good, "bad": args.bad}
+    missing = {which: path for which, path in given.items() if path is not None and not path.exists()}
+    sought = [which for which, path in given.items() if path is None]
+    if len(sought) == 2 and not any((folder / which).is_dir() for which in sought):
+        missing = {which: folder / which for which in sought}
+    for which, path in missing.items():
         kind = "folder" if path.name == which else "file or folder"
         raise errors.UsageError(
             f"there is no {kind} '{path}' with tactic records",
             next_steps=[f"--dir DIR    with the folders good and bad, or --{which} PATH"],
         )
-    return tactics_below(path)
+
+
+def _load(given: Path | None, usual: Path) -> Mapping[Path, TacticRecord | TacticReplay]:
+    """The records of a path that is given, else those of the usual folder; none if that is not there."""
+    from biopsy.tactics.files import tactics_below
+
+    if given is None and not usual.exists():
+        return {}
+    return tactics_below(given or usual)
 
 
 def _lines(found: Difference, *, whole: bool) -> Iterator[str]:

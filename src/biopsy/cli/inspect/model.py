@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.arguments.groups import add_weights_folder
+from biopsy import errors
+from biopsy.cli.arguments import absent_options, file_kinds
+from biopsy.cli.arguments.groups import add_model_type, add_weights_folder
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.engines.base import LayerRecord
 
 EXAMPLES = """\
 examples:
-  biopsy inspect model model.onnx                                   a summary
-  biopsy inspect model model.onnx --mode=basic                      every node, with lines such as: mul0 [Op: Mul]
+  biopsy inspect model model.onnx                                   a summary, in the layout of Polygraphy
   biopsy inspect model model.onnx --show layers attrs weights       everything
+  biopsy inspect model model.onnx --mode=basic                      every node, in a shorter layout of our own
+  biopsy inspect model model.onnx --display-as trt --show layers    the network that TensorRT's parser makes of it
+  biopsy inspect model model.onnx --list-unbounded-dds              tensors that set sizes without a bound
+  biopsy inspect model model.onnx --show layers --combine-tensor-info outputs.json
   biopsy inspect model model.blob --show layers                     what OpenVINO has built
   biopsy debug reduce model.onnx -o reduced.onnx --fail-regex "Op: Mul" \\
       --check biopsy inspect model polygraphy_debug.onnx --mode=basic"""
@@ -36,19 +42,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model, or a file of --save-engine"
     )
     parser.add_argument(
-        "--mode",
-        choices=tuple(MODES),
-        default="none",
-        help="none: a summary; basic: also the nodes; attrs: also their attributes; full: also weights (default: none)",
-    )
-    parser.add_argument(
         "--show",
         nargs="+",
         choices=("layers", "attrs", "weights"),
         default=(),
-        help="the same, chosen one by one; adds to --mode",
+        help="what else to show. layers: the nodes; attrs: with them, their attributes and bodies; weights: values of "
+        "weights",
+    )
+    parser.add_argument(
+        "--mode",
+        choices=tuple(MODES),
+        help="how much to show, in a shorter layout. none: a summary; basic: also the nodes; attrs: also their "
+        "attributes; full: also weights",
+    )
+    parser.add_argument(
+        "--display-as",
+        "--convert-to",
+        choices=("onnx", "trt"),
+        default="onnx",
+        help="onnx: the model as it is; trt: the network that TensorRT's parser makes of it (RTX needs no GPU; "
+        "default: onnx)",
+    )
+    add_model_type(parser, or_engine=True)
+    parser.add_argument(
+        "--list-unbounded-dds",
+        action="store_true",
+        help="list tensors whose values set a size without a bound; fold constants first (surgeon sanitize)",
+    )
+    parser.add_argument(
+        "--combine-tensor-info",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="saved outputs: the range and mean of each tensor, in their first iteration, are shown behind its type",
     )
     add_weights_folder(parser)
+    absent_options.add(parser, "inspect model")
 
 
 _OVERLAP = 64
@@ -57,23 +85,88 @@ _OVERLAP = 64
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Show the model."""
-    from biopsy.checks import verdict
-    from biopsy.cli.run.building import is_built
+    from biopsy.cli.run.building import is_built_model
 
-    if is_built(args.model):
-        _show_built(args.model, bool({*MODES[args.mode], *args.show}), console)
-        return 0
-    from biopsy.model.describe import describe
-
-    verdict.report_looking()
-    console.say(*describe(args.model, {*MODES[args.mode], *args.show}, args.external_data_dir).split("\n"))
-    _warn_of_places(args.model, args.external_data_dir or args.model.parent, console)
+    shown = {*MODES[args.mode or "none"], *args.show}
+    if is_built_model(args):
+        _show_built(args, "layers" in shown, console)
+    elif args.display_as == "trt":
+        _show_network(args, "layers" in shown, console)
+    else:
+        _show_onnx(args, shown, console)
     return 0
+
+
+def _require_absent(given: Mapping[str, object], why: str) -> None:
+    """Raise UsageError for the first option that is given and could not be followed."""
+    for option, value in given.items():
+        if value:
+            raise errors.UsageError(f"{option} {why}")
+
+
+def _show_onnx(args: argparse.Namespace, shown: Collection[str], console: Console) -> None:
+    from biopsy.checks import verdict
+
+    folder = args.external_data_dir
+    facts = _facts(args.combine_tensor_info)
+    if args.mode is not None:
+        if facts:
+            raise errors.UsageError("--combine-tensor-info cannot be combined with --mode: use --show")
+        from biopsy.model.describe import describe
+
+        verdict.report_looking()
+        console.say(*describe(args.model, shown, folder).split("\n"))
+    else:
+        from biopsy.model.polygraphy_text import polygraphy_text
+
+        verdict.report_looking()
+        console.say(*polygraphy_text(args.model, shown, folder, facts))
+    if args.list_unbounded_dds:
+        from biopsy.model import load, unbounded_shapes
+
+        model = load.parse(load.read_bytes(args.model), args.model)
+        console.say(f"[I] Found tensors with unbounded DDS: {unbounded_shapes.unbounded_shapes(model)}")
+    _warn_of_places(args.model, folder or args.model.parent, console)
+
+
+def _facts(path: Path | None) -> dict[str, str]:
+    """The range and mean of the tensors in a file of outputs, in its first iteration."""
+    if path is None:
+        return {}
+    import numpy as np
+
+    from biopsy.tensors.files import read_results
+
+    found = {}
+    for name, value in read_results(path)[0].iterations[0].outputs.items():
+        if value.size and value.dtype.kind not in "OUSV":
+            wide = value.astype(np.float64)
+            found[name] = f"| Stats: min={wide.min():.6g}, max={wide.max():.6g}, mean={wide.mean():.6g}"
+    return found
+
+
+def _show_network(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
+    """Show what TensorRT's parser makes of the model."""
+    from biopsy.checks import verdict
+    from biopsy.engines.base import ModelInput
+    from biopsy.engines.registry import create
+    from biopsy.engines.trt.engine import TensorRt
+    from biopsy.model.load import read_bytes
+
+    _require_absent(
+        {"--list-unbounded-dds": args.list_unbounded_dds, "--combine-tensor-info": args.combine_tensor_info},
+        "cannot be combined with --display-as trt",
+    )
+    engine = create("trt")
+    assert isinstance(engine, TensorRt)
+    engine.version()  # imports its package
+    verdict.report_looking()
+    model = ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)
+    console.say(*engine.network_text(model, with_layers=with_layers))
 
 
 def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
     """Say that no engine will be given a model whose weights stand where none may be read."""
-    from biopsy import errors
     from biopsy.model.external import may_refer, require_safe_locations
     from biopsy.model.load import READ_WHOLE, open_model
     from biopsy.text import printable
@@ -88,24 +181,48 @@ def _warn_of_places(path: Path, folder: Path, console: Console) -> None:
         console.warn(printable(error.summary), "no engine is given this model")
 
 
-def _show_built(path: Path, with_layers: bool, console: Console) -> None:
+def _show_built(args: argparse.Namespace, with_layers: bool, console: Console) -> None:
     """Show what an engine has saved: what goes in and comes out and, where it tells them, the layers."""
     from biopsy.checks import verdict
     from biopsy.engines import registry
     from biopsy.model.load import require_file
+    from biopsy.model.polygraphy_text import braced, spelled
+    from biopsy.model.tensor_type import TensorType
 
+    path: Path = args.model
+    _require_absent(
+        {"--list-unbounded-dds": args.list_unbounded_dds, "--display-as trt": args.display_as == "trt"},
+        f"needs an ONNX model, and {path} is none",
+    )
     require_file(path)
-    name = next(name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves)
-    engine = registry.create(name)
+    able = [name for name in registry.BUILT_IN if path.suffix in registry.find_class(name).capabilities.saves]
+    if not able:
+        raise errors.UsageError(
+            f"the ending of {path} does not say which engine has built it",
+            next_steps=["name it .engine (TensorRT), .blob or .xml (OpenVINO), or .ort (ONNX Runtime)"],
+        )
+    engine = registry.create(able[0])
     version = engine.version()
+    facts = _facts(args.combine_tensor_info)
     verdict.report_looking()
     session = engine.load(path)
-    console.say(f"{path} · built by {name} {version}")
-    for kind, names in (("input ", session.inputs), ("output", session.outputs)):
-        for tensor in names:
-            type_ = session.inputs.get(tensor)
-            console.say(f"{kind}  {tensor}{f'  {type_}' if type_ is not None else ''}")
+    console.say(f"{path} · built by {able[0]} {version}", f"[I] ==== {_TITLES.get(able[0], able[0])} ====")
+    types = {
+        name: spelled(kind) if isinstance(kind, TensorType) else str(kind or "")
+        for name, kind in session.inputs.items()
+    }
+    for title, names in (("Input(s)", list(session.inputs)), ("Output(s)", session.outputs)):
+        told = [" ".join(filter(None, (name, types.get(name, ""), facts.get(name, "")))) for name in names]
+        console.say(f"    ---- {len(names)} Engine {title} ----", *(f"    {line}" for line in braced(told)), "")
     if with_layers:
-        for layer in session.layers():
-            facts = (layer.kind, layer.implementation, layer.precision, layer.layout, ", ".join(layer.nodes))
-            console.say(f"layer   {layer.name}  [{' · '.join(filter(None, facts))}]")
+        _show_layers(session.layers(), console)
+
+
+def _show_layers(layers: Sequence[LayerRecord], console: Console) -> None:
+    console.say(f"    ---- {len(layers)} Layer(s) ----")
+    for number, layer in enumerate(layers):
+        traits = filter(None, (layer.implementation, layer.precision, layer.layout, ", ".join(layer.nodes)))
+        console.say(f"    Layer {number:<4} | {layer.name} [Op: {layer.kind}]  [{' · '.join(traits)}]")
+
+
+_TITLES = {"trt": "TensorRT Engine", "openvino": "OpenVINO Model", "onnxrt": "ONNX Runtime Model"}

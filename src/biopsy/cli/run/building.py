@@ -30,14 +30,17 @@ def require_possible(args: argparse.Namespace, engines: Sequence[Engine]) -> Non
 
         _saver(args.save_engine, engines)
         require_writable(args.save_engine)
-    if is_built(args.model):
+    if is_built_model(args):
+        for option in ("save_onnx", "onnx_outputs", "onnx_outputs_by_type", "onnx_exclude_outputs"):
+            if getattr(args, option):
+                raise errors.UsageError(f"{args.model} is no ONNX model, and --{option.replace('_', '-')} needs one")
         for engine in engines:
-            if args.model.suffix not in engine.capabilities.saves:
+            if not engine.capabilities.can_save(args.model):
                 raise errors.UsageError(f"{args.model} is no ONNX model, and {engine.name} does not read such files")
 
 
 def _saver(path: Path, engines: Sequence[Engine]) -> Engine:
-    able = [engine for engine in engines if path.suffix in engine.capabilities.saves]
+    able = [engine for engine in engines if engine.capabilities.can_save(path)]
     if len(able) == 1:
         return able[0]
     if able:
@@ -48,16 +51,21 @@ def _saver(path: Path, engines: Sequence[Engine]) -> Engine:
     raise errors.UsageError(f"--save-engine {path}: the engines here save {', '.join(kinds)}")
 
 
+def is_built_model(args: argparse.Namespace) -> bool:
+    """Whether the model of a run is what an engine has built: as --model-type says, else by its name."""
+    return bool(args.model_type == "engine" if args.model_type else is_built(args.model))
+
+
 def is_built(path: Path) -> bool:
     """Whether a file is, by its name, what an engine has built and not an ONNX model."""
-    return path.suffix in {".engine", ".plan", ".trt", ".blob", ".ort"}
+    return path.suffix in {".engine", ".plan", ".trt", ".blob", ".xml", ".ort"}
 
 
 def session_of(
     engine: Engine, model: ModelInput, inputs: Inputs, args: argparse.Namespace, console: Console
 ) -> Session:
     """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
-    if model.path is not None and is_built(model.path):
+    if model.path is not None and is_built_model(args):
         session = engine.load(model.path)
     else:
         if engine.capabilities.wants_shapes:
@@ -66,16 +74,17 @@ def session_of(
     for remark in session.remarks:
         console.warn(remark)
     path: Path | None = args.save_engine
-    if path is not None and path.suffix in engine.capabilities.saves:
+    if path is not None and engine.capabilities.can_save(path):
         session.save(path)
-        console.note(f"{engine.label} saved to {path}")
+        console.note(f"{engine.label} saved to {path}{'' if path.suffix else ' (--model-type engine to run it)'}")
     return session
 
 
 def _shapes(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
     """Shapes of the inputs to come, as far as a person has said them."""
     if inputs.given is None:
-        return {name: [tuple(shape)] for name, shape in inputs.shapes.items()}
+        known = {name: tuple(dim for dim in shape if dim is not None) for name, shape in inputs.shapes.items()}
+        return {name: [shape] for name, shape in known.items() if len(shape) == len(inputs.shapes[name])}
     found: dict[str, list[tuple[int, ...]]] = {}
     for feed in inputs.given:
         for name, value in feed.items():

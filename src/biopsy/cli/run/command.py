@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import comparing, engine_options, groups, tensorrt
+from biopsy.cli.arguments import absent_options, comparing, engine_options, file_kinds, groups, tensorrt
 from biopsy.cli.run import options
 from biopsy.cli.run.comparisons import compare, find_not_finite, judge_rounding, pairs_of, warn_of_random
 from biopsy.cli.run.conclusion import conclude, conclude_crash, hinted
 from biopsy.cli.run.execution import ModelExecution, save_outputs
+from biopsy.cli.run.files import compare_files, is_of_files
 from biopsy.cli.run.findings import Findings
+from biopsy.cli.run.functions import are_given, functions_of
 from biopsy.cli.run.inputs import Feeder, require_same
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from biopsy.engines.base import Engine, ModelInput
     from biopsy.tensors.results import RunnerResult
 
-__all__ = ["conclude_crash", "configure", "execute"]
+__all__ = ["conclude_crash", "configure", "derived_files", "execute"]
 
 EXAMPLES = """\
 examples:
@@ -50,16 +52,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     comparing.add_limits(parser)
     options.add(parser)
     tensorrt.add(parser)
+    absent_options.add(parser, "run")
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The file for weights beside the model that is saved."""
+    return groups.derived_weights(args, "save_onnx")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run, save, compare, report."""
     from biopsy.checks import verdict
-    from biopsy.cli.run.settings import golden_values, inputs_of, model_of, tolerances_of
+    from biopsy.cli.run.settings import golden_values, inputs_of, model_of, save_model, tolerances_of
 
+    if is_of_files(args):
+        return compare_files(args, console)
     engines = _engines(args, console)
     tolerances, stats = tolerances_of(args)
     golden = golden_values(args.load_outputs or ())
+    functions = functions_of(args, console)
     inputs = inputs_of(args)
     for engine in engines:
         engine.version()  # imports its package
@@ -67,18 +78,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     model = model_of(args)
     feeder = Feeder(inputs, args.save_inputs, console, lambda feeds: require_same(feeds, golden, tolerances, stats))
     _require_names(args, model)
+    save_model(args, model, console)
     execution = ModelExecution(model, feeder, args, console)
     recorder = execution.recorder(engines, args.save_outputs)
     ran = execution.run_all(engines, recorder)
     save_outputs(args.save_outputs, ran, recorder, console)
     done = [replace(each.result, runner=each.engine.label) for each in ran if each.result is not None]
+    done, golden = functions.postprocessed(done), functions.postprocessed(golden)
     not_finite = find_not_finite(done, console) if args.validate else []
     pairs = pairs_of(done, golden, first_worked=ran[0].result is not None and not args.compare_with)
     if pairs or args.compare_with:
         warn_of_random(model, console)
-    compared = compare(pairs, golden, (tolerances, stats, comparing.limits_of(args)), args, console)
+    limits = tolerances, stats, comparing.limits_of(args)
+    compared = compare(pairs, golden, limits, args, console, function=functions.compare)
     noise = judge_rounding(done, execution, options.noise_ratios_of(args)) if args.compare_with else []
-    findings = hinted(Findings(ran, compared, noise, not_finite), golden, console)
+    findings = hinted(Findings(ran, compared, noise, not_finite), golden, feeder.guessed, console)
     return conclude(_reported(findings, pairs, execution), console)
 
 
@@ -88,9 +102,9 @@ def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:
     from biopsy.cli.run.settings import require_writable
     from biopsy.engines.registry import create
 
-    specs = engine_options.engine_specs(args)
-    for ignored in engine_options.ignored_settings(args):
-        console.warn(f"{ignored}; with --engine, write it after the name")
+    specs = engine_options.specs_to_run(args)
+    if not args.engines:
+        console.note(f"no engine is named: {specs[0].text} is used")
     engines = [create(spec) for spec in specs]
     require_possible(args, engines)
     require_writable(args)
@@ -117,7 +131,8 @@ def _reported(
     if verdict.is_wanted():
         from biopsy.cli.run.mismatch import Arbiter, sized
 
-        arbiter = Arbiter(execution.run_again, execution.feeder) if args.tell_rounding else None
+        decides = args.tell_rounding and not are_given(args)  # rounding is no excuse before a function
+        arbiter = Arbiter(execution.run_again, execution.feeder) if decides else None
         findings = sized(findings, pairs, arbiter)
     if args.report is not None:
         from biopsy.cli.run.report import write_report

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.run.execution import ModelExecution
     from biopsy.comparison.compare import Detail
+    from biopsy.comparison.comparison_function import ComparisonFunction
     from biopsy.comparison.noise import NoiseReport
     from biopsy.comparison.non_finite import NotFinite
     from biopsy.comparison.runs import RunComparison
@@ -33,19 +34,26 @@ def compare(
     settings: tuple[Tolerances, Stats, MetricLimits],
     args: argparse.Namespace,
     console: Console,
+    *,
+    function: ComparisonFunction | None = None,
 ) -> list[RunComparison]:
-    """Compare each pair (actual, expected), and show what was found; --fail-fast ends at the first that differs."""
+    """Compare each pair (actual, expected), and show what was found; --fail-fast ends at the first that differs.
+
+    A ``function`` decides alone.
+    """
     compared: list[RunComparison] = []
     if not pairs:
         return compared
     from biopsy.cli.run.report import show_comparison
-    from biopsy.comparison.runs import compare_runs
+    from biopsy.comparison.runs import compare_runs, compare_runs_by
 
     tolerances, stats, limits = settings
     detail: Detail = "brief" if args.report is None else "full"
     for actual, expected in pairs:
-        comparison = compare_runs(
-            actual, expected, tolerances=tolerances, stats=stats, fail_fast=args.fail_fast, limits=limits, detail=detail
+        comparison = (
+            compare_runs(actual, expected, tolerances, stats, args.fail_fast, limits=limits, detail=detail)
+            if function is None
+            else compare_runs_by(function, actual, expected, fail_fast=args.fail_fast, detail=detail)
         )
         loaded = any(expected is result for result in golden)  # they may hold every tensor: none of them is missing
         if not loaded:

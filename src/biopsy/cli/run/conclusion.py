@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     from biopsy.engines.registry import create
 
     console.failure(crash)
-    engines = [create(spec) for spec in engine_options.engine_specs(args)]
+    engines = [create(spec) for spec in engine_options.specs_to_run(args)]
     crashed = next((engine for engine in engines if crash.label in (engine.label, engine.name)), None)
     if crashed is None:
         return crash.status
@@ -35,16 +35,21 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     return conclude(findings, console)
 
 
-def hinted(found: Findings, golden: Sequence[RunnerResult], console: Console) -> Findings:
-    """The findings with a hint on whose fault a failure is, if there is one."""
+def hinted(
+    found: Findings,
+    golden: Sequence[RunnerResult],
+    guessed: Mapping[str, Sequence[int]],
+    console: Console,
+) -> Findings:
+    """The findings with hints on whose fault a failure is, if any; ``guessed`` are shapes that nobody said."""
     if not found.reasons:
         return found
-    from biopsy.cli.run.hints import whose_fault
+    from biopsy.cli.run.hints import guessed_shapes, whose_fault
 
-    hint = whose_fault(found, golden)
-    if hint is not None:
+    hints = [hint for hint in (whose_fault(found, golden), guessed_shapes(guessed)) if hint is not None]
+    for hint in hints:
         console.warn(hint)
-    return replace(found, hint=hint or "")
+    return replace(found, hint="; ".join(hints))
 
 
 def conclude(found: Findings, console: Console) -> int:

@@ -36,7 +36,7 @@ class ModelExecution:
             try:
                 ran.append(self._run(engine, number, self.feeder, recorder))
             except errors.EngineFailure as failure:
-                self.console.failure(_with_engine(failure, engine))
+                self.console.failure(with_engine(failure, engine))
                 ran.append(Ran(engine, failure=failure))
                 if self.args.fail_fast:
                     break
@@ -87,7 +87,7 @@ class ModelExecution:
         return Ran(engine, result, remarks=tuple(session.remarks))
 
 
-def _with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:
+def with_engine(failure: errors.EngineFailure, engine: Engine) -> errors.EngineFailure:
     """The failure with a message that names the engine and what it was doing."""
     message = f"{engine.label} cannot {failure.stage} the model: {failure.kind}: {failure.message}"
     named = errors.EngineFailure(

@@ -95,15 +95,15 @@ def what_passed(found: Findings) -> str:
         empty = sum(
             math.prod(o.actual_shape) == 0 for one in found.compared for it in one.iterations for o in it.outputs
         )
-        parts.append(
-            f"{count(outputs, 'output')} compared{f' ({empty} empty)' if empty else ''}, all within the tolerances"
-        )
+        judge = found.compared[0].judged_by
+        how = f"{judge} says yes to all" if judge else "all within the tolerances"
+        parts.append(f"{count(outputs, 'output')} compared{f' ({empty} empty)' if empty else ''}, {how}")
     if found.noise:
         from biopsy.cli.run.noise import summary
 
         parts.append(summary(found.noise))
     ran = ", ".join(one.engine.label for one in found.ran)
-    if all(one.result is None for one in found.ran):
+    if found.ran and all(one.result is None for one in found.ran):
         return f"{ran} built the model; nothing was run"
     return "; ".join(parts) or f"{ran} ran; there was nothing to compare with"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from biopsy.shell_words import ListOption, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.run.findings import Findings
@@ -25,6 +27,17 @@ def random_hint(model: ModelInput) -> str | None:
 def whose_fault(found: Findings, golden: Sequence[RunnerResult]) -> str | None:
     """That several engines fail alike, so that it is hardly the fault of one of them; None if they do not."""
     return _all_refuse(found) or _all_not_finite(found) or _all_differ(found, golden)
+
+
+def guessed_shapes(guessed: Mapping[str, Sequence[int]]) -> str | None:
+    """That sizes which nobody chose may be what fails; None if all were said."""
+    if not guessed:
+        return None
+    shapes = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in guessed.items()]
+    return (
+        f"this ran with {', '.join(shapes)}, made up because the model leaves the shape open: if the failure comes "
+        f"from that, choose sizes with {line_of([ListOption('--input-shapes', shapes)])}"
+    )
 
 
 def _all_refuse(found: Findings) -> str | None:

@@ -13,7 +13,7 @@ from biopsy.shell_words import option_line
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.comparison.tolerance import Stats, Tolerances
-    from biopsy.engines.feeding import GivenFeeds, Inputs
+    from biopsy.engines.feeding import Inputs
     from biopsy.model.tensor_type import ValueType
     from biopsy.tensors.results import Feed, RunnerResult
 
@@ -32,21 +32,15 @@ class Feeder:
         self._console = console
         self._vet = vet
         self._settled: Sequence[Feed] | None = None
+        self.guessed: Mapping[str, tuple[int, ...]] = {}
+        """Shapes of the inputs that nobody has said."""
 
     def feeds(self, wanted: Mapping[str, ValueType | None]) -> Sequence[Feed]:
         """The feeds, checked and saved when they are first asked for."""
-        from biopsy.engines.feeding import feeds_for
-        from biopsy.engines.runner import checked_feed
-
         if self._settled is None:
-            found = feeds_for(wanted, self.inputs)
-            self._tell(found)
-            self._settled = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+            self._settled, self.guessed = settled(wanted, self.inputs, self._console)
             self._vet(self._settled)
-            if self._save_to is not None:
-                from biopsy.tensors.files import write_feeds
-
-                write_feeds(self._save_to, self._settled)
+            save(self._save_to, self._settled)
         return self._settled
 
     def roundings_off(self, count: int, seed: int = 0) -> Feeder:
@@ -59,15 +53,38 @@ class Feeder:
             raise errors.CannotCompare("no input has a number that could be one rounding off")
         return other
 
-    def _tell(self, found: GivenFeeds) -> None:
-        if found.made_up:
-            names = ", ".join(map(repr, found.made_up))
-            self._console.warn(f"the inputs loaded have no {names}: random values are used for it")
-        for name, shape in found.guessed.items():
-            choice = option_line("--input-shapes", f"{name}:[...]")
-            self._console.warn(
-                f"the model leaves the shape of input {name!r} open: {list(shape)} is used ({choice} to choose)"
-            )
+
+def settled(
+    wanted: Mapping[str, ValueType | None], inputs: Inputs, console: Console
+) -> tuple[Sequence[Feed], Mapping[str, tuple[int, ...]]]:
+    """The feeds of a model, checked and in its types, and the shapes that were guessed; what was made up is told."""
+    from biopsy.engines.casting import casts, casts_told
+    from biopsy.engines.feeding import feeds_for
+    from biopsy.engines.runner import checked_feed
+
+    found = feeds_for(wanted, inputs)
+    if found.made_up:
+        console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
+    for name, shape in found.guessed.items():
+        console.warn(f"{guess_told(name, shape)} ({option_line('--input-shapes', f'{name}:[...]')} to choose)")
+    feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
+    changes = casts(found.feeds, feeds) if inputs.given is not None else ()
+    if changes:
+        console.warn(casts_told(changes))
+    return feeds, found.guessed
+
+
+def guess_told(name: str, shape: Sequence[int]) -> str:
+    """That the shape of an input was chosen by nobody."""
+    return f"the model leaves the shape of input {name!r} open: {list(shape)} is used"
+
+
+def save(path: Path | None, feeds: Sequence[Feed]) -> None:
+    """Write the feeds, if that is asked for."""
+    if path is not None:
+        from biopsy.tensors.files import write_feeds
+
+        write_feeds(path, feeds)
 
 
 def require_same(feeds: Sequence[Feed], golden: Sequence[RunnerResult], tolerances: Tolerances, stats: Stats) -> None:

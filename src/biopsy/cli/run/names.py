@@ -23,9 +23,9 @@ def require_known_names(args: argparse.Namespace, model: ModelInput, spoken: Map
 
     Inputs are compared too where golden values have them. Of a file that an engine has built nothing is known here.
     """
-    from biopsy.cli.run.building import is_built
+    from biopsy.cli.run.building import is_built_model
 
-    if may_lack_names() or is_built(args.model) or not any(name for names in spoken.values() for name in names):
+    if may_lack_names() or is_built_model(args) or not any(name for names in spoken.values() for name in names):
         return
     from biopsy.model.index import index_bytes
 
@@ -68,7 +68,7 @@ def _spoken_of(own_run: argparse.Namespace) -> dict[str, Iterable[str]]:
     try:
         spoken = spoken_of(*tolerances_of(own_run), limits_of(own_run))
         spoken["--noise-ratio"] = noise_ratios_of(own_run)
-        spoken["--input-shapes"] = named_values.parse_shapes(own_run.input_shapes)
+        spoken["--input-shapes"] = named_values.parse_open_shapes(own_run.input_shapes)
         spoken["--val-range"] = named_values.parse_ranges(own_run.val_range)
     except errors.UsageError:
         return {}  # the check itself will tell what is wrong with it

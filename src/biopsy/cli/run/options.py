@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from functools import partial
 
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments import file_kinds, groups
 from biopsy.cli.arguments.comparing import number_from
 from biopsy.cli.arguments.named_values import by_name
 from biopsy.cli.arguments.types import byte_size
+from biopsy.cli.run import functions
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -27,15 +28,8 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="how many times the error of plain float32 still counts as rounding (default: 10)",
     )
     group.add_argument("--tell-rounding", action="store_true", help=argparse.SUPPRESS)  # debug reduce asks for it
-    group = parser.add_argument_group("building")
-    group.add_argument("--build-only", action="store_true", help="build the model in every engine, but run nothing")
-    group.add_argument(
-        "--save-engine",
-        type=file_kinds.WRITTEN,
-        metavar="FILE",
-        help="save what the engine built: .engine (TensorRT), .blob (OpenVINO) or .ort (ONNX Runtime); MODEL may be "
-        "such a file too",
-    )
+    functions.add(parser)
+    _add_building(parser)
     group = parser.add_argument_group("report and memory")
     group.add_argument(
         "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="also write the findings to this file, as JSON"
@@ -46,6 +40,27 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help="keep at most this much of an engine's outputs in memory, such as 500MB: they are computed and saved in "
         "batches (--save-outputs must be .safetensors); after an interruption, the same command continues",
+    )
+
+
+def _add_building(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("building")
+    groups.add_model_type(group, or_engine=True)
+    group.add_argument(
+        "--save-onnx",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help="save the model that is run, with the outputs that are returned",
+    )
+    groups.add_weights_file(group)
+    groups.add_weights_threshold(group)
+    group.add_argument("--build-only", action="store_true", help="build the model in every engine, but run nothing")
+    group.add_argument(
+        "--save-engine",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help="save what the engine built: .engine (TensorRT), .xml or .blob (OpenVINO), .ort (ONNX Runtime); MODEL may "
+        "be such a file, or with --model-type engine one without an ending",
     )
 
 

@@ -28,15 +28,16 @@ def options_of(words: Sequence[str]) -> argparse.Namespace | None:
 
 def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
     """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
-    from biopsy.cli.arguments.engine_options import engine_specs
+    from biopsy.cli.arguments.engine_options import specs_to_run
     from biopsy.engines.registry import find_class
 
-    return [find_class(name) for name in {spec.name: None for spec in engine_specs(args)}]
+    return [find_class(name) for name in {spec.name: None for spec in specs_to_run(args)}]
 
 
 def load_code() -> None:
     """Import everything that it uses."""
     import numpy.ma  # noqa: F401 -- numpy.unique would import it
+    import pybase64  # noqa: F401 -- values in JSON files are text
 
     import biopsy.checks.verdict
     import biopsy.cli.app

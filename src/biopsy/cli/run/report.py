@@ -41,7 +41,19 @@ def show_comparison(compared: RunComparison, console: Console) -> None:
         console.warn(warning)
     if not compared.complete:
         console.note("  the comparison ended at the first failure (--fail-fast)")
-    console.note("")
+    console.note(f"  {_pass_rate(compared)}", "")
+
+
+def _pass_rate(compared: RunComparison) -> str:
+    """The line that scripts written for Polygraphy look for. Where outputs are missing, no iteration passes."""
+    passed = 0 if compared.missing else sum(iteration.passed for iteration in compared.iterations)
+    total = len(compared.iterations)
+    beyond = any(output.tolerances_decide and output.measured is not None for _, output in compared.failures)
+    found = "is within" if compared.passed else "exceeds" if beyond else ""
+    return (
+        f"Accuracy Summary | {compared.actual} vs. {compared.expected} | Passed: {passed}/{total} iterations | "
+        f"Pass Rate: {100 * passed / total:.2f}%{found and f' | Difference {found} tolerance'}"
+    )
 
 
 def _show_output(iteration: int | None, output: OutputComparison, say: Callable[[str], None]) -> None:

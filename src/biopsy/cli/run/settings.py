@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import named_values
@@ -15,8 +16,12 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.feeding import Inputs
 from biopsy.filesystem import write
 from biopsy.model.load import read_bytes
+from biopsy.model.outputs import OutputChoice, choose_outputs
 from biopsy.shell_words import option_line
 from biopsy.tensors.results import Feed, RunnerResult
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
 
 
 def model_of(args: argparse.Namespace) -> ModelInput:
@@ -24,12 +29,28 @@ def model_of(args: argparse.Namespace) -> ModelInput:
     path: Path = args.model
     data = read_bytes(path)
     folder = args.external_data_dir or path.parent
-    wanted = marked_outputs(args)
-    if wanted is None:
+    choice = OutputChoice(
+        names=marked_outputs(args), operators=args.onnx_outputs_by_type, without=args.onnx_exclude_outputs
+    )
+    if choice.changes_nothing:
         return ModelInput(data, folder, path)
-    from biopsy.model.outputs import mark_outputs
+    return ModelInput(choose_outputs(data, choice), folder)
 
-    return ModelInput(mark_outputs(data, wanted), folder)
+
+def save_model(args: argparse.Namespace, model: ModelInput, console: Console) -> None:
+    """Write the model with its outputs as they are returned, if that is asked for. Raises as ``save_with_weights``."""
+    if args.save_onnx is None:
+        if args.save_external_data is not None:
+            raise errors.UsageError("--save-external-data needs a model to save", next_steps=["--save-onnx FILE.onnx"])
+        return
+    from biopsy.cli.arguments.groups import weights_file
+    from biopsy.model.load import parse
+    from biopsy.model.weights_file import save_with_weights
+
+    parsed = parse(model.data, args.model)
+    name = weights_file(args, args.save_onnx)
+    save_with_weights(parsed, args.save_onnx, model.folder, name, args.external_data_size_threshold)
+    console.note(f"model saved to {args.save_onnx}")
 
 
 def own_outputs(args: argparse.Namespace) -> list[str]:
@@ -41,15 +62,15 @@ def own_outputs(args: argparse.Namespace) -> list[str]:
 
 
 def inputs_of(args: argparse.Namespace) -> Inputs:
-    """What the user says about inputs. With golden values, nothing is made up that the loaded inputs lack."""
+    """What the options of ``groups.add_inputs`` say. With golden values, nothing is made up that loaded inputs lack."""
     return Inputs(
         given=given_feeds(args),
         iterations=args.iterations,
         seed=args.seed,
         val_range=named_values.parse_ranges(args.val_range),
-        shapes=named_values.parse_shapes(args.input_shapes),
+        shapes=named_values.parse_open_shapes(args.input_shapes),
         symbols=named_values.parse_symbols(args.input_symbols),
-        complete=not args.load_outputs,
+        complete=not getattr(args, "load_outputs", None),
     )
 
 
@@ -98,10 +119,10 @@ def require_writable(args: argparse.Namespace) -> None:
             f"--memory-limit saves outputs batch by batch, which only .safetensors can: not {args.save_outputs}",
             next_steps=[option_line("--save-outputs", str(args.save_outputs.with_suffix(".safetensors")))],
         )
-    for path in (args.save_inputs, args.save_outputs, args.report):
+    for path in (args.save_inputs, args.save_outputs, args.report, args.save_onnx):
         if path is None:
             continue
-        if path.suffix or path == args.report:
+        if path.suffix or path in (args.report, args.save_onnx):
             write.require_writable(path)
         else:
             from biopsy.tensors.files import require_new_folder

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Container
-from difflib import get_close_matches
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds, groups
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.surgeon import fallback, model_files
+from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.model.extract import Wanted
-    from biopsy.model.tensor_type import Shape
+    from biopsy.model.extract import Inference, Wanted
+    from biopsy.model.tensor_type import Shape, TensorType
 
 T = TypeVar("T")
 
@@ -29,10 +30,7 @@ _ALSO_CALLED = {"float": "float32", "double": "float64", "half": "float16", "boo
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon extract``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
-    parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="write the part to this file"
-    )
+    model_files.add(parser, "surgeon extract")
     parser.add_argument(
         "--inputs",
         nargs="*",
@@ -42,42 +40,81 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--outputs", nargs="+", metavar="NAME:TYPE", help="outputs of the part (default: the model's own)"
     )
-    groups.add_weights_folder(parser)
-    groups.add_weights_file(parser)
+    group = parser.add_argument_group("shape inference, for what is auto")
+    shapes = group.add_mutually_exclusive_group()
+    shapes.add_argument(
+        "--shape-inference",
+        "--do-shape-inference",
+        action="store_true",
+        help="has no effect: what is auto is inferred anyway",
+    )
+    shapes.add_argument("--no-shape-inference", action="store_true", help="take only what the model declares")
+    shapes.add_argument(
+        "--force-fallback-shape-inference",
+        action="store_true",
+        help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed"
+        " (without this, a run is made if a type cannot be inferred)",
+    )
+    group.add_argument(
+        "--model-input-shapes",
+        "--model-inputs",
+        nargs="+",
+        metavar="NAME:SHAPE",
+        help="shapes of the model's inputs in that run, where it leaves them open",
+    )
+    fallback.add_no_onnxruntime(group)
 
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights beside the output."""
-    return groups.derived_weights(args)
+    return model_files.derived(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Extract, write, and tell what was kept."""
-    import onnx  # noqa: F401 -- loaded before the model is looked at
-
-    from biopsy.checks import verdict
-    from biopsy.filesystem import write
-    from biopsy.model import value_info, weights_file
+    from biopsy.model import value_info
     from biopsy.model.extract import extract
-    from biopsy.model.index import index_file
+    from biopsy.model.index import index_bytes
 
-    verdict.report_looking()
-    index = index_file(args.model, args.external_data_dir)
-    write.require_writable(args.output)
+    opened = model_files.opened(args)
+    index = index_bytes(opened.data, opened.folder)
     inputs = None if args.inputs is None else [parse_input(text, index.ids) for text in args.inputs]
     outputs = None if args.outputs is None else [parse_output(text, index.ids) for text in args.outputs]
-    part = extract(index, inputs, outputs)
-    name = groups.weights_file(args, args.output)
+    part = extract(index, inputs, outputs, _inference(args, opened, console))
     shown = [
         ", ".join(f"{info.name} {value_info.tensor_type(info.SerializeToString()) or ''}".strip() for info in infos)
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
-    weights_file.save_with_weights(part, args.output, index.folder, name)
+    model_files.save(args, part, opened.folder)
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
     console.note(f"  inputs   {shown[0] or 'none'}")
     console.note(f"  outputs  {shown[1]}")
     return 0
+
+
+def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Console) -> Inference:
+    from biopsy.cli.arguments.named_values import parse_shapes
+    from biopsy.model.extract import Inference
+
+    shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
+
+    def run(names: Sequence[str]) -> Mapping[str, TensorType]:
+        from biopsy.model.outputs import mark_outputs
+
+        marked = mark_outputs(opened.data, names)
+        if args.force_fallback_shape_inference:
+            return fallback.types_by_running(marked, opened.folder, shapes)
+        try:
+            found = fallback.types_by_running(marked, opened.folder, shapes)
+        except errors.BiopsyError as error:
+            console.note(f"  {error.message}")
+            return {}
+        said = ", ".join(map(repr, names))
+        console.warn(f"the type of {said} is taken from a run of the model: its dimensions are fixed")
+        return found
+
+    return Inference(infers=not args.no_shape_inference, run=run, runs_always=bool(args.force_fallback_shape_inference))
 
 
 def parse_input(text: str, known: Container[str]) -> Wanted:
@@ -122,10 +159,12 @@ def _elem(text: str, whole: str) -> int:
     name = _ALSO_CALLED.get(text, text)
     if name in ELEM_OF_DTYPE:
         return ELEM_OF_DTYPE[name]
-    close = get_close_matches(text, [*ELEM_OF_DTYPE, *_ALSO_CALLED], n=3)
     raise errors.UsageError(
         f"{text!r} in {whole!r} is not an element type",
-        next_steps=[f"the nearest are: {', '.join(close)}" if close else "types are float32, int64, auto and so on"],
+        next_steps=[
+            *did_you_mean(text, [*ELEM_OF_DTYPE, *_ALSO_CALLED, "auto"]),
+            f"the types: auto, {', '.join(ELEM_OF_DTYPE)}",
+        ],
     )
 
 

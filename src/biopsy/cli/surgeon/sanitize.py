@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from biopsy import errors
-from biopsy.cli.arguments import file_kinds, groups
+from biopsy.cli.arguments import file_kinds, groups, types
+from biopsy.cli.surgeon import fallback, model_files
 
 if TYPE_CHECKING:
     import onnx
 
     from biopsy.cli.console import Console
-    from biopsy.model.tensor_type import TensorType
+    from biopsy.model.sanitize import Folding
 
 EXAMPLES = """\
 examples:
   biopsy surgeon sanitize model.onnx -o fixed.onnx --override-input-shapes x:[1,3,224,224]
   biopsy surgeon sanitize model.onnx -o folded.onnx --override-input-shapes x:[1,3] --fold-constants
-  biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort"""
+  biopsy surgeon sanitize model.onnx -o folded.onnx --fold-constants --fold-size-threshold 16M
+  biopsy surgeon sanitize model.onnx -o part.onnx --outputs 'layer4/*' --cleanup
+  biopsy surgeon sanitize model.onnx -o bounded.onnx --fold-constants --set-unbounded-dds-upper-bound 1000 boxes:300
+  biopsy surgeon sanitize model.onnx -o clean.onnx --cleanup --toposort --save-external-data clean.bin"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``surgeon sanitize``."""
     parser.epilog = EXAMPLES
-    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=file_kinds.written_over("model"),
-        required=True,
-        metavar="FILE",
-        help="write the result to this file",
-    )
+    model_files.add(parser, "surgeon sanitize")
     parser.add_argument(
         "--override-input-shapes",
         "--override-inputs",
@@ -41,45 +37,100 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:SHAPE",
         help="fix the shapes of inputs; a symbolic dimension gets its size everywhere",
     )
-    parser.add_argument(
-        "--fold-constants",
-        action="store_true",
-        help="compute what does not depend on the inputs, and remove what that leaves unused "
-        '(pip install "biopsy[surgeon]")',
-    )
     parser.add_argument("--cleanup", action="store_true", help="remove unused nodes, weights and functions")
     parser.add_argument("--toposort", action="store_true", help="sort the nodes so that each comes after its inputs")
-    shapes = parser.add_mutually_exclusive_group()
+    _add_outputs(parser)
+    _add_shape_inference(parser)
+    _add_folding(parser)
+
+
+def _add_outputs(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("outputs")
+    group.add_argument(
+        "--outputs",
+        "--onnx-outputs",
+        dest="onnx_outputs",
+        nargs="+",
+        metavar="NAME",
+        help="these tensors instead of the model's outputs; patterns allowed; 'mark all' or '*' means every tensor",
+    )
+    group.add_argument(
+        "--outputs-by-type",
+        nargs="+",
+        default=(),
+        metavar="OPERATOR",
+        help="what these operators compute, such as Conv, instead of the model's outputs, or besides --outputs",
+    )
+    group.add_argument(
+        "--exclude-outputs", nargs="+", default=(), metavar="NAME", help="leave out these outputs; patterns allowed"
+    )
+    group.add_argument(
+        "--set-unbounded-dds-upper-bound",
+        nargs="+",
+        metavar="[NAME:]BOUND",
+        help="bound the sizes that the model computes from values, by a Min behind them, for engines that plan memory"
+        " before; all sizes, or the tensor NAME; with --fold-constants, those that are left after it",
+    )
+
+
+def _add_shape_inference(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("shape inference")
+    shapes = group.add_mutually_exclusive_group()
     shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
     shapes.add_argument(
         "--force-fallback-shape-inference",
         action="store_true",
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
     )
-    groups.add_weights_folder(parser)
-    groups.add_weights_file(parser)
+    fallback.add_no_onnxruntime(group)
+
+
+def _add_folding(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("constants")
+    group.add_argument(
+        "--fold-constants",
+        action="store_true",
+        help="compute what does not depend on the inputs, and remove what that leaves unused "
+        '(pip install "biopsy[surgeon]")',
+    )
+    group.add_argument(
+        "--num-passes",
+        "--num-const-fold-passes",
+        type=types.count,
+        metavar="N",
+        help="fold at most N times (default: until nothing changes)",
+    )
+    group.add_argument(
+        "--partitioning",
+        choices=["basic", "recursive"],
+        help="has no effect: each node is computed by itself, so one that fails never prevents the others",
+    )
+    group.add_argument("--no-fold-shapes", action="store_true", help="leave operations on shapes as they are")
+    group.add_argument(
+        "--no-per-pass-shape-inference", action="store_true", help="infer shapes before folding only, not in each pass"
+    )
+    group.add_argument(
+        "--fold-size-threshold",
+        type=types.binary_size,
+        metavar="SIZE",
+        help="compute no tensor of more bytes; 16K, 16M and 1G are KiB, MiB and GiB"
+        " (default: results up to 262144 elements, of weights up to 8192)",
+    )
 
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file for weights beside the output."""
-    return groups.derived_weights(args)
+    return model_files.derived(args)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Do what was asked in a fixed order, write, and tell what changed."""
-    import onnx  # noqa: F401 -- loaded before the model is looked at
+    from biopsy.model import sanitize
 
-    from biopsy.checks import verdict
-    from biopsy.filesystem import write
-    from biopsy.model import external, index, load, sanitize, weights_file
-
-    verdict.report_looking()
-    data = load.read_bytes(args.model)
-    external.require_safe_locations(data, args.external_data_dir or args.model.parent, args.model)
-    index.require_sound(data, args.model)
-    model = load.parse(data, args.model)
-    write.require_writable(args.output)
-    folder = args.external_data_dir or args.model.parent
+    _warn_of_idle_options(args, console)
+    opened = model_files.opened(args)
+    model = _with_outputs(opened, args).parsed()
+    folder = opened.folder
     before = sanitize.count_operators(model)
     if args.toposort:
         sanitize.sort_nodes(model)
@@ -87,18 +138,74 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _freeze(model, args.override_input_shapes, console)
     _infer(model, folder, args)
     if args.fold_constants:
-        sanitize.fold_constants(model, folder)
+        sanitize.fold_constants(model, folder, _folding(args))
         _infer(model, folder, args)
+    _bound(model, args, console)
     if args.cleanup:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
-    name = groups.weights_file(args, args.output)
-    weights_file.save_with_weights(model, args.output, folder, name)
+    model_files.save(args, model, folder)
     for why in sanitize.endless(model):
         console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
+
+
+def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
+    """Options that say how constants are folded mean nothing where none are."""
+    given = {
+        "--num-passes": args.num_passes is not None,
+        "--partitioning": args.partitioning is not None,
+        "--no-fold-shapes": args.no_fold_shapes,
+        "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
+        "--fold-size-threshold": args.fold_size_threshold is not None,
+    }
+    for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
+        console.warn(f"{option} has no effect without --fold-constants")
+
+
+def _with_outputs(opened: model_files.Opened, args: argparse.Namespace) -> model_files.Opened:
+    from biopsy.model.outputs import OutputChoice, choose_outputs
+
+    choice = OutputChoice(
+        names=groups.marked_outputs(args), without=args.exclude_outputs, operators=args.outputs_by_type
+    )
+    return opened if choice.changes_nothing else replace(opened, data=choose_outputs(opened.data, choice))
+
+
+def _folding(args: argparse.Namespace) -> Folding:
+    from biopsy.model.sanitize import Folding
+
+    given = {} if args.num_passes is None else {"passes": args.num_passes}
+    return Folding(
+        shapes=not args.no_fold_shapes,
+        infers=not (args.no_per_pass_shape_inference or args.no_shape_inference),
+        threshold=args.fold_size_threshold,
+        ignores_weights=args.ignore_external_data,
+        **given,
+    )
+
+
+def _bound(model: onnx.ModelProto, args: argparse.Namespace, console: Console) -> None:
+    if args.set_unbounded_dds_upper_bound is None:
+        return
+    from biopsy.cli.arguments.named_values import by_name
+    from biopsy.model.upper_bounds import set_upper_bounds
+
+    bounds = by_name(args.set_unbounded_dds_upper_bound, "--set-unbounded-dds-upper-bound", "1000 boxes:300", _size)
+    done = set_upper_bounds(model, bounds)
+    said = ", ".join(f"{name!r} at most {bound}" for name, bound in done.items())
+    console.note(f"  bounded: {said or 'nothing, every size is known or bounded already'}")
+
+
+def _size(text: str) -> int:
+    if not text.isdecimal() or int(text) > _LARGEST_SIZE:
+        raise ValueError(f"{text!r} is no whole number from 0 to {_LARGEST_SIZE}")
+    return int(text)
+
+
+_LARGEST_SIZE = (1 << 31) - 1
 
 
 def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
@@ -114,36 +221,6 @@ def _infer(model: onnx.ModelProto, folder: Path, args: argparse.Namespace) -> No
     from biopsy.model import sanitize
 
     if args.force_fallback_shape_inference:
-        sanitize.infer_by_running(model, lambda data: _types_by_running(data, folder))
+        sanitize.infer_by_running(model, lambda data: fallback.types_by_running(data, folder))
     elif not args.no_shape_inference:
         sanitize.refresh_shapes(model)
-
-
-def _types_by_running(data: bytes, folder: Path) -> dict[str, TensorType]:
-    """Types of the inputs and outputs of a model in one run with random inputs, in a process of its own."""
-    from biopsy.engines.base import ModelInput
-    from biopsy.engines.worker import Worker
-    from biopsy.isolation.cleanup import temporary_folder
-    from biopsy.model.index import index_bytes
-    from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
-    from biopsy.tensors.files import write_feeds
-    from biopsy.tensors.generate import generate_feeds
-
-    index = index_bytes(data, folder)
-    types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    feeds = generate_feeds({name: kind for name, kind in types.items() if kind is not None})
-    with temporary_folder("biopsy-") as scratch:
-        given = scratch / "inputs.safetensors"
-        write_feeds(given, feeds)
-        try:
-            with Worker("onnxrt:optimization=none", scratch) as worker:
-                outputs = worker.run(ModelInput(data, folder.resolve()), given)[0]
-        except errors.EngineFailure as error:
-            raise errors.BiopsyError(
-                f"the model cannot be run once to see its shapes: {error.message}",
-                next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
-            ) from error
-    values = {**feeds[0], **outputs}
-    return {
-        name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
-    }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from biopsy.engines.onnxrt.values import (
     with_true_ranks,
 )
 from biopsy.engines.option import count, switch, words
-from biopsy.filesystem.write import cannot_write
+from biopsy.filesystem.write_together import written_together
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model import load
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
@@ -205,7 +204,7 @@ class OnnxRuntimeSession(BuiltModel):
         """Write the optimized model, as ``.onnx`` or ``.ort``; the latter leaves out optimizations of the layout."""
         require_ending(type(self._engine), path)
         self._require_model("saved again")
-        with _written_whole(path) as made:
+        with written_together(path) as made:
             self._engine.write_optimized(self._model, made)
 
     def layers(self) -> Sequence[LayerRecord]:
@@ -317,21 +316,6 @@ def _needs_a_file_for_weights(model: ModelInput) -> bool:
 
     index = index_bytes(model.data, model.folder)
     return index.has_external_data or index.weight_bytes > _LARGEST_MESSAGE // 2
-
-
-@contextmanager
-def _written_whole(path: Path) -> Iterator[Path]:
-    """A path in a fresh folder beside ``path``; what is written there, weights beside it too, replaces what is here.
-
-    Raises UsageError if it cannot be written. If what stands inside fails or crashes, nothing of it is left.
-    """
-    try:
-        with temporary_folder(f".{path.name}.", path.parent.resolve()) as scratch:
-            yield scratch / path.name
-            for made in sorted(scratch.iterdir(), key=lambda made: made.name == path.name):  # the model last
-                made.replace(path.parent / made.name)
-    except OSError as error:
-        raise cannot_write(path, error) from error
 
 
 def _folder_for_profiles() -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.engines.onnxrt.facts import CPU
+from biopsy.similar_names import did_you_mean
 
 
 class Providers:
@@ -44,7 +45,11 @@ def _find_provider(ort: Any, word: str) -> str:
         return match
     known = _best_match(word, ort.get_all_providers())
     if known is None:
-        raise errors.UsageError(f"onnxruntime knows no execution provider {word!r}; here it has {', '.join(available)}")
+        names = [name.removesuffix("ExecutionProvider") for name in available]
+        raise errors.UsageError(
+            f"onnxruntime knows no execution provider {word!r}; here it has {', '.join(available)}",
+            next_steps=did_you_mean(word, [name.lower() for name in names], most=1),
+        )
     raise errors.EngineMissing(
         f"the installed onnxruntime {ort.__version__} has no {known}, only {', '.join(available)}",
         next_steps=["install the onnxruntime package that has it, such as onnxruntime-gpu for CUDA and TensorRT"],

@@ -19,6 +19,7 @@ from biopsy.engines.openvino.ignored_inputs import ignored_inputs
 from biopsy.engines.option import count, switch
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole
+from biopsy.filesystem.write_together import written_together
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
@@ -34,6 +35,8 @@ _OWN_OPTIONS = {"INFERENCE_PRECISION_HINT": "precision", "PERF_COUNT": "profile"
 
 BLOB = ".blob"
 """Ending of the file that a compiled model is exported to."""
+IR = ".xml"
+"""Ending of a model in OpenVINO's own form, before it is compiled; its weights stand beside it in a .bin file."""
 
 
 class OpenVino(Engine):
@@ -42,7 +45,14 @@ class OpenVino(Engine):
     name = "openvino"
     summary = "OpenVINO"
     package = "biopsy[openvino]"
-    capabilities = Capabilities(layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(BLOB,))
+    capabilities = Capabilities(
+        layers=True,
+        layer_times=True,
+        precision_used=True,
+        chooses_device=True,
+        saves=(BLOB, IR),
+        saves_without_ending=True,
+    )
     forks_warm = True
     options_declared = (
         Option("device", "device to compile for, such as CPU, GPU.1 or HETERO:GPU\\,CPU", "CPU"),
@@ -88,13 +98,15 @@ class OpenVino(Engine):
             *ignored_inputs(core, index),
             *precision_remarks(read, wanted, _precision(compiled) or wanted, device),
         ]
-        return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"])
+        return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"], uncompiled=read)
 
     def load(self, path: Path) -> Session:
-        """A model that ``save`` has exported: the same version of OpenVINO on a like device must read it."""
+        """A model that ``save`` has written; a .blob needs the same version of OpenVINO, on a like device."""
         require_ending(OpenVino, path)
         openvino = _import()
         core = self._core(openvino)
+        if path.suffix == IR:
+            return self._compiled_ir(openvino, core, path)
         try:
             exported = read_whole(path)
         except OSError as error:
@@ -106,6 +118,18 @@ class OpenVino(Engine):
         wanted, used = self.options["precision"], _precision(compiled)
         remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
         return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"])
+
+    def _compiled_ir(self, openvino: Any, core: Any, path: Path) -> Session:
+        stage: errors.Stage = "load"
+        try:
+            read = core.read_model(str(path))
+            stage = "build"
+            compiled = core.compile_model(read, self.options["device"], self._properties(openvino))
+        except Exception as error:
+            raise _failure(error, stage) from error
+        wanted = self.options["precision"]
+        remarks = precision_remarks(read, wanted, _precision(compiled) or wanted, self.options["device"])
+        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"], uncompiled=read)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
         """The nodes with an operation that the device says it does not have."""
@@ -188,12 +212,23 @@ def _precision(compiled: Any) -> str:
 
 
 class OpenVinoSession(BuiltModel):
-    """A model that OpenVINO has compiled; without the model's index it was loaded as such."""
+    """A model that OpenVINO has compiled; without the model's index it was loaded as such.
+
+    ``uncompiled`` is what it was compiled from, if that is known.
+    """
 
     def __init__(
-        self, openvino: Any, compiled: Any, index: ModelIndex | None, remarks: Sequence[str], *, profiled: bool = False
+        self,
+        openvino: Any,
+        compiled: Any,
+        index: ModelIndex | None,
+        remarks: Sequence[str],
+        *,
+        profiled: bool = False,
+        uncompiled: Any = None,
     ) -> None:
         self._openvino = openvino
+        self._uncompiled = uncompiled
         self._compiled = compiled
         self._index = index
         self._request = compiled.create_infer_request()
@@ -230,14 +265,27 @@ class OpenVinoSession(BuiltModel):
             raise _failure(error, "build") from error
 
     def save(self, path: Path) -> None:
-        """Export the compiled model as ``.blob``."""
+        """Export the compiled model as ``.blob``, or write the model as it was read as ``.xml`` and ``.bin``."""
         require_ending(OpenVino, path)
+        if path.suffix == IR:
+            self._save_ir(path)
+            return
         exported = io.BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
             self._compiled.export_model(exported)
         except Exception as error:
             raise _failure(error, "build") from error
         write_whole(path, [exported.getvalue()])
+
+    def _save_ir(self, path: Path) -> None:
+        """Write OpenVINO's own form, with every weight in the type that it has in the model."""
+        if self._uncompiled is None:
+            raise errors.UsageError(f"{path}: a compiled model cannot be written as {IR}: begin with the ONNX model")
+        with written_together(path) as made:
+            try:
+                self._openvino.save_model(self._uncompiled, str(made), compress_to_fp16=False)
+            except Exception as error:
+                raise _failure(error, "build") from error
 
     def _to_tensor(self, array: Array, port: Any) -> Any:
         plain = np.ascontiguousarray(array).reshape(array.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from biopsy.engines.trt import package as trt_package
 from biopsy.engines.trt.cuda import gpu_names, require_gpu
 from biopsy.engines.trt.element_types import numpy_name
 from biopsy.engines.trt.package import Package
-from biopsy.engines.trt.settings import OPTIONS, Settings, span_of, unknown_names
+from biopsy.engines.trt.settings import OPTIONS, Settings, ShapeRange, profiles_of, unknown_names
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
@@ -33,7 +33,7 @@ class TensorRt(Engine):
     name = trt_package.ENGINE
     summary = "TensorRT, or TensorRT for RTX"
     package = "biopsy[tensorrt]"
-    capabilities = Capabilities(saves=ENDINGS, wants_shapes=True)
+    capabilities = Capabilities(saves=ENDINGS, saves_without_ending=True, wants_shapes=True)
     forks_warm = True
     options_declared = OPTIONS
 
@@ -61,7 +61,7 @@ class TensorRt(Engine):
         package.logged.clear()
         builder = self._builder(package)
         network, parser = self._parsed(package, settings, builder, model)
-        marked = _mark(network, index, self.options["outputs"])
+        marked = _mark(network, index, self.options["outputs"], self.options["exclude_outputs"])
         config = builder.create_builder_config()
         settings.apply_to_config(config)
         remarks = [*settings.remarks(), *self._set_shapes(builder, network, config, index, model)]
@@ -115,6 +115,18 @@ class TensorRt(Engine):
                 found.setdefault(number, f"{inside}{refusal.reason}")
         return found
 
+    def network_text(self, model: ModelInput, *, with_layers: bool) -> list[str]:
+        """What its parser makes of a model, in words. Raises EngineFailure with stage "load"."""
+        from biopsy.engines.trt.network_text import network_text
+
+        package = self._package()
+        package.logged.clear()
+        builder = self._builder(package)
+        network, parser = self._parsed(package, Settings(package, self.options), builder, model)
+        lines = list(network_text(network, with_layers=with_layers))
+        del parser  # it has lent its weights to the network
+        return lines
+
     def _package(self) -> Package:
         package = trt_package.load(self.options["package"])
         register = getattr(package.module, "init_libnvinfer_plugins", None)
@@ -156,7 +168,7 @@ class TensorRt(Engine):
     def _set_shapes(
         self, builder: Any, network: Any, config: Any, index: ModelIndex, model: ModelInput
     ) -> Sequence[str]:
-        """Add the profile that a network with dynamic inputs must have; returns remarks on what was guessed."""
+        """Add the profiles that a network with dynamic inputs must have; returns remarks on what was guessed."""
         ports = [network.get_input(number) for number in range(network.num_inputs)]
         remarks = [
             f"the model has no input {name!r}: the shapes given for it are not used"
@@ -166,20 +178,32 @@ class TensorRt(Engine):
         if not dynamic:
             return remarks
         types = {port.name: _declared(index, port) for port in dynamic}
-        guesses = _guesses(types)
-        profile = builder.create_optimization_profile()
-        for port in dynamic:
-            span = span_of(port.name, types[port.name], self.options, model, guesses)
-            put = profile.set_shape_input if port.is_shape_tensor else profile.set_shape
-            put(port.name, span.least, span.best, span.most)
-            if span.is_guess:
-                what = "the values" if port.is_shape_tensor else "the shape"
-                remarks.append(
-                    f"nothing says {what} of input {port.name!r}: the engine is built for {list(span.best)} "
-                    f"(--trt-min-shapes, --trt-opt-shapes, --trt-max-shapes {port.name}:[...])"
-                )
-        config.add_optimization_profile(profile)
-        return remarks
+        profiles = profiles_of(types, self.options, model, _guesses(types))
+        for spans in profiles:
+            profile = builder.create_optimization_profile()
+            for port in dynamic:
+                span = spans[port.name]
+                put = profile.set_shape_input if port.is_shape_tensor else profile.set_shape
+                put(port.name, span.least, span.best, span.most)
+            if config.add_optimization_profile(profile) < 0:
+                raise errors.DoesNotFit(f"TensorRT does not take the optimization profile {_in_words(spans)}")
+        return [*remarks, *_guessed(dynamic, profiles)]
+
+
+def _guessed(dynamic: Sequence[Any], profiles: Sequence[Mapping[str, ShapeRange]]) -> Iterator[str]:
+    """A remark on each input whose shape was guessed in any profile."""
+    for port in dynamic:
+        span = next((spans[port.name] for spans in profiles if spans[port.name].is_guess), None)
+        if span is not None:
+            what = "the values" if port.is_shape_tensor else "the shape"
+            yield (
+                f"nothing says {what} of input {port.name!r}: the engine is built for {list(span.best)} "
+                f"(--trt-min-shapes, --trt-opt-shapes, --trt-max-shapes {port.name}:[...])"
+            )
+
+
+def _in_words(spans: Mapping[str, ShapeRange]) -> str:
+    return ", ".join(f"{name} from {list(span.least)} to {list(span.most)}" for name, span in spans.items())
 
 
 class _Marked:
@@ -190,12 +214,13 @@ class _Marked:
         self.dropped = frozenset(dropped)
 
 
-def _mark(network: Any, index: ModelIndex, wanted: Sequence[str]) -> _Marked:
+def _mark(network: Any, index: ModelIndex, wanted: Sequence[str], unwanted: Sequence[str]) -> _Marked:
     """Mark tensors of the network; ``all`` adds every one that has a name in the model, others replace the outputs.
 
-    Raises DoesNotFit for a name that the network does not have: it may have been in the original.
+    Then those ``unwanted`` are none. Raises DoesNotFit for a name that the network does not have, which may have been
+    in the original, and if no output is left.
     """
-    if not wanted:
+    if not (wanted or unwanted):
         return _Marked()
     layers = [network.get_layer(number) for number in range(network.num_layers)]
     tensors = {
@@ -206,22 +231,43 @@ def _mark(network: Any, index: ModelIndex, wanted: Sequence[str]) -> _Marked:
     }
     present = [network.get_output(number) for number in range(network.num_outputs)]
     own = [tensor.name for tensor in present]
-    if tuple(wanted) in (("all",), ("mark", "all")):
+    dropped: list[str] = []
+    if not wanted:
+        chosen = []
+    elif tuple(wanted) in (("all",), ("mark", "all")):
         names = [index.names[tensor] for node in index.nodes for tensor in node.writes]
         chosen = [name for name in names if name in tensors and name not in own]
-        dropped: list[str] = []
     else:
         missing = [name for name in wanted if name not in tensors and name not in own]
         if missing:
             raise errors.DoesNotFit(f"TensorRT's network has no tensor {missing[0]!r} to mark as an output")
         chosen = [name for name in wanted if name not in own]
         dropped = [name for name in own if name not in wanted]
+    chosen, dropped = _without(unwanted, own, chosen, dropped)
     for tensor in present:
         if tensor.name in dropped:
             network.unmark_output(tensor)
     for name in chosen:
         network.mark_output(tensors[name])
     return _Marked(chosen, dropped)
+
+
+def _without(
+    unwanted: Sequence[str], own: Sequence[str], chosen: Sequence[str], dropped: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """What to mark besides the ``own`` outputs, and which of these to drop, if the ``unwanted`` are none.
+
+    Raises DoesNotFit for a name that is no output, and if none is left.
+    """
+    outputs = [name for name in (*own, *chosen) if name not in dropped]
+    missing = [name for name in unwanted if name not in outputs]
+    if missing:
+        raise errors.DoesNotFit(f"TensorRT's network has no output {missing[0]!r} to exclude")
+    if set(outputs) <= set(unwanted):
+        step = "--trt-exclude-outputs with fewer names"
+        raise errors.DoesNotFit("no output of TensorRT's network is left", next_steps=[step])
+    left = [name for name in chosen if name not in unwanted]
+    return left, [*dropped, *(name for name in own if name in unwanted)]
 
 
 def _path_for_weights(model: ModelInput) -> str:

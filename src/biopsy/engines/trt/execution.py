@@ -36,6 +36,7 @@ class Execution:
         self._package.logged.clear()
         try:
             with ExitStack() as blocks:
+                self._choose_profile(feed)
                 kept = self._feed(feed, blocks)
                 places = {name: self._place(name, blocks) for name in outputs if name in self._names}
                 if not self._context.execute_async_v3(self._memory.stream):
@@ -51,6 +52,29 @@ class Execution:
     @property
     def _names(self) -> list[str]:
         return [self._engine.get_tensor_name(number) for number in range(self._engine.num_io_tensors)]
+
+    def _choose_profile(self, feed: Mapping[str, Array]) -> None:
+        """Use the first optimization profile that is for these shapes; the present one if none is."""
+        engine = self._engine
+        for number in range(engine.num_optimization_profiles if engine.num_optimization_profiles > 1 else 0):
+            if all(self._is_within(name, feed[name], number) for name in self._names if name in feed):
+                if not self._context.set_optimization_profile_async(number, self._memory.stream):
+                    raise self._failure(None)
+                self._memory.wait()
+                return
+
+    def _is_within(self, name: str, value: Array, profile: int) -> bool:
+        """Whether a profile is for an input of this shape; for the values of it, if they stand for a shape."""
+        engine, given = self._engine, tuple(value.shape)
+        bounds = engine.get_tensor_profile_shape(name, profile)
+        if engine.is_shape_inference_io(name):
+            bounds, given = engine.get_tensor_profile_values(profile, name), tuple(value.ravel().tolist())
+        if not bounds:
+            return True
+        least, _, most = bounds
+        return len(least) == len(given) and all(
+            low <= size <= high for low, size, high in zip(least, given, most, strict=True)
+        )
 
     def _feed(self, feed: Mapping[str, Array], blocks: ExitStack) -> list[Array]:
         """Hand over the inputs; returns arrays that must live until the engine has run."""

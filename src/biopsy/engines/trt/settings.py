@@ -10,7 +10,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.engines.base import ModelInput, Option
-from biopsy.engines.option import switch, words
+from biopsy.engines.option import count, switch, words
 from biopsy.engines.trt.package import CHOICES, Package
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.tensor_type import TensorType
@@ -20,17 +20,25 @@ PRECISIONS = ("fp16", "bf16", "fp8", "int8")
 
 Shapes = Mapping[str, tuple[int, ...]]
 
+NEXT_PROFILE = "/"
+"""What stands between the shapes of one optimization profile and those of the next."""
 
-def shapes(text: str) -> Shapes:
-    """``x:[1,3]+y:[2]`` -> shapes by name."""
-    found = {}
-    for part in re.split(r"(?<=\])\+", text):
-        name, colon, dims = part.rpartition(":[")
-        sizes = [size.strip() for size in dims.removesuffix("]").split(",")] if dims != "]" else []
-        if not colon or not name or not dims.endswith("]") or not all(size.isdecimal() for size in sizes):
-            raise ValueError("shapes such as x:[1,3]+y:[2] are wanted")
-        found[name] = tuple(map(int, sizes))
-    return found
+_ONE_SHAPE = re.compile(r"(.+?):\[\s*((?:\d+\s*(?:,\s*\d+\s*)*)?)\](\+|/|$)")
+_EXPECTED = "shapes such as x:[1,3]+y:[2] are wanted, of several profiles x:[1,3]/x:[8,3]"
+
+
+def shapes(text: str) -> tuple[Shapes, ...]:
+    """``x:[1,3]+y:[2]`` -> shapes by name, of each profile: ``x:[1,3]/x:[8,3]`` are two."""
+    profiles: list[dict[str, tuple[int, ...]]] = [{}]
+    place, end = 0, "+"
+    while end:
+        found = _ONE_SHAPE.match(text, place)
+        if found is None or found[1] in profiles[-1]:
+            raise ValueError(_EXPECTED if found is None else f"{found[1]} has two shapes in one profile")
+        profiles[-1][found[1]] = tuple(int(size) for size in found[2].split(",") if size.strip())
+        place, end = found.end(), found[3]
+        profiles += [{}] if end == NEXT_PROFILE else []
+    return tuple(profiles)
 
 
 def size(text: str) -> int:
@@ -49,21 +57,40 @@ def level(text: str) -> int:
 
 
 _ALLOWED = "allow {} for what the model has in float32; TensorRT 10 only"
+_CHOSEN_BY_NAME = {
+    "hardware_compatibility": ("HardwareCompatibilityLevel", "hardware_compatibility_level"),
+    "profiling_verbosity": ("ProfilingVerbosity", "profiling_verbosity"),
+    "tiling_optimization": ("TilingOptimizationLevel", "tiling_optimization_level"),
+    "runtime_platform": ("RuntimePlatform", "runtime_platform"),
+}
+"""Option -> the enumeration of TensorRT that it names a value of, and the attribute of a configuration."""
+
 OPTIONS = (
     Option("package", "which TensorRT, where both are installed", "auto", CHOICES),
     *(Option(name, _ALLOWED.format(name), False, parse=switch) for name in PRECISIONS),
     Option("tf32", "allow TF32 for float32", False, parse=switch),
     Option("strongly_typed", "compute in the model's types; always so but for TensorRT 10", False, parse=switch),
-    Option("min_shapes", "smallest shapes of inputs, such as x:[1,3]+y:[2]", None, parse=shapes, takes="shapes"),
+    Option(
+        "min_shapes",
+        "smallest shapes of inputs, such as x:[1,3]+y:[2]; of several profiles, x:[1,3]/x:[8,3]",
+        None,
+        parse=shapes,
+        takes="shapes",
+    ),
     Option("opt_shapes", "input shapes to optimize for", None, parse=shapes, takes="shapes"),
     Option("max_shapes", "greatest shapes of inputs", None, parse=shapes, takes="shapes"),
     Option("outputs", "tensors to mark in TensorRT's network, joined by '+'; all: every one", (), parse=words),
+    Option("exclude_outputs", "tensors of the network not to return, joined by '+'", (), parse=words),
     Option("optimization", "builder optimization level, 0 to 5", None, parse=level, takes="level"),
     Option("pool.KEY", "limit of a memory pool, such as pool.workspace=16M", parse=size, takes="size"),
     Option("flags", "builder flags by TensorRT's names, joined by '+'", (), parse=words),
     Option("onnx_flags", "flags of its ONNX parser, joined by '+'", (), parse=words),
     Option("tactic_sources", "tactic sources to use and no others, joined by '+'", None, parse=words),
     Option("hardware_compatibility", "level by TensorRT's name, such as ampere_plus", None),
+    Option("profiling_verbosity", "how much of its layers an engine tells, such as detailed", None),
+    Option("tiling_optimization", "level by TensorRT's name, such as moderate", None),
+    Option("runtime_platform", "what the engine is to run on, such as windows_amd64", None),
+    Option("max_aux_streams", "most auxiliary streams to run on", None, parse=count),
     Option("compute", "GPUs to build for, such as sm89, joined by '+'; TensorRT-RTX only", (), parse=words),
     Option("plugins", "libraries of plug-ins to load, joined by '+'", (), parse=words),
     Option("load_timing_cache", "file with a timing cache to begin with", None),
@@ -122,11 +149,11 @@ class Settings:
         if options["tactic_sources"] is not None:
             chosen = [self._value("TacticSource", name, "tactic_sources") for name in options["tactic_sources"]]
             config.set_tactic_sources(sum(1 << int(one) for one in chosen))
-        if options["hardware_compatibility"] is not None:
-            wanted = options["hardware_compatibility"]
-            config.hardware_compatibility_level = self._value(
-                "HardwareCompatibilityLevel", wanted, "hardware_compatibility"
-            )
+        for name, (kind, attribute) in _CHOSEN_BY_NAME.items():
+            if options[name] is not None:
+                setattr(config, attribute, self._value(kind, options[name], name))
+        if options["max_aux_streams"] is not None:
+            config.max_aux_streams = options["max_aux_streams"]
         self._apply_compute(config)
         self._apply_cache(config)
 
@@ -213,23 +240,38 @@ class ShapeRange:
     is_guess: bool = False
 
 
-def span_of(name: str, type_: TensorType, options: Mapping[str, Any], model: ModelInput, guess: Shapes) -> ShapeRange:
-    """The shapes to build for: those asked for, else those of the values to be fed, else a guess.
+def profiles_of(
+    types: Mapping[str, TensorType], options: Mapping[str, Any], model: ModelInput, guess: Shapes
+) -> list[Mapping[str, ShapeRange]]:
+    """The shapes of each optimization profile, by input: the n-th of least, best and greatest ones belong together.
 
-    Raises DoesNotFit if they contradict the model or each other.
+    An input that a profile says nothing of has the shapes of the profile before, in the first one those of the values
+    to be fed, else guessed ones. Raises DoesNotFit if they contradict the model or each other.
     """
-    least, best, most = ((options[key] or {}).get(name) for key in _SHAPES)
+    found: list[Mapping[str, ShapeRange]] = []
+    for number in range(max(1, *(len(options[key] or ()) for key in _SHAPES))):
+        before = found[-1] if found else {name: _unasked(name, model, guess) for name in types}
+        profile = {name: _asked(name, options, number) or before[name] for name in types}
+        for name, span in profile.items():
+            _require_fitting(name, types[name], span)
+        found.append(profile)
+    return found
+
+
+def _asked(name: str, options: Mapping[str, Any], number: int) -> ShapeRange | None:
+    """The shapes that the options give an input in one profile; what is left out is as the best, or the only, ones."""
+    profiles = (options[key] or () for key in _SHAPES)
+    least, best, most = (one[number].get(name) if number < len(one) else None for one in profiles)
     asked = best or most or least
+    return None if asked is None else ShapeRange(least or asked, asked, most or asked)
+
+
+def _unasked(name: str, model: ModelInput, guess: Shapes) -> ShapeRange:
     fed = model.shapes.get(name, ())
-    if asked is not None:
-        span = ShapeRange(least or asked, asked, most or asked)
-    elif fed and len({len(shape) for shape in fed}) == 1:
+    if fed and len({len(shape) for shape in fed}) == 1:
         columns = list(zip(*fed, strict=True))
-        span = ShapeRange(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
-    else:
-        span = ShapeRange(guess[name], guess[name], guess[name], is_guess=True)
-    _require_fitting(name, type_, span)
-    return span
+        return ShapeRange(tuple(map(min, columns)), tuple(fed[0]), tuple(map(max, columns)))
+    return ShapeRange(guess[name], guess[name], guess[name], is_guess=True)
 
 
 def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
@@ -254,5 +296,5 @@ def _require_fitting(name: str, type_: TensorType, span: ShapeRange) -> None:
 
 def unknown_names(options: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
     """Names with shapes that are no inputs of this model: a candidate lacks some of the original's."""
-    named = dict.fromkeys(name for key in _SHAPES for name in options[key] or ())
+    named = dict.fromkeys(name for key in _SHAPES for profile in options[key] or () for name in profile)
     return [name for name in named if name not in inputs]

@@ -19,7 +19,7 @@ _QUIET, _LOUD = "ORT_DISABLE_TELEMETRY", "onnxruntime"
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _OF_THE_SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/lib64/", "/bin/", "/opt/")
-_PLAIN_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
+PLAIN_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
 _DEEDS = {
     "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.chmod", "os.chown",
     "os.utime", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "os.exec", "subprocess.Popen",
@@ -82,7 +82,7 @@ class Deeds:
             return False
         path = os.path.abspath(os.fsdecode(file))
         if (mode and set(mode) & set("wax+")) or flags & _WRITES:
-            return path not in _PLAIN_FILES
+            return path not in PLAIN_FILES
         return not path.startswith(self._places) and not os.path.realpath(path).startswith(self._places)
 
 

@@ -26,11 +26,11 @@ def _wait_for_requests() -> bool:
     _leave_nothing_behind()
     forks = _read("..", "forks.py")
     warm_imports, import_deeds = _read("warm_imports.py"), _read("import_deeds.py")
-    state = warm_imports.told(os.environ)
+    state = warm_imports.told(os.environ, forks.STATE_VARIABLE)
     state["connections"] = forks.connections_of_environment()
     for name in set(sys.modules) - bare:
         del sys.modules[name]  # the script may have modules of the same names, and imports its own
-    imports = warm_imports.WarmImports(state, bare, forks.fork_loses_no_thread, import_deeds.Deeds)
+    imports = warm_imports.WarmImports(state, bare, forks, import_deeds)
     is_there: bool = imports.of_the_start(_import_the_real_one)
     imports.begin()
     loop = forks.ForkLoop(state["connections"], before_fork=imports.before_fork, idle=imports.idle)
@@ -84,7 +84,7 @@ def _import_the_real_one() -> bool:
 
 def _instead_of_this() -> bool:
     """Whether there is another file of this name, which has been imported."""
-    if "BIOPSY_FORK_CONNECTIONS" not in os.environ:  # an interpreter in this interpreter
+    if "BIOPSY_FORK_CONNECTIONS" not in os.environ:  # as in forks.py, not read yet: an interpreter in this interpreter
         _hide()
         return _import_the_real_one()
     try:

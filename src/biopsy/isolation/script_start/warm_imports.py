@@ -24,24 +24,20 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Callable, Iterator, MutableMapping, Sequence
     from typing import Any
-
-STATE_VARIABLE = "BIOPSY_WARM_START"
-"""Under this name, the environment of a warm process says what it is to know, as JSON."""
 
 _ONLY_SYNTAX = 0x400  # a flag of compile(): a tree, and no code
 _MOST_RESTARTS = 6
 _MOST_NOTES = 3
 _LONGEST_NOTE = 1 << 20
-_PLAIN_FILES = ("/dev/null", "/dev/urandom", "/dev/random")
 _SIGNALS_OF_LIBC = 0x1_8000_0000  # 32 and 33
-_BEARERS = ("Umask:", "SigIgn:", "SigCgt:", "SigBlk:")
+_INHERITED = ("Umask:", "SigIgn:", "SigCgt:", "SigBlk:")
 
 
-def told(environment: MutableMapping[str, str]) -> dict[str, Any]:
-    """What the environment tells, which afterwards is as the script is to find it."""
-    text = environment.pop(STATE_VARIABLE)
+def told(environment: MutableMapping[str, str], name: str) -> dict[str, Any]:
+    """What the environment tells under a name; afterwards it is as the script is to find it."""
+    text = environment.pop(name)
     state: dict[str, Any] = json.loads(text)
     if state["PYTHONPATH"] is None:
         del environment["PYTHONPATH"]
@@ -56,7 +52,7 @@ class UnfitError(Exception):
 
 class WarmImports:
     """The imports of a warm process. ``state`` is what it was told, ``bare`` are the modules of a bare interpreter,
-    and ``loses_no_thread`` says whether a fork would lose one. ``deeds`` is the class of that name.
+    ``forks`` and ``import_deeds`` the modules of those names.
 
     The state has ``printed``, the descriptor of the end to read of what this process prints; ``connections``, the
     descriptors that lead to who asks; ``left``, the modules that are left to the forks; ``noted``, modules to import
@@ -65,12 +61,13 @@ class WarmImports:
     user has there and what was put before it.
     """
 
-    def __init__(self, state: dict[str, Any], bare: set[str], loses_no_thread: Callable[[], bool], deeds: Any) -> None:
+    def __init__(self, state: dict[str, Any], bare: set[str], forks: Any, import_deeds: Any) -> None:
         self._state = state
         self._bare = bare
-        self._loses_no_thread = loses_no_thread
+        self._forks = forks
         self._places = tuple(os.path.join(place, "") for place in _places_of_libraries())
-        self._deeds = deeds(self._places)
+        self._plain_files = import_deeds.PLAIN_FILES
+        self._deeds = import_deeds.Deeds(self._places)
         self._environment = dict(os.environ)
         self._notes = 0
         self._note: tuple[int, int] | None = None
@@ -85,7 +82,7 @@ class WarmImports:
         """What the start of the interpreter does besides; this process ends if a fork of it would lack something."""
         self._deeds.begin()
         answer = work()
-        if self._deeds.end() or not self._loses_no_thread():
+        if self._deeds.end() or not self._forks.fork_loses_no_thread():
             os._exit(4)
         return answer
 
@@ -163,7 +160,7 @@ class WarmImports:
             raise UnfitError
         if any(_is_beside_script(top) for top in tops - self._bare - set(sys.builtin_module_names)):
             raise UnfitError  # the script would find another one first
-        if has_done_more or not self._loses_no_thread() or _says_anything(self._state["printed"]):
+        if has_done_more or not self._forks.fork_loses_no_thread() or _says_anything(self._state["printed"]):
             raise UnfitError
         if self._surroundings() != before:
             raise UnfitError
@@ -197,13 +194,13 @@ class WarmImports:
     def _surroundings(self) -> tuple[object, ...]:
         """What a module had better not change when it is imported."""
         with open("/proc/self/status", encoding="utf-8") as status:
-            bearers = [_without_signals_of_libc(line) for line in status if line.startswith(_BEARERS)]
+            inherited = [_without_signals_of_libc(line) for line in status if line.startswith(_INHERITED)]
         with open("/proc/self/limits", encoding="utf-8") as limits:
             limited = limits.read()
         hooks = (sys.excepthook, sys.displayhook, sys.stdin, sys.stdout, sys.stderr, sys.gettrace(), sys.getprofile())
         numbers = (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold(), gc.isenabled())
         places = (os.getcwd(), list(sys.path), _locale.setlocale(_locale.LC_ALL, None))
-        return dict(os.environ), bearers, limited, hooks, numbers, places, _open_files()
+        return dict(os.environ), inherited, limited, hooks, numbers, places, _open_files(self._plain_files)
 
     def _begin_anew(self, without: str) -> None:
         """Become this process again, with the same connections, and leave a module to the forks."""
@@ -219,8 +216,8 @@ class WarmImports:
         environment = {
             **self._environment,
             "PYTHONPATH": path,
-            STATE_VARIABLE: json.dumps(state),
-            "BIOPSY_FORK_CONNECTIONS": json.dumps(state["connections"]),
+            self._forks.STATE_VARIABLE: json.dumps(state),
+            self._forks.CONNECTIONS_VARIABLE: json.dumps(state["connections"]),
         }
         for descriptor in (*state["connections"], state["printed"]):
             os.set_inheritable(descriptor, True)
@@ -351,14 +348,14 @@ def _forget_what_was_said(printed: int) -> None:
         os.read(printed, 1 << 16)
 
 
-def _open_files() -> list[tuple[str, str]]:
-    """The descriptors that are open and what they are, but for those that it does not matter to share."""
+def _open_files(plain: Sequence[str]) -> list[tuple[str, str]]:
+    """The descriptors that are open and what they are, but for ``plain`` files, which it does not matter to share."""
     found = []
     for descriptor in sorted(os.listdir("/proc/self/fd")):
         try:
             link = os.readlink("/proc/self/fd/" + descriptor)
         except OSError:
             continue  # it was the listing itself
-        if link not in _PLAIN_FILES:
+        if link not in plain:
             found.append((descriptor, link))
     return found

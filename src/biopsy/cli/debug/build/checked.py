@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from biopsy import errors
 from biopsy.cli.arguments import engine_options
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.build.options import PLACEHOLDER, USUAL_NAME
@@ -19,18 +18,15 @@ if TYPE_CHECKING:
 
 def engine_of(args: argparse.Namespace) -> EngineSpec:
     """The engine to build with: the one that is named, else that of the check, else TensorRT if it works here."""
-    from biopsy.engines.registry import EngineSpec, installed
+    from biopsy.engines.registry import EngineSpec
 
-    if args.engines:
-        specs = engine_options.engine_specs(args)
-        if len(specs) > 1:
-            raise errors.UsageError("only one engine can be built at a time: name one")
-        return specs[0]
+    named = engine_options.only_engine(args)
+    if named is not None:
+        return named
     checked = _engine_of_check(args.check or [])
     if checked is not None:
         return EngineSpec(checked)
-    works = any(engine.name == "trt" and engine.version is not None for engine in installed())
-    return EngineSpec("trt" if works else "onnxrt")
+    return engine_options.default_engine(runs=False)
 
 
 def _engine_of_check(words: list[str]) -> str | None:
@@ -46,7 +42,7 @@ def _engine_of_check(words: list[str]) -> str | None:
 
 def checks_of(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
-    from biopsy.cli.debug.engine_substitution import varied_check
+    from biopsy.tactics.setting_changes import varied_check
 
     if args.check is None:
         person = checking.check_of(args, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from biopsy.cli.arguments import checks, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.arguments import absent_options, checks, engine_options, file_kinds, groups, tensorrt, types
 
 PLACEHOLDER = "{}"
 """What stands for a build in the words of a check."""
@@ -33,7 +33,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         "the engine to build with (default: that of the check, else TensorRT if it works here, else ONNX Runtime)",
     )
     tensorrt.add(parser)
+    groups.add_model_type(parser)
     groups.add_weights_folder(parser)
+    absent_options.add(parser, "debug build")
 
 
 def _add_variations(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +61,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("files of each build")
     group.add_argument(
         "--save-tactics",
+        "--save-tactic-replay",
         type=file_kinds.ITERATION,
         metavar="FILE",
         help="before the check, write what the engine chose for each layer, as JSON; sorted with the artifacts",
@@ -86,5 +89,5 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     )
     checks.add_rules(group, "has no effect here: any failure is bad")
     checks.add_timeout(group, "none")
-    group.add_argument("--build-timeout", type=float, metavar="SECONDS", help="end a build that takes longer")
+    group.add_argument("--build-timeout", type=types.duration, metavar="SECONDS", help="end a build that takes longer")
     checks.add_shown_output(group, "the first bad build")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word
 from biopsy.cli.debug.build.progress import outcomes_text
+from biopsy.cli.debug.finished import finished_line
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
 from biopsy.shell_words import line_of
@@ -24,6 +25,8 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: fl
 
     console.note("")
     console.say(f"{count(tally.runs, 'build')}   {outcomes_text(tally)} · {seconds:.1f} s")
+    if tally.runs:
+        console.say(finished_line(tally.outcomes[Outcome.PASSES], tally.runs))
     for variation in plan.variations:
         for value in variation.values:
             console.say(_rate_line(f"{variation.key}={value}", tally))

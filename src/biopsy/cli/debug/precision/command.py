@@ -11,7 +11,7 @@ from biopsy.cli import lines
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.precision import options
-from biopsy.cli.debug.precision.models import calibration_feeds, mixed_models
+from biopsy.cli.debug.precision.models import calibration_feeds, precisions_of
 
 if TYPE_CHECKING:
     from biopsy.checks.outcome import Check
@@ -30,6 +30,9 @@ examples:
                 --load-outputs golden.json --rtol 1e-2 --atol 1e-2
   How many of the last layers must be high, by halving:
     biopsy debug precision model.onnx --fp16 --mode bisect --dir reverse --check ...
+
+The report, on the terminal and as JSON ("form"), says how candidates got their low precision: emulated by Casts around
+float32 arithmetic (--emulate, the default), or native (--native; the default with --trt, except for --fp8).
 
 A candidate passes if its check does. Anything else (a failure, 'cannot say', no answer in time) rules it out.
 
@@ -59,8 +62,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.precision.job import job_of
     from biopsy.cli.debug.precision_report import PrecisionReport, say_result
     from biopsy.cli.run.names import require_names_of_check
+    from biopsy.mixed_precision.job_run import run_job
+    from biopsy.mixed_precision.precisions import mixed_models
     from biopsy.model.index import index_file
-    from biopsy.precision.job_run import run_job
     from biopsy.session.claim import set_aside
 
     jobs = 1 if args.engine is not None else checking.jobs_of(args, console)
@@ -81,11 +85,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             if remark is not None:
                 console.note(remark)
             feeds = calibration_feeds(args, index, console)
-            result = run_job(index, lambda place: mixed_models(args, index, place, feeds), check, job, report)
+            precisions = precisions_of(args)
+            result = run_job(index, lambda place: mixed_models(index, place, precisions, feeds), check, job, report)
     except errors.Interrupted as stop:
         if stop.kept is None or args.output is None:
             raise
         raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
+    except errors.CheckChanged as error:
+        if args.output is None:
+            raise
+        raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "precision")) from error
     finally:
         check.close()
     without = (result.stopped or "").split()[:1]
@@ -118,7 +127,7 @@ def _warn_of_check_without_reference(args: argparse.Namespace, console: Console)
 
 
 def _shown(args: argparse.Namespace) -> str:
-    return "all" if args.show_output else "none" if args.hide_fail_output else "low"
+    return "all" if args.show_output else "none" if args.hide_fail_output else "ends"
 
 
 def _check(args: argparse.Namespace, jobs: int) -> Check:
@@ -128,7 +137,7 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
         return check
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.words import as_word
-    from biopsy.precision.engine_file import EngineFileCheck
+    from biopsy.mixed_precision.engine_file import EngineFileCheck
 
     words = [
         "biopsy",

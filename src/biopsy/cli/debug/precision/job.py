@@ -9,8 +9,8 @@ from biopsy import errors
 from biopsy.checks.artifacts import Artifacts
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.debug import checking
-from biopsy.precision.job import PrecisionJob
-from biopsy.precision.result import PrecisionTarget
+from biopsy.mixed_precision.job import PrecisionJob
+from biopsy.mixed_precision.result import PrecisionTarget
 from biopsy.session.budget import Budget
 from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles
@@ -41,9 +41,9 @@ def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
             info=args.iter_info,
             keep_last=args.no_remove_intermediate,
         ),
-        parallelism=Parallelism(jobs),
-        budget=Budget(args.max_checks, args.max_time),
-        repeating=Repeating(args.repeat, args.confidence),
+        parallelism=Parallelism(jobs=jobs),
+        budget=Budget(checks=args.max_checks, seconds=args.max_time),
+        repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
         resume=checks.resume_of(args, _journal(args), "search"),
     )
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments import checks, file_kinds, groups
+from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, tensorrt
 from biopsy.shell_words import option_line
 
 
@@ -34,12 +34,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     checks.add_resume(group, "search")
     _add_iteration(parser)
     group = parser.add_argument_group("the model")
-    checks.add_loaded_inputs(
+    groups.add_recorded_inputs(
         group,
         "calibrate --int8 with these inputs (default: those of the check if it is 'biopsy run', else random ones)",
     )
+    groups.add_model_type(group)
     groups.add_weights_folder(group)
     groups.add_weights_file(group)
+    tensorrt.add(parser, without=("outputs", "exclude_outputs", *_LOW))
+    absent_options.add(parser, "debug precision")
 
 
 def _add_precisions(parser: argparse.ArgumentParser) -> None:
@@ -149,9 +152,26 @@ def _add_iteration(parser: argparse.ArgumentParser) -> None:
     checks.add_events(group)
 
 
+def _with_settings(args: argparse.Namespace) -> str | None:
+    """The engine to build with, TensorRT with its settings. Raises UsageError for settings without a plain --trt."""
+    from biopsy.engines.registry import EngineSpec
+
+    engine: str | None = args.engine
+    given = tensorrt.given(args)
+    if not given:
+        return engine
+    if engine != "trt":
+        raise errors.UsageError(
+            f"{given[0]} is a setting of --trt, which is not given",
+            next_steps=["--trt", "with --engine, write settings after the name"],
+        )
+    return EngineSpec("trt", tensorrt.settings(args)).text
+
+
 def complete(args: argparse.Namespace) -> None:
     """Fill in what depends on other options: the form, and the paths of an iteration's files."""
     args.candidate = Path(checks.DEFAULT_CANDIDATE)
+    args.engine = _with_settings(args)
     if args.engine is not None:
         from biopsy.engines.registry import find_class, parse_spec
 

@@ -72,6 +72,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     args.check = with_sizes_of_symbols(args.check, own_run, index_of_model, console)
     check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
     try:
+        from biopsy.cli.debug.recorded_inputs import require_draws
         from biopsy.cli.debug.reduce.job import job_of
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.cli.run.names import require_names_of_check
@@ -80,6 +81,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         job = job_of(args, jobs)
         index = index_of_model()
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
+        fed = [index.names[tensor] for tensor in index.fed_inputs()]
+        require_draws(args, fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
         with checking.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
             result = run_job(index, check, job, report)
@@ -87,6 +90,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         if stop.kept is None:
             raise
         raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
+    except errors.CheckChanged as error:
+        raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "reduce")) from error
     finally:
         check.close()
     say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))

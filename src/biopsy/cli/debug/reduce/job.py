@@ -9,11 +9,13 @@ from pathlib import Path
 from biopsy.checks.artifacts import Artifacts
 from biopsy.cli.arguments import checks, groups, named_values
 from biopsy.cli.debug import checking, preconditions
+from biopsy.cli.debug.recorded_inputs import draws_of
 from biopsy.cli.debug.reduce.outputs import feeds_recorded, output_of
+from biopsy.cli.run.settings import given_feeds
 from biopsy.engines.yardsticks import PLAIN
-from biopsy.reduction.job import BorderOptions, RecordingOptions, ReductionJob
+from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
 from biopsy.reduction.result import Target
-from biopsy.reduction.schedule import Selection
+from biopsy.reduction.schedule import Passes
 from biopsy.session.budget import Budget
 from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles
@@ -34,15 +36,16 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
         search=_search(args, jobs, output),
         recording=RecordingOptions(
             samples=_samples(args, own_run),
+            draws=draws_of(args),
             engines=(args.record_with,) if args.record_with else PLAIN,
             infer_types=not args.no_shape_inference,
             types_by_running=args.force_fallback_shape_inference,
         ),
-        border=_border(args),
+        border=_border(args, own_run),
         input_shapes=named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
         values=args.values,
         compares_recorded=_compares_recorded(args),
-        selection=_selection(args),
+        passes=_passes(args),
         ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
         feeds_recorded=feeds_recorded(args, own_run, output),
@@ -54,25 +57,26 @@ def _search(args: argparse.Namespace, jobs: int, output: Path) -> SearchOptions:
         rules=checking.rules_of(args),
         candidate=args.iter_artifact,
         files=_files(args),
-        parallelism=Parallelism(jobs),
-        budget=Budget(args.max_checks, args.max_time),
-        repeating=Repeating(args.repeat, args.confidence),
+        parallelism=Parallelism(jobs=jobs),
+        budget=Budget(checks=args.max_checks, seconds=args.max_time),
+        repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
         resume=checks.resume_of(args, checks.journal_of(output), "reduction"),
         keep_other=args.keep_other,
     )
 
 
-def _border(args: argparse.Namespace) -> BorderOptions:
-    return BorderOptions(
+def _border(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Border:
+    has_golden_values = own_run is not None and bool(own_run.load_outputs)
+    return Border(
         cut=args.cut,
         keep_inputs=args.no_reduce_inputs,
         keep_outputs=args.no_reduce_outputs,
-        mark_intermediate=args.mark_intermediate,
+        mark_intermediate=True if args.mark_intermediate else None if has_golden_values else False,
     )
 
 
-def _selection(args: argparse.Namespace) -> Selection:
-    return Selection(
+def _passes(args: argparse.Namespace) -> Passes:
+    return Passes(
         simplify=args.simplify, anonymize=args.anonymize, skip=tuple(args.skip_pass), only=tuple(args.only_pass)
     )
 
@@ -99,8 +103,8 @@ def _samples(args: argparse.Namespace, own_run: argparse.Namespace | None) -> Ca
 
     The user's are read now, so that a wrong file is told now. Those of the check are told by the check.
     """
-    if args.load_inputs:
-        feeds = _read(args.load_inputs)
+    feeds = given_feeds(args)
+    if feeds is not None:
         return lambda: feeds
     if own_run is not None and own_run.load_inputs:
         # A file that is made anew for each candidate (--iter-inputs) is of another time, or not there yet.

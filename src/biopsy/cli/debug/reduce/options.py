@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from biopsy.cli.arguments import checks, file_kinds, groups
+from biopsy.cli.arguments import absent_options, checks, file_kinds, groups
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +40,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_boundary(parser)
     _add_passes(parser)
+    absent_options.add(parser, "debug reduce")
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +113,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     shapes.add_argument(
         "--force-fallback-shape-inference", action="store_true", help="take types and shapes from a run of the model"
     )
-    checks.add_loaded_inputs(
+    groups.add_recorded_inputs(
         group, "record values with these inputs, all iterations of them (default: those of the check, else random ones)"
     )
     group.add_argument(
@@ -147,7 +148,8 @@ def _add_boundary(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--mark-intermediate",
         action="store_true",
-        help="start with every tensor marked as an output, for a failure that later nodes mask",
+        help="start with every tensor marked as an output, for a failure that later nodes mask (automatic where a "
+        "check with --load-outputs passes but finds an inner tensor wrong)",
     )
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import time
+from collections.abc import Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import checks, file_kinds, types
 from biopsy.cli.debug import checking
+from biopsy.cli.debug.repeat.iteration_info import IterationInfo
 from biopsy.cli.debug.repeat.progress import RepeatProgress, outcomes_text
 from biopsy.cli.debug.repeat.summary import save_report, say_result
 
@@ -51,8 +55,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=types.positive,
         default=1,
         metavar="N",
-        help="run N at once (default: 1, since runs of one command often share files; not with --artifacts or "
-        "--iter-info, which they would share)",
+        help="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
+        "which they would share; the file of --iter-info is another for each run, if the check names it)",
     )
     group = parser.add_argument_group("the check")
     checks.add_command(group, "the command to run, never through a shell")
@@ -63,6 +67,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_artifacts(group)
     checks.add_iteration_info(group)
     checks.add_events(group)
+    group.add_argument(
+        "--load-debug-replay",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
+    )
+    group.add_argument(
+        "--save-debug-replay",
+        type=file_kinds.written_over("load_debug_replay"),
+        nargs="?",
+        const=Path("polygraphy_debug_replay.json"),
+        metavar="FILE",
+        help="after each iteration, save whether each has passed, as Polygraphy does (default FILE: "
+        "polygraphy_debug_replay.json)",
+    )
     group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
 
 
@@ -98,22 +117,32 @@ def _require_sense(args: argparse.Namespace) -> None:
     own = checking.own_run(args)
     if own is not None and own.model.is_file():
         checking.require_names(args, own.model)
-    shared = [*(["--artifacts"] if args.artifacts else []), *(["--iter-info"] if args.iter_info else [])]
-    if args.jobs > 1 and shared:
-        raise errors.UsageError(
-            f"with --jobs {args.jobs} several runs would share the files of {' and '.join(shared)}",
-            next_steps=["leave --jobs out"],
-        )
-    for path in (args.events, args.save_report, args.iter_info):
+    if args.jobs > 1:
+        _require_own_files(args)
+    for path in (args.events, args.save_report, args.iter_info, args.save_debug_replay):
         if path is not None:
             require_writable(path)
+
+
+def _require_own_files(args: argparse.Namespace) -> None:
+    """Raise UsageError if runs at the same time would share a file: what is moved away, or what the check names not."""
+    from biopsy.checks.command_line import parse
+
+    unnamed = args.iter_info is not None and not parse(args.check).names_file(args.iter_info)
+    shared = [*(["--artifacts"] if args.artifacts else []), *(["--iter-info"] if unnamed else [])]
+    if shared:
+        why = f", which the check does not name as {args.iter_info}" if shared == ["--iter-info"] else ""
+        raise errors.UsageError(
+            f"with --jobs {args.jobs} several runs would share the files of {' and '.join(shared)}{why}",
+            next_steps=["leave --jobs out"],
+        )
 
 
 def _run(
     args: argparse.Namespace, rules: Rules, tally: RunTally, artifacts: Artifacts, progress: RepeatProgress
 ) -> None:
-    from biopsy.checks.artifacts import write_iteration
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.iteration_replay import write_iterations
     from biopsy.checks.outcome import Outcome
     from biopsy.checks.repetition import NO_CANDIDATE, repeated
 
@@ -122,20 +151,47 @@ def _run(
     last = {"good": Outcome.PASSES, "bad": Outcome.REPRODUCES}.get(args.until)
     times = args.until if last is None else None
 
-    def before(number: int) -> None:
-        if args.iter_info is not None:
-            write_iteration(args.iter_info, number)
+    info, counted = IterationInfo(check, args.iter_info), list[int]()
+
+    def begin(number: int, running: Collection[int]) -> CommandCheck:
         progress.show_run(number, line)
+        return info.begin(number, running)
 
     progress.show_plan(line)
-    with contextlib.closing(repeated(check, rules, times, args.jobs, before)) as runs:
-        for run in runs:
+    known = _known(args, times)
+    passed: dict[int, bool] = {}
+    with contextlib.ExitStack() as ends:
+        ends.callback(lambda: info.close(counted[-1] if counted else None))
+        runs = ends.enter_context(contextlib.closing(repeated(begin, rules, times, args.jobs, len(known))))
+        for run in itertools.chain(known, runs):
+            counted.append(run.number)
             if run.judged.outcome is Outcome.INFRASTRUCTURE:
                 raise _could_not_be_run(run, tally, line)
-            missing = artifacts.sort(run.judged.outcome, run.number, "")
+            missing = [] if run.number < len(known) else artifacts.sort(run.judged.outcome, run.number, "")
             progress.show_outcome(run, tally, missing, is_new=tally.add(run))
+            if args.save_debug_replay is not None:
+                if run.judged.outcome in {Outcome.PASSES, Outcome.REPRODUCES}:  # the form has no word for the others
+                    passed[run.number] = run.judged.outcome is Outcome.PASSES
+                write_iterations(args.save_debug_replay, passed)
             if run.judged.outcome is last:
                 return
+
+
+def _known(args: argparse.Namespace, times: int | None) -> list[RepeatedRun]:
+    """The iterations that a replay holds; their failures are of one kind, for it does not tell more."""
+    from biopsy.checks.iteration_replay import read_iterations
+    from biopsy.checks.outcome import Evidence, Judged, Outcome
+    from biopsy.checks.repetition import RepeatedRun
+
+    if args.load_debug_replay is None:
+        return []
+    outcomes = {True: (Outcome.PASSES, 0), False: (Outcome.REPRODUCES, 1)}
+    found = []
+    for number, passed in enumerate(read_iterations(args.load_debug_replay)[:times]):
+        outcome, status = outcomes[passed]
+        evidence = Evidence(status=status)
+        found.append(RepeatedRun(number, Judged(outcome, f"by the replay {args.load_debug_replay}", evidence)))
+    return found
 
 
 def _could_not_be_run(run: RepeatedRun, tally: RunTally, line: str) -> errors.CheckError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word, output_word
+from biopsy.cli.debug.finished import finished_line
 from biopsy.cli.debug.repeat.progress import outcomes_text
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
@@ -34,6 +35,8 @@ def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seco
     for kind in sorted(tally.kinds, key=lambda kind: -kind.times):
         console.say(f"{head:<{COLUMN}} {kind.times} x {kind.reason}, first in iteration {kind.first}")
         head = ""
+    if tally.runs:
+        console.say(finished_line(tally.passed, tally.runs))
     if args.artifacts and tally.runs:
         console.say(f"{'artifacts':<{COLUMN}} {args.art_dir}, in good, bad and other")
     if tally.decided:

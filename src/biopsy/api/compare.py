@@ -1,0 +1,51 @@
+"""Comparing what two runs gave.
+
+comparison = biopsy.compare(actual, expected, rtol=1e-3)
+assert comparison.passed, comparison.failures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+from biopsy.api.arguments import by_name, require_choice
+from biopsy.comparison.runs import RunComparison, compare_runs
+from biopsy.comparison.spoken_of import names_of, require_known_outputs, spoken_of
+from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Stats, Tolerances
+from biopsy.tensors.results import Feed, Iteration, RunnerResult
+
+
+def compare(
+    actual: RunnerResult | Feed,
+    expected: RunnerResult | Feed,
+    atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    stat: Stat | Mapping[str, Stat] = "elemwise",
+) -> RunComparison:
+    """Compare what a run gave with what is expected, output by output, by name.
+
+    Either side is a result of ``run`` or a dictionary of tensors. Tolerances and the statistic held against them are
+    for all outputs, or by name with ``""`` for all others. Shapes must agree; types need not, numbers are compared by
+    value. ``passed`` of the result is the verdict, ``failures`` has the outputs that fail.
+
+    Raises CannotCompare if the two have no output in common, or none that has an element; DoesNotFit for a name that
+    neither has; UsageError for an unknown ``stat``.
+    """
+    tolerances, stats = asked_of_outputs(atol, rtol, stat)
+    sides = _result(actual, "actual"), _result(expected, "expected")
+    require_known_outputs(spoken_of(tolerances, stats), {name for one in sides for name in names_of(one)})
+    return compare_runs(*sides, tolerances, stats)
+
+
+def asked_of_outputs(
+    atol: float | Mapping[str, float], rtol: float | Mapping[str, float], stat: Stat | Mapping[str, Stat]
+) -> tuple[Tolerances, Stats]:
+    """Tolerances and statistics by name. Raises UsageError for an unknown statistic."""
+    for one in [stat] if isinstance(stat, str) else stat.values():
+        require_choice("stat", one, get_args(Stat))
+    return Tolerances(by_name(atol), by_name(rtol)), Stats({"": stat} if isinstance(stat, str) else stat)
+
+
+def _result(given: RunnerResult | Feed, name: str) -> RunnerResult:
+    return given if isinstance(given, RunnerResult) else RunnerResult(name, (Iteration(given),))

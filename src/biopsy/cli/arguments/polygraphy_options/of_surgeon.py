@@ -1,0 +1,62 @@
+"""Rows of ``surgeon ...``."""
+
+from __future__ import annotations
+
+from biopsy.cli.arguments.polygraphy_options import shared
+from biopsy.cli.arguments.polygraphy_options.difference import OptionDifference
+
+_TO_FP16 = shared.TO_FP16._replace(why="surgeon commands change what they name, and nothing else")
+_ALL = (_TO_FP16, shared.ONE_WEIGHTS_FILE)
+
+_DRAWN = OptionDifference(
+    shared.DRAWS,
+    "refused",
+    "the run that --force-fallback-shape-inference takes types and shapes from has random inputs",
+    "give their shapes alone",
+)
+_ANYWAY = OptionDifference(
+    ("--shape-inference", "--do-shape-inference"), "differs", "it is the default; --no-shape-inference switches it off"
+)
+_BY_ONNX = OptionDifference(
+    ("--no-onnxruntime-shape-inference",), "differs", "changes nothing: onnx alone infers shapes"
+)
+_KEPT = OptionDifference(
+    ("--ignore-external-data",), "differs", "what is written refers to the weights as the model does"
+)
+
+_EXTRACT = (
+    *_ALL,
+    _KEPT,
+    _ANYWAY,
+    _BY_ONNX,
+    shared.LOADER_MODULE,
+    _DRAWN._replace(instead="--model-input-shapes NAME:SHAPE ...    chooses their shapes"),
+)
+
+_SANITIZE = (
+    *_ALL,
+    _KEPT,
+    _BY_ONNX,
+    shared.LOADER_MODULE,
+    _DRAWN._replace(instead="--override-input-shapes NAME:SHAPE ...    chooses their shapes"),
+    OptionDifference(
+        ("--partitioning",),
+        "differs",
+        "changes nothing: each node is folded by itself, and one that cannot be never keeps others from it",
+    ),
+    OptionDifference(
+        ("--fold-size-threshold",),
+        "differs",
+        "without it, results up to 262144 elements are computed, of weights up to 8192",
+    ),
+    OptionDifference(("--num-passes", "--num-const-fold-passes"), "differs", "without it, until nothing changes"),
+)
+
+DIFFERENCES = {
+    "surgeon extract": _EXTRACT,
+    "surgeon sanitize": _SANITIZE,
+    "surgeon insert": (*_ALL, _KEPT, _ANYWAY, _BY_ONNX),
+    "surgeon prune": (*_ALL, _KEPT),
+    "surgeon weight-strip": (*_ALL, _KEPT),
+    "surgeon weight-reconstruct": (*_ALL, _KEPT),
+}

@@ -1,0 +1,1 @@
+"""``biopsy check``: what is wrong with a model."""

@@ -1,0 +1,111 @@
+"""``biopsy check lint``: every node of a model that is invalid or fails, and what else is wrong with the model."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.quantities import count
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.linting.report import Level, Report
+    from biopsy.model.index import ModelIndex
+    from biopsy.tensors.results import Feed
+
+EXAMPLES = """\
+examples:
+  biopsy check lint model.onnx                                  what is wrong, and with which nodes?
+  biopsy check lint model.onnx -o report.json                   the same as JSON, in the form of Polygraphy
+  biopsy check lint model.onnx --input-shapes x:[1,3,224,224]   choose the shapes that the model leaves open
+  biopsy check lint model.onnx --load-inputs inputs.json        run it with inputs of your own
+  biopsy check lint model.onnx --openvino                       ask another engine than ONNX Runtime
+
+exit status: 0 there are no errors; 1 there are some; 4 nothing was concluded"""
+
+_MOST_NAMED = 5
+_WORDS = {"exception": "error", "warning": "warning", "info": "info"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``check lint``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    parser.add_argument(
+        "-o", "--output", type=file_kinds.WRITTEN, metavar="FILE", help="also write the report to this file, as JSON"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=types.duration,
+        default="10m",
+        metavar="TIME",
+        help="a node that takes longer fails: 90s, 10m, 1h (default: 10m)",
+    )
+    groups.add_weights_folder(parser)
+    groups.add_inputs(parser)
+    engine_options.add_engines(parser, "the engine that runs the nodes (default: --onnxrt)")
+    tensorrt.add(parser)
+    absent_options.add(parser, "check lint")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Ask, show, write."""
+    from biopsy.checks import verdict
+    from biopsy.engines.registry import EngineSpec, create
+    from biopsy.filesystem import write
+    from biopsy.linting.lint import lint
+
+    spec = engine_options.only_engine(args) or EngineSpec("onnxrt")
+    create(spec)
+    if args.output is not None:
+        write.require_writable(args.output)
+    verdict.report_looking()
+    folder = args.external_data_dir or args.model.parent
+    report = lint(args.model, folder, spec.text, lambda index: _samples(index, args, console), args.timeout)
+    _show(report, console)
+    if args.output is not None:
+        import json
+
+        write.write_whole(args.output, [json.dumps(report.as_json(), indent=4).encode("ascii"), b"\n"])
+        console.note(f"report written to {args.output}")
+    if report.failing and not (args.load_inputs or args.data_loader_script):
+        console.note("the inputs were random: --load-inputs runs it with yours")
+    return 0 if report.is_valid else 1
+
+
+def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+    """The inputs to run the model with, as they were given or made up."""
+    from biopsy.cli.run.inputs import Feeder
+    from biopsy.cli.run.settings import inputs_of
+
+    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    return Feeder(inputs_of(args), args.save_inputs, console, lambda _: None).feeds(wanted)
+
+
+def _show(report: Report, console: Console) -> None:
+    """The findings, what several sources say of the same nodes in one line, and a summary."""
+    sources: dict[tuple[Level, str, tuple[int, ...]], list[str]] = {}
+    for entry in report.entries:
+        sources.setdefault((entry.level, entry.message, entry.nodes), []).append(entry.source)
+    levels = Counter(level for level, _, _ in sources)
+    for (level, message, nodes), said_by in sources.items():
+        line = f"{_WORDS[level]:<8} {_named(report, nodes)}{message}  [{', '.join(said_by)}]"
+        (console.detail if level == "info" else console.say)(line)
+    passing, failing = len(report.passing), len(report.failing)
+    other = len(report.names) - passing - failing
+    found = f"{count(levels['exception'], 'error')} and {count(levels['warning'], 'warning')}"
+    told = [f"{passing} of {count(len(report.names), 'node')} run"]
+    if failing:
+        told.append(f"{failing} {'has' if failing == 1 else 'have'} errors")
+    if other:
+        told.append(f"{other} could not be asked about")
+    console.say(f"{'PASSED' if report.is_valid else 'FAILED'} | {found} · {', '.join(told)}")
+
+
+def _named(report: Report, nodes: Sequence[int]) -> str:
+    names = ", ".join(repr(report.names[node]) for node in nodes[:_MOST_NAMED])
+    more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
+    return f"{names}{more}: " if nodes else ""

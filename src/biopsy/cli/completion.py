@@ -1,0 +1,67 @@
+"""``biopsy completion``: a script that completes the words of biopsy in a shell, made from its own parsers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from biopsy.cli.arguments.file_kinds import FileKind
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+SHELLS = ("bash", "zsh", "fish")
+
+_EPILOG = """\
+examples:
+  biopsy completion bash > ~/.local/share/bash-completion/completions/biopsy
+  biopsy completion zsh > ~/.zfunc/_biopsy                 (a folder of $fpath)
+  biopsy completion fish > ~/.config/fish/completions/biopsy.fish
+
+Then start a new shell. Write the script again after an update of biopsy."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``completion``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=f"{', '.join(SHELLS[:-1])} or {SHELLS[-1]}")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Show the script."""
+    import shtab
+
+    console.program_text(shtab.complete(_tree(), args.shell))
+    return 0
+
+
+def _tree() -> argparse.ArgumentParser:
+    """All commands as one parser, whose actions say where files and folders complete."""
+    from biopsy.cli import messages
+    from biopsy.cli.commands import COMMANDS, GROUPS
+
+    root = argparse.ArgumentParser(prog="biopsy", add_help=False)
+    messages.add_options(root)
+    below_root: Any = root.add_subparsers()
+    below: dict[str, Any] = {}
+    for command in COMMANDS:
+        *group, name = command.words
+        if group and group[0] not in below:
+            made = below_root.add_parser(group[0], help=GROUPS[group[0]], add_help=False)
+            messages.add_options(made)
+            below[group[0]] = made.add_subparsers()
+        parser = (below[group[0]] if group else below_root).add_parser(name, help=command.summary, add_help=False)
+        importlib.import_module(command.module).configure(parser)
+        messages.add_options(parser)
+        for action in parser._actions:
+            _complete_files(action)
+    return root
+
+
+def _complete_files(action: argparse.Action) -> None:
+    import shtab
+
+    if isinstance(action.type, FileKind) or "--check" in action.option_strings:
+        is_folder = isinstance(action.type, FileKind) and action.type.container
+        action.complete = shtab.DIRECTORY if is_folder else shtab.FILE  # type: ignore[attr-defined]

@@ -1,0 +1,188 @@
+"""``biopsy convert``: a model in another form: built by an engine, optimized by one, or in fp16."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.engines.base import Engine, ModelInput
+
+EXAMPLES = """\
+examples:
+  biopsy convert model.onnx -o model.engine                  build with TensorRT (RTX needs no GPU)
+  biopsy convert model.onnx -o model.engine --trt-min-shapes x:[1,3] --trt-opt-shapes x:[8,3] --trt-max-shapes x:[32,3]
+  biopsy convert model.onnx -o model.xml                     OpenVINO's own form, with its weights in model.bin
+  biopsy convert model.onnx -o model.ort                     ONNX Runtime's own form
+  biopsy convert model.onnx -o optimized.onnx --onnxrt       as ONNX Runtime optimizes it
+  biopsy convert model.onnx -o half.onnx --fp-to-fp16        in fp16, as far as layers can be
+
+exit status: 0 written; 1 the engine refuses the model; 4 nothing was concluded"""
+
+FORMATS = {
+    "onnx": (),
+    "trt": (".engine", ".plan", ".trt"),
+    "openvino": (".xml", ".blob"),
+    "onnxrt": (".ort",),
+}
+"""What --convert-to may name, an engine or onnx -> endings of files that nothing else writes."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``convert``."""
+    parser.epilog = EXAMPLES
+    groups.add_model(parser)
+    groups.add_model_type(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=file_kinds.WRITTEN,
+        required=True,
+        metavar="FILE",
+        help="write the result to this file; its ending says what it is: .engine, .plan or .trt (TensorRT), .xml or "
+        ".blob (OpenVINO), .ort (ONNX Runtime), .onnx",
+    )
+    parser.add_argument("--convert-to", choices=tuple(FORMATS), help="what to make (default: what the ending says)")
+    parser.add_argument(
+        "--fp-to-fp16",
+        action="store_true",
+        help="first make every layer that can compute in fp16; inputs and outputs keep their types",
+    )
+    parser.add_argument(
+        "--input-shapes",
+        "--inputs",
+        "--model-input-shapes",
+        "--model-inputs",
+        nargs="+",
+        metavar="NAME:[d0,d1,...]",
+        help="shapes to build for, where the model leaves them open and the engine must know",
+    )
+    groups.add_weights_file(parser)
+    groups.add_weights_threshold(parser)
+    engine_options.add_engines(parser, "the engine that converts (default: the one that the ending says)")
+    tensorrt.add(parser)
+    absent_options.add(parser, "convert")
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The files for weights beside the output."""
+    if args.output is not None and args.output.suffix == ".xml":
+        return {"the .bin file beside it": (args.output.with_suffix(".bin"), file_kinds.WRITTEN)}
+    return groups.derived_weights(args)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Convert, write, load what was written."""
+    from biopsy.checks import verdict
+    from biopsy.cli.run.building import is_built_model
+    from biopsy.cli.run.settings import model_of
+    from biopsy.filesystem import write
+
+    engine = _engine(args)
+    if is_built_model(args):
+        raise errors.UsageError(f"{args.model} is no ONNX model: only those can be converted")
+    write.require_writable(args.output)
+    if engine is not None:
+        type(engine).version()  # imports its package
+    verdict.report_looking()
+    model = model_of(args)
+    if args.fp_to_fp16:
+        model = _in_fp16(model, console)
+    if engine is None:
+        _write_onnx(model, args, console)
+    else:
+        _write_built(model, engine, args, console)
+    return 0
+
+
+def _engine(args: argparse.Namespace) -> Engine | None:
+    """The engine that writes the output; None for an ONNX model as it is. Raises UsageError for what no engine does."""
+    from biopsy.engines.registry import EngineSpec, create
+
+    wanted = args.convert_to or next((name for name, ends in FORMATS.items() if args.output.suffix in ends), None)
+    spec = engine_options.only_engine(args)
+    if spec is None:
+        if wanted is None and args.output.suffix != ".onnx":
+            raise errors.UsageError(
+                f"the ending of {args.output} does not say what to make of the model",
+                next_steps=[f"--convert-to {{{','.join(FORMATS)}}}", "-o FILE.engine, FILE.xml, FILE.ort or FILE.onnx"],
+            )
+        if wanted in (None, "onnx"):
+            return None
+        spec = EngineSpec(wanted)
+    engine = create(spec)
+    if not engine.capabilities.can_save(args.output) or (wanted is not None and wanted not in ("onnx", engine.name)):
+        saved = " and ".join(engine.capabilities.saves) or "no"
+        raise errors.UsageError(f"{args.output}: {engine.label} writes {saved} files", next_steps=["choose another -o"])
+    if args.save_external_data is not None:
+        raise errors.UsageError(
+            f"--save-external-data has no effect on what {engine.label} writes: it decides where weights go",
+            next_steps=["leave out --save-external-data"],
+        )
+    return engine
+
+
+def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
+    """The model in fp16, with a warning for each weight that becomes another number."""
+    from biopsy.mixed_precision.whole_model import in_fp16
+    from biopsy.model.load import parse
+    from biopsy.quantities import count
+
+    data, layers, losses = in_fp16(parse(model.data, model.path), model.folder)
+    if not layers:
+        console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
+    else:
+        console.note(f"{count(layers, 'layer')} in fp16; inputs and outputs keep their types")
+    for loss in losses:
+        console.warn(f"fp16 cannot hold all values of the weight {loss.name!r}")
+    return replace(model, data=data, path=None)
+
+
+def _write_onnx(model: ModelInput, args: argparse.Namespace, console: Console) -> None:
+    """Write an ONNX model and read it again."""
+    from biopsy.model import index, load, weights_file
+    from biopsy.quantities import count
+
+    index.require_sound(model.data, model.path)
+    name = groups.weights_file(args, args.output)
+    weights_file.save_with_weights(
+        load.parse(model.data, model.path), args.output, model.folder, name, args.external_data_size_threshold
+    )
+    nodes = len(index.index_file(args.output).nodes)
+    console.say(f"{args.output}: an ONNX model of {count(nodes, 'node')}, written and read again")
+
+
+def _write_built(model: ModelInput, engine: Engine, args: argparse.Namespace, console: Console) -> None:
+    """Have an engine build the model, save it, and load what it has saved, before that takes its place."""
+    from biopsy.cli.arguments.named_values import parse_shapes
+    from biopsy.cli.run.execution import with_engine
+    from biopsy.filesystem.write_together import written_together
+
+    shapes = {name: [tuple(shape)] for name, shape in parse_shapes(args.input_shapes).items()}
+    try:
+        session = engine.build(replace(model, shapes=shapes))
+        for remark in session.remarks:
+            console.warn(remark)
+        with written_together(args.output) as made:
+            session.save(made)
+            proof = _proof(engine, made, args.output, console)
+    except errors.EngineFailure as failure:
+        raise with_engine(failure, engine) from failure
+    console.say(f"{args.output}: written by {engine.label} {type(engine).version()} and {proof}")
+
+
+def _proof(engine: Engine, made: Path, output: Path, console: Console) -> str:
+    """Load what was written; ``output`` is the name that it will have. Raises EngineFailure if the engine refuses."""
+    try:
+        engine.load(made)
+    except errors.EngineMissing as error:
+        told = error.message.replace(str(made), str(output))
+        console.warn(f"whether it can be loaded is not known: {told}")
+        return "NOT loaded again"
+    return "loaded again"

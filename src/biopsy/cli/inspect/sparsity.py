@@ -1,0 +1,59 @@
+"""``biopsy inspect sparsity``: which weights follow the 2:4 pattern of structured sparsity, and which could."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from biopsy.cli.arguments import absent_options, file_kinds
+from biopsy.cli.arguments.groups import add_weights_folder
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+EXAMPLES = """\
+examples:
+  biopsy inspect sparsity model.onnx         weights of MatMul, Gemm and Conv: sparse already, or prunable?
+  biopsy inspect sparsity model.onnx -v      also the weights that are not eligible, and why"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``inspect sparsity``."""
+    parser.epilog = EXAMPLES
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    add_weights_folder(parser)
+    absent_options.add(parser, "inspect sparsity")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Look at the weights."""
+    import onnx  # noqa: F401 -- loaded before the model is looked at
+
+    from biopsy.checks import verdict
+    from biopsy.model import external, index, load
+    from biopsy.model.sparsity import conforming, factors
+
+    verdict.report_looking()
+    folder = args.external_data_dir or args.model.parent
+    index.index_file(args.model, folder)  # refuses what is damaged, or refers to what may not be read
+    found = factors(load.parse(load.read_bytes(args.model), args.model))
+    eligible = [factor for factor in found if factor.unfit is None]
+    console.say(f"[I] Found: {len(eligible)} weight tensor(s) eligible for pruning.")
+    sparse = 0
+    for factor in found:
+        weight = factor.weight
+        axes = f"{'axis' if len(factor.axes) == 1 else 'axes'} {', '.join(map(str, factor.axes))}"
+        where = f"{axes} of {list(weight.dims)}, read by {', '.join(factor.readers[:3])}"
+        if factor.unfit is not None:
+            console.detail(f"[V] Skipping tensor: {weight.name}  ({factor.unfit}; {where})")
+            continue
+        share = conforming(factor, external.values_later(weight, folder)())
+        sparse += share == 1
+        if share == 1:
+            console.say(f"[I] Found sparse tensor: {weight.name}  ({where})")
+        else:
+            told = f"{100 * share:.3g}% of the groups of 4 have two zeros"
+            console.say(f"[W] Found non-sparse tensor: {weight.name}  (prunable: {told}; {where})")
+    prunable, rest = len(eligible) - sparse, len(found) - len(eligible)
+    console.say(f"{sparse} sparse, {prunable} prunable, {rest} not eligible" + (" (-v names them)" if rest else ""))
+    return 0

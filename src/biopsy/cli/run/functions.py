@@ -1,0 +1,98 @@
+"""Functions of the user's in ``biopsy run``: one that judges outputs, one that changes them before."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import file_kinds, named_values
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.comparison.comparison_function import ComparisonFunction
+    from biopsy.tensors.outputs_for_scripts import Postprocessing
+    from biopsy.tensors.results import RunnerResult
+
+_COMPARE, _POSTPROCESS = "--compare-func-script", "--postprocess-func-script"
+_DECIDES_ALONE = (
+    "atol", "rtol", "check_error_stat", "error_quantile", "cosine", "psnr", "snr", "l2", "ulp", "top_k",
+    "index_tolerance", "compare",
+)  # fmt: skip
+"""Options that mean nothing where a function judges."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """The options that name them."""
+    group = parser.add_argument_group("functions of your own")
+    group.add_argument(
+        _COMPARE,
+        type=file_kinds.READ_SCRIPT,
+        metavar="FILE.py[:function]",
+        help="a Python function that takes the outputs of an iteration and those expected, both as dictionaries, and "
+        "returns True or False, or a dictionary of these by output; it decides alone (default: compare_outputs)",
+    )
+    group.add_argument(
+        _POSTPROCESS,
+        type=file_kinds.READ_SCRIPT,
+        metavar="FILE.py[:function]",
+        help="a Python function that takes the outputs of an iteration and returns those to compare; golden values "
+        "pass through it too (default: postprocess_outputs)",
+    )
+
+
+def are_given(args: argparse.Namespace) -> bool:
+    """Whether any is: such a run is no fork of a process that has loaded its files before."""
+    return bool(args.compare_func_script or args.postprocess_func_script)
+
+
+@dataclass(frozen=True)
+class Functions:
+    """The functions that were given."""
+
+    compare: ComparisonFunction | None = None
+    postprocess: Postprocessing | None = None
+
+    def postprocessed(self, results: Sequence[RunnerResult]) -> list[RunnerResult]:
+        """The results as they are to be compared."""
+        return list(results) if self.postprocess is None else [self.postprocess(result) for result in results]
+
+
+def functions_of(args: argparse.Namespace, console: Console) -> Functions:
+    """Load the functions that were given, and warn of options that they make idle.
+
+    Raises UsageError for a file or function that is not there, or an option that excludes them; DataError if the file
+    raises anything.
+    """
+    if not are_given(args):
+        return Functions()
+    from biopsy.comparison.comparison_function import ComparisonFunction
+    from biopsy.tensors.outputs_for_scripts import Postprocessing
+    from biopsy.tensors.user_script import UserScript
+
+    _require_possible(args)
+    compare = postprocess = None
+    if args.compare_func_script:
+        path, name = named_values.parse_script(args.compare_func_script, "compare_outputs")
+        compare = ComparisonFunction(UserScript(path, "comparison script", _COMPARE), name)
+        for dest in (dest for dest in _DECIDES_ALONE if getattr(args, dest)):
+            console.warn(f"--{dest.replace('_', '-')} has no effect: the function of {_COMPARE} decides alone")
+    if args.postprocess_func_script:
+        path, name = named_values.parse_script(args.postprocess_func_script, "postprocess_outputs")
+        postprocess = Postprocessing(UserScript(path, "postprocessing script", _POSTPROCESS), name)
+    return Functions(compare, postprocess)
+
+
+def _require_possible(args: argparse.Namespace) -> None:
+    given = _COMPARE if args.compare_func_script else _POSTPROCESS
+    if args.compare_with:
+        raise errors.UsageError(
+            f"--compare-with {args.compare_with} judges the outputs as they are: it goes without {given}",
+            next_steps=["leave out one of them"],
+        )
+    if args.build_only:
+        raise errors.UsageError(f"--build-only runs nothing, so that {given} has nothing to do")
+    if args.postprocess_func_script and args.memory_limit:
+        raise errors.UsageError(f"{_POSTPROCESS} needs all outputs in memory: it goes without --memory-limit")

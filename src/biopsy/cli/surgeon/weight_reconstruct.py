@@ -1,0 +1,50 @@
+"""``biopsy surgeon weight-reconstruct``: random values for the weights of a stripped model."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.surgeon import model_files
+from biopsy.quantities import count
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+EPILOG = """\
+Weights that 'surgeon weight-strip' left out, of biopsy or of Polygraphy, get random values of a normal distribution,
+2:4 sparse where they were. They are the same each time. All other weights stay as they are.
+
+examples:
+  biopsy surgeon weight-reconstruct stripped.onnx -o runnable.onnx
+  biopsy surgeon weight-reconstruct big.onnx -o runnable.onnx --save-external-data"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``surgeon weight-reconstruct``."""
+    parser.epilog = EPILOG
+    model_files.add(parser, "surgeon weight-reconstruct")
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The file for weights beside the output."""
+    return model_files.derived(args)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Make up values, write, and tell for how many weights."""
+    from biopsy.model import stripping
+
+    opened = model_files.opened(args)
+    model = opened.parsed()
+    found = stripping.refillings(model)
+    stripping.unmark(model, [one.weight for one in found])
+    model_files.save(args, model, opened.folder, [(one.weight, one.values) for one in found])
+    console.say(f"random values for {count(len(found), 'weight')}, written to {args.output}")
+    sparse = sum(one.factor is not None for one in found)
+    if sparse:
+        console.note(f"  {count(sparse, 'of them is', 'of them are')} 2:4 sparse")
+    if not found:
+        console.note("  no weight is marked as stripped")
+    return 0

@@ -1,0 +1,82 @@
+"""``biopsy surgeon weight-strip``: a model without the weights that an engine can be refitted with."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.surgeon import model_files
+from biopsy.quantities import count, size_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from biopsy.cli.console import Console
+
+EPILOG = """\
+What is left is small and holds no trained values: enough to build an engine without its weights, and to show somebody
+the model. 'surgeon weight-reconstruct' makes up values for it. Fold constants first: weights that nodes compute stay.
+
+examples:
+  biopsy surgeon sanitize model.onnx -o folded.onnx --fold-constants
+  biopsy surgeon weight-strip folded.onnx -o stripped.onnx
+  biopsy surgeon weight-strip folded.onnx -o stripped.onnx --exclude-list keep.txt"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``surgeon weight-strip``."""
+    parser.epilog = EPILOG
+    model_files.add(parser, "surgeon weight-strip")
+    parser.add_argument(
+        "--exclude-list",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="a text file with the names of weights that keep their values, one in each line",
+    )
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The file for weights beside the output."""
+    return model_files.derived(args)
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Strip, write, and tell how much is gone."""
+    from biopsy.model import stripping
+
+    excluded = _names_in(args.exclude_list)
+    opened = model_files.opened(args)
+    model = opened.parsed()
+    done = stripping.strip(model, None if opened.ignores_weights else opened.folder, excluded)
+    model_files.save(args, model, opened.folder)
+    for name in done.unused:
+        console.warn(f"--exclude-list names {name!r}, which is no weight that would be stripped")
+    console.say(f"{count(len(done.names), 'weight')} stripped, {size_text(done.size)}, written to {args.output}")
+    if done.sparse:
+        console.note(f"  {count(len(done.sparse), 'of them is', 'of them are')} marked as 2:4 sparse")
+    return 0
+
+
+_LARGEST_LIST = 64 << 20
+
+
+def _names_in(path: Path | None) -> set[str]:
+    """The lines of a text file. Raises UsageError if it cannot be read, or is no text."""
+    if path is None:
+        return set()
+    from biopsy.filesystem.plain_file import open_plain
+    from biopsy.model.load import require_file
+
+    require_file(path, "list of names")
+    try:
+        with open_plain(path, follow=True) as stream:
+            data = stream.read(_LARGEST_LIST + 1)
+        if len(data) > _LARGEST_LIST:
+            raise errors.UsageError(f"--exclude-list {path}: it is longer than {size_text(_LARGEST_LIST)}")
+        return {line.rstrip() for line in data.decode().split("\n")} - {""}
+    except OSError as error:
+        raise errors.UsageError(f"--exclude-list {path}: it cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise errors.UsageError(f"--exclude-list {path}: it is no text in UTF-8") from error

@@ -1,0 +1,169 @@
+"""Which nodes an engine refuses or fails at: the whole model is run, then what fails by halves, down to single nodes.
+
+Each part is fed with the values that the nodes before it have given. What depends on a node that fails has no values to
+run with; it is still built, as far as types are known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.engines.base import ModelInput
+from biopsy.engines.capability import Parts
+from biopsy.engines.worker import Worker
+from biopsy.linting.engine_message import plain_message
+from biopsy.linting.report import LintEntry
+from biopsy.model import value_info
+from biopsy.model.index import ModelIndex
+from biopsy.model.node_order import neighbourhood_order
+from biopsy.model.slice import Boundary, Subset, candidate_bytes
+from biopsy.recording.runnable_nodes import unknown_operators, without_dependents
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.recorded_values import ValuesInMemory
+from biopsy.tensors.results import Array, Feed
+
+_MOST_BUILT = 500
+"""Nodes without values that are built alone."""
+
+
+@dataclass(kw_only=True)
+class NodeRuns:
+    """What an engine made of the nodes. ``ran`` are nodes that ran, ``unasked`` those that could not be asked about."""
+
+    source: str
+    entries: list[LintEntry] = field(default_factory=list)
+    ran: set[int] = field(default_factory=set)
+    unasked: set[int] = field(default_factory=set)
+
+
+def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> NodeRuns:
+    """Run every node that can be run, with the inputs ``samples``; ``scratch`` is a folder for transient files.
+
+    Raises what ``Worker.run`` raises, but for EngineFailure, which is the answer.
+    """
+    search = _Examination(index, samples, worker, scratch, NodeRuns(source=source))
+    whole = search.failure_of_whole()
+    if whole is None:
+        return search.found
+    search.run_parts()
+    search.build_the_rest()
+    if not search.found.entries:
+        search.blame((), f"no node fails alone, but the model does: {whole}")
+    return search.found
+
+
+class _Examination:
+    def __init__(
+        self, index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, found: NodeRuns
+    ) -> None:
+        self._index = index
+        self._samples: list[dict[str, Array]] = [dict(sample) for sample in samples]
+        self._worker = worker
+        self._feeds = scratch / "feeds.safetensors"
+        self._failed: set[int] = set()
+        self.found = found
+
+    def failure_of_whole(self) -> str | None:
+        """Why the model does not run as it is; None if it does, and then every node has run."""
+        index = self._index
+        try:
+            self._run_bytes(bytes(index.buffer[:]), index.fed_inputs())
+        except errors.EngineFailure as failure:
+            return plain_message(failure.message)
+        self.found.ran.update(node.number for node in index.nodes)
+        return None
+
+    def run_parts(self) -> None:
+        """Run the nodes in order, what fails by halves."""
+        index = self._index
+        unknown = unknown_operators(index)
+        for number in sorted(unknown):
+            node = index.nodes[number]
+            message = f"{node.domain}::{node.op_type} is no operator of ONNX, and the model does not define it"
+            self.found.entries.append(
+                LintEntry(level="warning", source=self.found.source, message=message, nodes=(number,))
+            )
+        self._failed = set(unknown)
+        self._run(neighbourhood_order(index, without_dependents(index, unknown)))
+        self.found.unasked = {node.number for node in index.nodes} - self.found.ran - self._failed
+
+    def build_the_rest(self) -> None:
+        """Build, one by one, what cannot be run since something before it fails."""
+        waiting = sorted(self.found.unasked)[:_MOST_BUILT]
+        parts = Parts(self._index) if waiting else None
+        for number in waiting:
+            assert parts is not None
+            with contextlib.suppress(errors.UsageError):  # nothing tells the type of what it reads
+                try:
+                    self._worker.build(ModelInput(parts.bytes_of([number]), self._index.folder))
+                except errors.EngineFailure as failure:
+                    self.blame((number,), failure.message)
+                    self.found.unasked.discard(number)
+
+    def blame(self, nodes: Iterable[int], message: str) -> None:
+        """An exception of the engine."""
+        self.found.entries.append(
+            LintEntry(level="exception", source=self.found.source, message=plain_message(message), nodes=tuple(nodes))
+        )
+
+    def _run(self, nodes: Sequence[int]) -> None:
+        """Run some nodes, in the order in which they depend on each other."""
+        able = set(without_dependents(self._index, self._failed))
+        computed = {tensor for number in nodes for tensor in self._index.node_writes[number]}
+        left = [number for number in nodes if number in able and self._has_values(number, computed)]
+        if not left:
+            return
+        try:
+            self._run_part(left)
+        except errors.EngineFailure as failure:
+            if len(left) == 1:
+                self._failed.add(left[0])
+                self.blame(left, failure.message)
+                return
+            middle = len(left) // 2
+            self._run(left[:middle])
+            self._run(left[middle:])
+        except errors.CannotCompare:  # what it reads is there, but cannot be fed
+            return
+        else:
+            self.found.ran.update(left)
+
+    def _has_values(self, number: int, computed: Collection[int]) -> bool:
+        """Whether all that a node reads is known, or among what the others have ``computed``."""
+        index = self._index
+        values = ValuesInMemory(self._samples)
+        return all(
+            tensor in computed or tensor in index.weights or index.names[tensor] in values
+            for tensor in index.node_reads[number]
+        )
+
+    def _run_part(self, nodes: Sequence[int]) -> None:
+        index = self._index
+        subset = Subset(index, tuple(sorted(nodes)))
+        wanted = self._wanted(subset)
+        values = ValuesInMemory(self._samples)
+        infos = {}
+        for tensor in subset.outside:
+            kind = values.tensor_type(index.names[tensor])
+            if kind is not None:
+                infos[tensor] = value_info.value_info(index.names[tensor], kind)
+        data = candidate_bytes(subset, Boundary(infos=infos, frozen={}, inputs=subset.outside, outputs=wanted))
+        for sample, outputs in zip(self._samples, self._run_bytes(data, subset.outside), strict=True):
+            sample.update(outputs)
+
+    def _wanted(self, subset: Subset) -> list[int]:
+        """What of a part's tensors is read behind it; its ends, if nothing is."""
+        readers = self._index.consumers
+        kept = subset.kept
+        wanted = [tensor for tensor in sorted(subset.written) if not kept.issuperset(readers.get(tensor, ()))]
+        return wanted or list(subset.sinks)
+
+    def _run_bytes(self, data: bytes, inputs: Iterable[int]) -> list[dict[str, Array]]:
+        names = [self._index.names[tensor] for tensor in inputs]
+        feeds = [{name: sample[name] for name in names if name in sample} for sample in self._samples]
+        write_feeds(self._feeds, feeds)
+        return self._worker.run(ModelInput(data, self._index.folder), self._feeds)

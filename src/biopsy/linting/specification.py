@@ -1,0 +1,153 @@
+"""What the standard says against a model: onnx's own checker and shape inference, asked about each node alone.
+
+Both are native code that a hostile model may bring down, so they work in a child process. Both stop at the first node
+that they refuse; asked about models of one node each, they name every one. Nodes are told by their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy.isolation.server import Server, ServerEndedError
+from biopsy.isolation.serving import Note, Request, Serving
+from biopsy.isolation.watch import Limits
+from biopsy.linting.report import CHECKER, INFERENCE, Level, LintEntry
+
+if TYPE_CHECKING:
+    import onnx
+
+_NODE_CONTEXT = "Bad node spec for node"
+"""How the checker begins what it says of a node: such a node is asked about alone."""
+_UNKNOWN_TYPE = "expected to have type but instead is null"
+"""What shape inference says behind a node that it could not infer: no fault of the node."""
+
+
+def entries(path: Path, *, whole: bool, timeout: float | None = None) -> Iterator[LintEntry]:
+    """What onnx says of the model in a file. ``whole``: whether the checker may look at the whole model too.
+
+    ``timeout`` is in seconds. If onnx ends the process, that is an entry: an exception.
+    """
+    server = Server(__name__)
+    try:
+        found = server.ask({"model": str(path), "whole": whole}, Limits(seconds=timeout))["found"]
+    except ServerEndedError as error:
+        how = "takes too long" if error.ended.cause == "time" else "ends its process"
+        yield LintEntry(level="exception", source=CHECKER, message=f"onnx {how} on this model")
+        return
+    finally:
+        server.close()
+    for source, level, message, nodes in found:
+        yield LintEntry(level=level, source=source, message=message, nodes=tuple(nodes))
+
+
+# The child's side
+
+
+def main() -> int:
+    """Answer the requests."""
+    return Serving().serve(_answer)
+
+
+def _answer(request: Request, note: Note) -> dict[str, Any]:
+    from biopsy.model import load
+
+    path = Path(request["model"])
+    note("check")
+    model = load.parse(load.read_bytes(path), path)
+    found = [*(_whole(path) if request["whole"] else ()), *_each_node(model)]
+    return {"found": found}
+
+
+def _found(source: str, message: str, nodes: Iterable[int] = (), level: Level = "exception") -> tuple[Any, ...]:
+    return source, level, " ".join(message.split()), list(nodes)
+
+
+def _whole(path: Path) -> Iterator[tuple[Any, ...]]:
+    """What the checker says of the model as a whole, if it is not of a node."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:  # the checker raises whatever it finds in native code
+        if _NODE_CONTEXT not in str(error):
+            yield _found(CHECKER, str(error))
+
+
+def _each_node(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
+    import onnx
+
+    from biopsy.model import infer
+
+    light = infer.without_weights(model)
+    frame = _Frame(light, infer.infer_value_infos(light.SerializeToString()))
+    for number, node in enumerate(light.graph.node):
+        one = frame.model_of(node, typed=False)
+        try:
+            onnx.checker.check_model(one)
+        except Exception as error:
+            yield _found(CHECKER, str(error).partition("==> Context:")[0], [number])
+            continue
+        if not frame.knows_types_of(node):
+            continue
+        try:
+            onnx.shape_inference.infer_shapes(
+                frame.model_of(node, typed=True), check_type=True, strict_mode=True, data_prop=True
+            )
+        except Exception as error:
+            if _UNKNOWN_TYPE not in str(error):
+                yield _found(INFERENCE, _without_head(str(error)), [number])
+
+
+def _without_head(message: str) -> str:
+    """What shape inference says, without where: that is known."""
+    return message.rpartition("InferenceError] ")[2] or message
+
+
+class _Frame:
+    """Makes models of one node each, with what else such a model needs of the whole."""
+
+    def __init__(self, light: onnx.ModelProto, infos: Mapping[str, bytes]) -> None:
+        from biopsy.model import walk
+
+        self._light = light
+        self._infos = infos
+        self._weights = {weight.name: weight for weight in light.graph.initializer}
+        self._functions = {walk.function_key(function): function for function in light.functions}
+        self._declared = {info.name for info in (*light.graph.output, *light.graph.value_info)}
+
+    def knows_types_of(self, node: onnx.NodeProto) -> bool:
+        """Whether the types of all that a node and its bodies read are declared or inferred."""
+        from biopsy.model import walk
+
+        return all(name in self._infos or name in self._weights for name in walk.reads(node))
+
+    def model_of(self, node: onnx.NodeProto, *, typed: bool) -> onnx.ModelProto:
+        """A model of this node. One that is not ``typed`` has types of no meaning: it is for the checker alone."""
+        import onnx
+        from onnx import helper
+
+        from biopsy.model import walk
+
+        light = self._light
+        made = onnx.ModelProto(ir_version=light.ir_version)
+        made.opset_import.extend(light.opset_import)
+        made.functions.extend(self._functions[key] for key in sorted(walk.called_by([node], self._functions)))
+        graph = made.graph
+        graph.name = "node"
+        graph.node.append(node)
+        for name in sorted(walk.reads(node)):
+            if name in self._weights:
+                graph.initializer.append(self._weights[name])
+            elif typed:
+                graph.input.append(onnx.ValueInfoProto.FromString(self._infos[name]))
+            else:
+                graph.input.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ()))
+        for name in filter(None, node.output):
+            info = self._infos.get(name) if typed else None
+            if info is not None and name in self._declared:
+                graph.output.append(onnx.ValueInfoProto.FromString(info))
+            elif not typed:
+                graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ()))
+        return made

@@ -1,0 +1,146 @@
+"""What a search over precisions leaves: the mixed model, the layers that must be high, and the facts about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy.filesystem.write import write_whole
+from biopsy.mixed_precision.constants import RangeLoss
+from biopsy.mixed_precision.cost import Cost
+from biopsy.mixed_precision.formats import Form
+from biopsy.mixed_precision.plan import Layer
+from biopsy.mixed_precision.search import Direction, Mode
+from biopsy.quantities import count
+from biopsy.session.result_file import files_of
+from biopsy.text import html_table, printable, some_of
+
+
+@dataclass(frozen=True)
+class PrecisionTarget:
+    """Where results go: the mixed model, its weights beside it, the report as JSON, the names as text."""
+
+    output: Path | None = None
+    external: str | None = None
+    report: Path | None = None
+    names: Path | None = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files of the mixed model, none if it is not written."""
+        return () if self.output is None else files_of(self.output, self.external)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionResult:
+    """What a search over precisions found.
+
+    ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
+    ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
+    final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
+    search. ``range_loss`` are weights that the low precision cannot hold, of layers that are low. ``remembered`` counts
+    runs of the check that an interrupted search had done.
+    """
+
+    model: str
+    low: str
+    precision: str
+    form: Form | None
+    mode: Mode
+    direction: Direction
+    cost: Cost
+    layers: int
+    high: tuple[Layer, ...]
+    one_minimal: bool
+    outcomes: Mapping[str, int]
+    seconds: float
+    verified: int = 0
+    output: Path | None = None
+    stopped: str | None = None
+    range_loss: tuple[RangeLoss, ...] = ()
+    stays: Mapping[str, int] = field(default_factory=dict)
+    remembered: int = 0
+
+    @property
+    def checks(self) -> int:
+        """Checks that were run, the first and the last included."""
+        return sum(self.outcomes.values())
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the layers that must be high, for other tools; what has no name is left out."""
+        return [layer.name for layer in self.high if layer.name]
+
+    def __repr__(self) -> str:
+        high = f": {some_of(layer.label for layer in self.high)}" if self.high else ""
+        ended = f", ended by {printable(self.stopped)}" if self.stopped else ""
+        return f"<PrecisionResult: {self._counted}{high}; {count(self.checks, 'check')}{ended}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(layer.label, layer.op_type, layer.flops, layer.bytes) for layer in self.high]
+        return html_table(self._counted, ["layer", "operator", "flops", "bytes"], rows)
+
+    @property
+    def _counted(self) -> str:
+        return f"{len(self.high)} of {count(self.layers, 'layer')} must be {self.precision}, the others {self.low}"
+
+
+def write_files(result: PrecisionResult, target: PrecisionTarget) -> None:
+    """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
+    if target.report is not None:
+        write_report(result, target.report)
+    if target.names is not None:
+        write_names(result, target.names)
+
+
+def write_report(result: PrecisionResult, path: Path) -> None:
+    """Write what was found as JSON. Raises UsageError if it cannot be written."""
+    report = {
+        "biopsy_precision": 1,
+        "model": result.model,
+        "low": result.low,
+        "high": result.precision,
+        "form": result.form,
+        "mode": result.mode,
+        "direction": None if result.mode == "minimal" else result.direction,
+        "cost": result.cost if result.mode == "minimal" else None,
+        "layers": result.layers,
+        "high_layers": [_layer(layer) for layer in result.high],
+        "nodes_to_exclude": result.names,
+        "one_minimal": result.one_minimal,
+        "fixed": dict(result.stays),
+        "damaged_weights": [range_loss.told() for range_loss in result.range_loss],
+        "outcomes": dict(result.outcomes),
+        "verified": result.verified,
+        "stopped": result.stopped,
+        "output": None if result.output is None else str(result.output),
+        "seconds": round(result.seconds, 3),
+    }
+    write_whole(path, [json.dumps(report, indent=2).encode() + b"\n"])
+
+
+def _layer(layer: Layer) -> dict[str, object]:
+    return {
+        "name": layer.name or None,
+        "op": layer.op_type,
+        "node": layer.place,
+        "inside": list(layer.where),
+        "output": layer.writes,
+        "flops": layer.flops,
+        "bytes": layer.bytes,
+    }
+
+
+def write_names(result: PrecisionResult, path: Path) -> None:
+    """Write one name a line, as lists of nodes to exclude are; a layer that has none for a line is a comment."""
+    write_whole(path, ["".join(f"{_name_line(layer)}\n" for layer in result.high).encode("utf-8", "surrogateescape")])
+
+
+def _name_line(layer: Layer) -> str:
+    if not layer.name:
+        return f"# {printable(layer.label)}, which has no name"
+    if layer.name.splitlines() != [layer.name]:  # whoever reads the list would take it for several names
+        return f"# {printable(layer.label)}, whose name has several lines: rename it first"
+    return layer.name

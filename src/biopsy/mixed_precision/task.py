@@ -1,0 +1,310 @@
+"""A search over precisions as a search with a check: layers are lowered as long as the model passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.mixed_precision.candidates import MixedCandidates
+from biopsy.mixed_precision.job import PrecisionJob
+from biopsy.mixed_precision.result import PrecisionResult, write_files
+from biopsy.mixed_precision.search import LayerSearch, PrecisionProposal, search_of, usual_checks
+from biopsy.mixed_precision.validity import require_valid
+from biopsy.model.index import ModelIndex
+from biopsy.search.drive import drive, first_that
+from biopsy.search.lookahead import foresee_any
+from biopsy.session.checked_search import trials_of_file
+from biopsy.session.confirmation import require_confirmed
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.oracle import Oracle
+from biopsy.session.result_file import ResultFile, write_result
+from biopsy.session.stage import CONFIRM, FINAL, HIGH, LOW, Stage
+from biopsy.session.trial import Trial
+from biopsy.session.workspace import Workspace
+
+_FINAL_RUNS = 3
+"""Fresh processes in which the result must pass, unless --repeat says otherwise."""
+
+_MOST_ROUNDS = 4
+"""Searches that are run, each knowing more, while the result turns out to be flaky."""
+
+
+class PrecisionTask:
+    """What a search with a check is told of precisions. A candidate with fewer layers high is better if it passes.
+
+    ``best`` are the layers that are high in the best model so far; None until the model with every layer high passed.
+    """
+
+    def __init__(
+        self,
+        index: ModelIndex,
+        candidates: MixedCandidates,
+        oracle: Oracle,
+        flakiness: Flakiness,
+        place: Workspace,
+        job: PrecisionJob,
+    ) -> None:
+        self._index = index
+        self._candidates = candidates
+        self._oracle = oracle
+        self._flakiness = flakiness
+        self._place = place
+        self._job = job
+        self._is_minimal = False
+        self._verified = 0
+        self._rounds = 0
+        self._started = time.monotonic()
+        self.best: tuple[int, ...] | None = None
+        self.result_file = ResultFile(job.target.files, self.write, oracle.listener)
+        self._set_best(None)
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the model is known to pass with every layer high."""
+        return self.best is not None
+
+    @property
+    def is_worth_resuming(self) -> bool:
+        """Whether there are answers beyond that one."""
+        return self.best is not None
+
+    @property
+    def progress(self) -> str:
+        """How many layers are high."""
+        if self.best is None:
+            return "before both ends were checked; nothing was written"
+        return f"{len(self.best)} of {len(self._all)} layers are high so far"
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return self._candidates.all_high
+
+    def _set_best(self, best: tuple[int, ...] | None, *, is_minimal: bool = False) -> None:
+        self.best, self._is_minimal = best, is_minimal
+        self._oracle.left = len(self._all if best is None else best)
+
+    # Both ends
+
+    def preflight(self) -> None:
+        """Every layer high must pass, every layer low should fail."""
+        oracle = self._oracle
+        with oracle.budget.enforced():
+            high = self._candidates.trial(self._all, HIGH, "every layer high")
+            low = self._candidates.trial((), LOW, "every layer low")
+            oracle.ahead(iter([high, low]))
+            judged = self._end(high)
+            if judged.outcome is not Outcome.PASSES:
+                raise self._high_fails(judged)
+            oracle.check.expect(judged.evidence.seconds)
+            self._set_best(self._all)
+            judged = self._end(low)
+            if judged.outcome is Outcome.PASSES:
+                self._set_best((), is_minimal=True)
+            elif judged.outcome is Outcome.REPRODUCES:
+                self._flakiness.begin(low, 1)
+
+    def _end(self, trial: Trial) -> Judged:
+        judged = self._oracle.judge(trial)
+        seconds = judged.evidence.seconds
+        self._oracle.listener(events.EndChecked(trial.stage.name, _word(judged.outcome), judged.reason, seconds))
+        return judged
+
+    def _high_fails(self, judged: Judged) -> errors.BiopsyError:
+        line = self._oracle.check.line(self._index.path or self._place.candidate)
+        if judged.outcome is Outcome.INVALID:
+            return errors.CheckError(
+                f"the check cannot say whether the model passes with every layer high: {judged.reason}",
+                next_steps=[line],
+            )
+        return errors.HighPrecisionFails(
+            f"the check fails even with every layer in {self._candidates.models.high_name} ({judged.reason}), so no "
+            "choice of layers can pass",
+            details=[f"  tried   {line}"],
+            next_steps=[
+                "run that line by hand; if it should pass, look at its inputs, golden values and tolerances",
+                "if the model itself is wrong: biopsy debug reduce",
+            ],
+        )
+
+    # The search
+
+    def begin(self) -> None:
+        """There is nothing to prepare."""
+
+    def search(self) -> bool:
+        """Search once; False if the result turned out to be flaky, which the next search then knows."""
+        if self.best:
+            with self._oracle.budget.enforced():
+                self._follow()
+        if self._is_flaky():
+            self._set_best(self._all)
+            self._rounds += 1
+            return self._rounds == _MOST_ROUNDS
+        self._require_confirmed()
+        return True
+
+    def undo(self, digest: bytes | None) -> bool:
+        """Begin again from both ends, all other answers being remembered."""
+        self._set_best(None)
+        self._rounds = 0
+        return True
+
+    def _follow(self) -> None:
+        job, oracle = self._job, self._oracle
+        started, checks, before = time.monotonic(), oracle.tally.checks, oracle.left
+        oracle.listener(events.StageStarted(job.mode, before, usual_checks(before, job.mode)))
+        answers: list[PrecisionProposal | None] = []
+
+        def passes(proposal: PrecisionProposal) -> bool:
+            passed = self._passes(proposal, answers)
+            answers.append(proposal if passed else None)
+            return passed
+
+        drive(self._begin(), first_that(passes))
+        oracle.abandon_all()
+        self._is_minimal = job.mode == "minimal"
+        taken = oracle.tally.checks - checks
+        oracle.listener(
+            events.PassDone(
+                stage=job.mode, checks=taken, seconds=time.monotonic() - started, before=before, after=oracle.left
+            )
+        )
+
+    def _begin(self) -> LayerSearch:
+        job = self._job
+        return search_of(self._candidates.models.layers, job.mode, job.direction, job.cost)
+
+    def _passes(self, proposal: PrecisionProposal, answers: Sequence[PrecisionProposal | None]) -> bool:
+        trial = self._proposed(proposal)
+        if self._oracle.jobs > 1 and not self._oracle.is_known(trial):
+            self._oracle.ahead(self._proposed(likely) for likely in foresee_any(self._begin, answers))
+        passed = self._oracle.judge(trial).outcome is Outcome.PASSES
+        if passed and len(proposal.high) < self._oracle.left:
+            self._set_best(proposal.high)
+        return passed
+
+    def _proposed(self, proposal: PrecisionProposal) -> Trial:
+        return self._candidates.trial(proposal.high, Stage(self._job.mode), proposal.description)
+
+    def _best_trial(self, stage: Stage, description: str) -> Trial:
+        assert self.best is not None
+        return self._candidates.trial(self.best, stage, description)
+
+    def _is_flaky(self) -> bool:
+        """Check the result again; True if it fails now, which nobody knew: what passed before may have been luck."""
+        oracle = self._oracle
+        if self._job.search.repeating.repeat is not None or not oracle.check.automatic or self.best == self._all:
+            return False
+        trial = self._best_trial(CONFIRM, "the fewest so far once more")
+        for done in range(_FINAL_RUNS - 1):
+            if oracle.again(trial, _FINAL_RUNS - 1 - done).outcome is not Outcome.PASSES:
+                if oracle.memory.repetitions == 1:
+                    self._flakiness.noticed_late(trial, done + 2)
+                return True
+        return False
+
+    def _require_confirmed(self) -> None:
+        trial = self._best_trial(CONFIRM, "the result: so far only the journal says that it passes")
+        try:
+            require_confirmed(self._oracle, trial, Outcome.PASSES, "the result passes", "the journal, as it is")
+        except errors.CheckError:
+            self._set_best(self._all)  # what a person has just denied is not written
+            raise
+
+    # The end
+
+    def write(self) -> None:
+        """Write the best model, if a file is wanted."""
+        assert self.best is not None
+        target = self._job.target
+        if target.output is not None:
+            folder = self._place.candidate.parent
+            parts = self._candidates.models.parts(frozenset(self.best))
+            write_result(parts, target.output, folder, target.external, self._index.has_external_data)
+
+    def rescue(self) -> str | None:
+        """Write the best model so far and what is known of it, unless every layer is high; what to tell of it."""
+        if self.best is None or self.best == self._all:
+            return None
+        target = self._job.target
+        kept = [f"{target.output}, which passes"] if target.output is not None and _succeeds(self.write) else []
+        facts = [path for path in (target.names, target.report) if path is not None]
+        if facts and _succeeds(self._write_facts):
+            kept += [f"{path}, with what is known so far" for path in facts]
+        return "; ".join(kept) or None
+
+    def _write_facts(self) -> None:
+        result = self.result(time.monotonic() - self._started, "an interruption or error")
+        write_files(result, self._job.target)
+
+    def verify(self) -> bool:
+        """The last word: the model is valid, and the file as it was written must pass, in processes of their own."""
+        assert self.best is not None
+        oracle, output = self._oracle, self._job.target.output
+        require_valid(self._candidates.models.parts(frozenset(self.best)), [bytes(self._index.buffer)], output)
+        if not oracle.check.automatic:
+            return False
+        oracle.pool.use(oracle.check.cold())
+        runs = self._job.search.repeating.repeat or max(_FINAL_RUNS, oracle.memory.repetitions)
+        final = self._best_trial(FINAL, "the result")
+        with trials_of_file(output, final, oracle.check, self.result_file.restore) as fresh:
+            self._require_passes(fresh, runs)
+        self._verified = runs
+        oracle.listener(events.Verified(self._written, 0, runs))
+        return False
+
+    def _require_passes(self, fresh: Callable[[], Trial], runs: int) -> None:
+        for done in range(runs):
+            judged = self._oracle.again(fresh(), 1)
+            if judged.outcome is not Outcome.PASSES:
+                raise errors.CheckError(
+                    f"the result does not pass when it is checked again ({_word(judged.outcome)}: {judged.reason}; it "
+                    f"passed {done} times before): the check does not always say the same",
+                    kept=f"{self._written}, which passed before" if self._job.target.output else None,
+                    next_steps=["--repeat N    a model passes only if it passes N times"],
+                )
+
+    @property
+    def _written(self) -> str:
+        return str(self._job.target.output or "the mixed model")
+
+    def result(self, seconds: float, stopped: str | None) -> PrecisionResult:
+        """What was found, once the search has ended."""
+        assert self.best is not None
+        job, models, high = self._job, self._candidates.models, frozenset(self.best)
+        return PrecisionResult(
+            model=str(self._index.path or "model"),
+            low=models.low_name,
+            precision=models.high_name,
+            form=models.form,
+            mode=job.mode,
+            direction=job.direction,
+            cost=job.cost,
+            layers=len(self._all),
+            high=tuple(layer for layer in models.layers if layer.number in high),
+            one_minimal=self._is_minimal and stopped is None,
+            outcomes={_word(outcome): count for outcome, count in self._oracle.tally.outcomes.items() if count},
+            seconds=seconds,
+            verified=self._verified,
+            output=job.target.output,
+            stopped=stopped,
+            range_loss=models.range_loss(high),
+            stays=models.stays,
+            remembered=self._oracle.tally.remembered,
+        )
+
+
+def _succeeds(write: Callable[[], None]) -> bool:
+    """Whether something could be written, where another error is told already."""
+    try:
+        write()
+    except (errors.BiopsyError, OSError):
+        return False
+    return True
+
+
+def _word(outcome: Outcome) -> str:
+    """The word for an outcome where no first failure is there to be reproduced: any failure is one."""
+    return "failed" if outcome is Outcome.REPRODUCES else outcome.value

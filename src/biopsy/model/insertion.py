@@ -1,0 +1,141 @@
+"""Putting one node into a model, in place of whatever stands between the tensors that it reads and those it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from biopsy import errors
+from biopsy.model import sanitize, walk
+from biopsy.model.known_names import listed
+from biopsy.similar_names import did_you_mean
+
+if TYPE_CHECKING:
+    import onnx
+
+AttributeValue: TypeAlias = "int | float | str | list[int] | list[float] | list[str]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewNode:
+    """The node to insert; "" among ``inputs`` leaves an optional one out."""
+
+    operator: str
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    name: str = ""
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+
+
+def insert(model: onnx.ModelProto, new: NewNode) -> None:
+    """Put a node into the main graph; what nobody needs any more then is removed, as ``sanitize.clean_up`` does.
+
+    A tensor that is among its inputs and its outputs is split: the node reads it, and whatever read it before reads the
+    node's result. An output of the model keeps its name then, and what computes it gets another. Declared types and
+    shapes of tensors behind the node are forgotten, those of the model's outputs too, but for their element types.
+
+    Raises UsageError for a name that is no tensor of the main graph, an output that is an input of the model or a
+    weight and not split, and a node that would depend on its own result.
+    """
+    from onnx import helper
+
+    graph = model.graph
+    known = _tensors(graph)
+    taken = walk.named(graph)
+    for option, names in (("--inputs", new.inputs), ("--outputs", new.outputs)):
+        _require_known(option, names, known)
+    fixed = {info.name for info in graph.input} | {weight.name for weight in graph.initializer}
+    sources = {name: name for name in new.inputs}
+    results = []
+    for name in dict.fromkeys(new.outputs):
+        if name in sources:
+            sources[name], result = _split(graph, name, taken, fixed)
+            results.append(result)
+        elif name in fixed:
+            raise errors.UsageError(f"--outputs: {name!r} is an input or a weight of the model: no node computes it")
+        else:
+            _take_over(graph, name, taken)
+            results.append(name)
+    inputs = [sources[name] for name in new.inputs]
+    node = helper.make_node(new.operator, inputs, results, name=new.name or None)
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in new.attributes.items())
+    graph.node.append(node)
+    _forget_types_behind(graph, results)
+    sanitize.clean_up(model)
+    try:
+        sanitize.sort_nodes(model)
+    except errors.ModelError as error:
+        raise errors.UsageError(f"the node cannot stand there: {error.message}") from error
+
+
+def _tensors(graph: onnx.GraphProto) -> set[str]:
+    found = {info.name for info in graph.input} | {weight.name for weight in graph.initializer}
+    return found | {name for node in graph.node for name in (*node.input, *node.output) if name}
+
+
+def _require_known(option: str, names: Sequence[str], known: Collection[str]) -> None:
+    for name in names:
+        if name and name not in known:
+            steps = [*did_you_mean(name, known), f"its tensors are: {listed(sorted(known))}"]
+            raise errors.UsageError(f"{option}: the model has no tensor {name!r} in its graph", next_steps=steps)
+
+
+def _split(graph: onnx.GraphProto, name: str, taken: set[str], fixed: Collection[str]) -> tuple[str, str]:
+    """Free the readers of a tensor for another one: (what is computed now, what they read from now on)."""
+    is_output = any(info.name == name for info in graph.output)
+    other = walk.free_name(f"{name}_polygraphy_surgeon_insert_output", taken)
+    if is_output and name not in fixed:
+        for node in graph.node:
+            _rename(node.output, name, other)
+        return other, name
+    for node in graph.node:
+        _rename_reads(node, name, other)
+    for info in graph.output:
+        info.name = other if info.name == name else info.name
+    return name, other
+
+
+def _take_over(graph: onnx.GraphProto, name: str, taken: set[str]) -> None:
+    """Let no node compute a tensor: its other outputs stay."""
+    for node in graph.node:
+        if name in node.output:
+            _rename(node.output, name, walk.free_name(f"{name}_replaced", taken))
+
+
+def _rename_reads(node: onnx.NodeProto, old: str, new: str) -> None:
+    """Let a node read another tensor, its bodies too where they mean that of the graph around them."""
+    _rename(node.input, old, new)
+    for body in walk.bodies(node):
+        if old not in walk.defined(body):
+            for inner in body.node:
+                _rename_reads(inner, old, new)
+            for info in body.output:
+                info.name = new if info.name == old else info.name
+
+
+def _rename(names: MutableSequence[str], old: str, new: str) -> None:
+    for place, name in enumerate(names):
+        if name == old:
+            names[place] = new
+
+
+def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> None:
+    """Drop what is declared of tensors that are computed from ``names``, and of those themselves."""
+    behind = set(names)
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in walk.reads(node):
+            readers.setdefault(name, []).append(node)
+    waiting = list(names)
+    while waiting:
+        new = {name for node in readers.get(waiting.pop(), ()) for name in node.output if name} - behind
+        behind |= new
+        waiting += new
+    kept = [info for info in graph.value_info if info.name not in behind]
+    copies = [type(info).FromString(info.SerializeToString()) for info in kept]
+    del graph.value_info[:]
+    graph.value_info.extend(copies)
+    for info in graph.output:
+        if info.name in behind and info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")

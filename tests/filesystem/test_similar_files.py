@@ -1,0 +1,36 @@
+"""Where nothing stands at a path: the files that were probably meant."""
+
+from pathlib import Path
+
+import pytest
+
+from biopsy.filesystem.similar_files import files_meant, similar_files
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    for name in ("model.onnx", "b.onnx", "model.json", ".model.onnx", "models/resnet50.onnx"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("meant", "lines"),
+    [
+        ("modle.onnx", ["did you mean 'model.onnx'?"]),
+        ("model", ["did you mean 'model.onnx'?"]),
+        ("Model.ONNX", ["did you mean 'model.onnx'?"]),
+        ("models/resnet5.onnx", ["did you mean 'models/resnet50.onnx'?"]),
+        ("modles/resnet50.onnx", ["did you mean 'models/resnet50.onnx'?", "there is no folder modles"]),
+        ("quite/else.onnx", ["there is no folder quite"]),
+        ("something-else.onnx", ["models there: b.onnx, model.onnx"]),
+    ],
+)
+def test_the_nearest_file_of_the_kind_is_named(meant: str, lines: list[str]):
+    assert files_meant(Path(meant), (".onnx",), "models") == lines
+
+
+def test_files_of_another_kind_are_not_meant():
+    assert similar_files(Path("modle.npz"), (".npz",)) == []
