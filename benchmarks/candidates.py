@@ -18,12 +18,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 from benchmarks import models
+from benchmarks.attempts import NotMeasured, attempt, times_faster
 
 SIZES = (1_000, 10_000, 50_000, 100_000)
 CANDIDATE_BUDGET = {1_000: 1.0, 10_000: 20.0, 50_000: 90.0, 100_000: 180.0}  # milliseconds
+LIMIT = 600.0  # seconds after which a size is given up
 _SEED = 3
 _PEER_SIZES = (1_000, 10_000)  # at 50,000 nodes a candidate of graphsurgeon takes minutes
 
@@ -98,41 +102,53 @@ def graphsurgeon(path: Path, count: int, how_many: int) -> Times:
     return Times(count, milliseconds([load]), made)
 
 
-def measure(sizes: Sequence[int], peer: str | None) -> list[tuple[Times, Times | None]]:
-    """Both for each size; None where the peer is not asked."""
-    found = []
+Both: TypeAlias = tuple[int, Times | NotMeasured, Times | NotMeasured | None]
+"""A size, and what was measured of each; None where the peer is not asked."""
+
+
+def measure(sizes: Sequence[int], peer: str | None) -> list[Both]:
+    """Both for each size."""
+    found: list[Both] = []
     with tempfile.TemporaryDirectory() as folder:
         for count in sizes:
             path = Path(folder) / f"{count}.onnx"
             path.write_bytes(models.transformer(count).SerializeToString())
-            beside = _in_environment(peer, path, count) if peer and count in _PEER_SIZES else None
-            found.append((ours(path, count, 41), beside))
+            beside = attempt(partial(_in_environment, peer, path, count)) if peer and count in _PEER_SIZES else None
+            found.append((count, attempt(partial(ours, path, count, 41), LIMIT), beside))
     return found
 
 
 def _in_environment(python: str, path: Path, count: int) -> Times:
     command = [python, "-m", "benchmarks.candidates", "--graphsurgeon", str(path), str(count)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=LIMIT)
     return Times(**json.loads(done.stdout))
 
 
-def table(found: Sequence[tuple[Times, Times | None]]) -> str:
+def table(found: Sequence[Both]) -> str:
     """The times as Markdown."""
     lines = [
-        "| nodes | index, ms | graphsurgeon import, ms | candidate, ms | budget, ms | graphsurgeon, ms | ratio |",
+        "| nodes | index, ms | graphsurgeon import, ms | candidate, ms | budget, ms | graphsurgeon, ms "
+        "| times faster |",
         "|--:|--:|--:|--:|--:|--:|--:|",
     ]
-    for own, peer in found:
-        beside = (peer.index, peer.candidate, peer.candidate / own.candidate) if peer else (None, None, None)
-        numbers = (own.nodes, own.index, beside[0], own.candidate, CANDIDATE_BUDGET[own.nodes], *beside[1:])
-        cells = [_shown(number) for number in numbers]
-        lines.append(f"| {' | '.join(cells)} |")
+    for count, own, peer in found:
+        index, candidate = _cells(own)
+        peer_index, peer_candidate = _cells(peer)
+        measured = isinstance(own, Times) and isinstance(peer, Times)
+        ratio = times_faster(peer.candidate, own.candidate) if measured else ""
+        budget = _shown(CANDIDATE_BUDGET[count])
+        lines.append(f"| {count:,} | {index} | {peer_index} | {candidate} | {budget} | {peer_candidate} | {ratio} |")
     return "\n".join(lines)
 
 
-def _shown(number: float | None) -> str:
-    if number is None:
-        return ""
+def _cells(one: Times | NotMeasured | None) -> tuple[str, str]:
+    """What it took to index the model, and to make a candidate."""
+    if isinstance(one, Times):
+        return _shown(one.index), _shown(one.candidate)
+    return ("" if one is None else str(one)), ""
+
+
+def _shown(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.2f}"
 
 

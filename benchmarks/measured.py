@@ -9,6 +9,8 @@ sees it, and last ``peak MB``: the most memory this process itself has used, its
 
 from __future__ import annotations
 
+import atexit
+import os
 import runpy
 import subprocess
 import sys
@@ -54,9 +56,13 @@ def main() -> None:
     sys.argv = sys.argv[3:]
     sys.path.pop(0)  # this file's folder, which the program would not have
     _watch(notes, mark)
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    finally:
+    atexit.register(_write_peak, notes, os.getpid())
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _write_peak(notes: Path, process: int) -> None:
+    """At the end of the program, even if it ends at once; not at that of its forks."""
+    if os.getpid() == process:
         with notes.open("a") as stream:
             stream.write(f"peak {peak_mb()}\n")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from benchmarks.measured import peak_mb
 HERE = Path(__file__).parent
 LIMIT = 120.0  # seconds after which a run is stopped
 CHECK = HERE / "finds_nodes.py"
+EVENTS = "events.jsonl"
 CANDIDATE = "polygraphy_debug.onnx"  # the default name of both
 
 
@@ -61,8 +63,8 @@ class Run:
 def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, folder: Path | None = None) -> Run:
     """Reduce a model that fails where it has the wanted nodes; started in ``folder``, by default the model's own."""
     folder = folder or model.parent
-    notes, output = folder / "notes.txt", folder / "reduced.onnx"
-    for left in (notes, output):
+    notes, output, told = folder / "notes.txt", folder / "reduced.onnx", folder / EVENTS
+    for left in (notes, output, told):
         left.unlink(missing_ok=True)
     command = [tool.python, HERE / "measured.py", notes, CHECK.name, tool.program, "debug", "reduce"]
     command += [os.path.relpath(model, folder), *tool.always, *(tool.external if any(folder.glob("*.bin")) else ())]
@@ -81,8 +83,16 @@ def run(tool: Tool, model: Path, wanted: Sequence[str], limit: float = LIMIT, fo
             made.checks.append(float(number))
         else:
             made.peak = float(number)
+    if told.exists():
+        made.checks = _seconds_of_checks(told)
     _look_at(output, wanted, made)
     return made
+
+
+def _seconds_of_checks(told: Path) -> list[float]:
+    """How long each check took, from the events of biopsy: most are forks of a warm process, and no commands."""
+    lines = [json.loads(line) for line in told.read_text().splitlines() if line.endswith("}")]
+    return [line["seconds"] for line in lines if line["event"] == "Checked"]
 
 
 def _wait(process: subprocess.Popen[bytes], limit: float) -> tuple[str, float]:
@@ -111,9 +121,9 @@ def _look_at(output: Path, wanted: Sequence[str], made: Run) -> None:
 def biopsy(mode: str) -> Tool:
     """The biopsy of this environment, as it is: as many checks at once as it chooses."""
     program = Path(sys.executable).with_name("biopsy")
-    return Tool(f"biopsy {mode}", Path(sys.executable), program, mode, one_at_a_time=False)
+    return Tool(f"biopsy {mode}", Path(sys.executable), program, mode, always=("--events", EVENTS), one_at_a_time=False)
 
 
 def one_at_a_time(tool: Tool) -> Tool:
     """The same with one check after the other."""
-    return replace(tool, name=f"{tool.name} --jobs 1", always=("--jobs", "1"), one_at_a_time=True)
+    return replace(tool, name=f"{tool.name} --jobs 1", always=(*tool.always, "--jobs", "1"), one_at_a_time=True)

@@ -16,15 +16,16 @@ import os
 import platform
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import onnx
 
-from benchmarks import big_models, golden_json, models, own_run, stores
-from benchmarks.candidates import SIZES, measure
-from benchmarks.candidates import table as candidate_table
+from benchmarks import big_models, candidates, golden_json, models, own_run, rounds, stores
+from benchmarks.attempts import NotMeasured, attempt, times_faster
 from benchmarks.running import LIMIT, Run, Tool, biopsy, one_at_a_time, run
 
 HERE = Path(__file__).parent
@@ -42,6 +43,9 @@ class Case:
     pattern: str
     alone: str = ""
 
+
+SECTION_LIMIT = 7_200.0
+"""Seconds after which a section is given up."""
 
 PEER_EXTERNAL = ("--external-data-dir", ".", "--save-external-data")
 """What Polygraphy wants to be told about weights in other files."""
@@ -82,19 +86,23 @@ def built(cases: Sequence[Case]) -> Iterator[dict[tuple[str, int], Path]]:
         yield paths
 
 
-def compare(cases: Sequence[Case], tools: Sequence[Tool]) -> list[tuple[Case, list[Run | None]]]:
-    """Every tool on every case; None for the last one, the peer, where it is not run."""
+Made: TypeAlias = Run | NotMeasured
+"""What one tool did with one case, or why nobody knows."""
+
+
+def compare(cases: Sequence[Case], tools: Sequence[Tool]) -> list[tuple[Case, list[Made]]]:
+    """Every tool on every case; the last one is the peer, which is not run on all."""
     found = []
     with built(cases) as paths:
         for case in cases:
             path = paths[case.kind, case.nodes]
             names = models.names(onnx.load(path, load_external_data=False))
             wanted = models.PATTERNS[case.pattern](names)
-            runs: list[Run | None] = []
+            runs: list[Made] = []
             for tool in tools[: -1 if case.alone else None]:
-                runs.append(run(tool, path, wanted))
+                runs.append(attempt(partial(run, tool, path, wanted), 2 * LIMIT))
                 print(line(case, tool.name, runs[-1], None), flush=True)
-            found.append((case, [*runs, None] if case.alone else runs))
+            found.append((case, [*runs, NotMeasured(case.alone)] if case.alone else runs))
     return found
 
 
@@ -114,9 +122,17 @@ their names (`finds_nodes.py`). biopsy runs as many checks at once as it chooses
 time is what is left of the wall time without the checks, and can be told only there. Its checks include those that
 Polygraphy does not make: the original three times, a model of one Identity node, which should pass, a result of several
 nodes eight times, and the result as it was written. Memory is that of the reducing process at its highest. A run is
-stopped after {limit} s; "no result" is a traceback. Times faster: Polygraphy's wall time by that of the row.
+stopped after {limit} s; "no result" is a traceback. Times faster: Polygraphy's wall time by that of the row. "Not
+measured" says why a row is empty.
 
 {reductions}
+
+## Rounds by checks at once
+
+The transformer-like model, and a simulated clock on which every check takes one round and nothing else takes time: the
+same on every machine, and pinned by `tests/quality/test_rounds.py`. Times faster: than one check after the other.
+
+{rounds}
 
 ## Checks that are our own `run`
 
@@ -136,9 +152,10 @@ been summed, and the memory that this took. Files are in the page cache.
 
 ## Golden values of every tensor as JSON
 
-densenet121 without trained weights, one of its 1,746 nodes wrong; 472 MB of inputs and 472 MB of golden values. The
-check of both is their own `run` with these files; biopsy reduces in its default mode, Polygraphy by bisection. Memory
-is that of the largest process; for the run of one node, a cold process, it is above that of a run without the files.
+densenet121 and squeezenet without trained weights, one of 1,746 or 104 nodes wrong; 472 or 45 MB of inputs, and as
+much of golden values. The check of both is their own `run` with these files; biopsy reduces in its default mode,
+Polygraphy by bisection. Memory is that of the largest process; for the run of one node, a cold process with the larger
+files, it is above that of a run without files.
 
 {golden}
 
@@ -162,21 +179,21 @@ HEAD = """\
 |---|--:|---|---|--:|--:|--:|--:|--:|--:|"""
 
 
-def line(case: Case, tool: str, made: Run | None, peer: Run | None) -> str:
+def line(case: Case, tool: str, made: Made, peer: Made | None) -> str:
     """One row of the table; ``peer`` is what it is compared with. Without a run, why there is none."""
-    if made is None:
-        cells = [case.kind, f"{case.nodes:,}", case.pattern, tool, "", f"not run: {case.alone}", "", "", "", ""]
+    if isinstance(made, NotMeasured):
+        cells = [case.kind, f"{case.nodes:,}", case.pattern, tool, "", str(made), "", "", "", ""]
         return f"| {' | '.join(cells)} |"
     wall = f"> {made.seconds:.0f} (stopped)" if made.ended == "stopped" else f"{made.seconds:.1f}"
     overhead = "" if made.overhead is None else f"{1000 * made.overhead:,.0f}"
     left = made.ended if made.ended and made.ended != "stopped" else "" if made.nodes is None else f"{made.nodes:,}"
-    ratio = f"{peer.seconds / made.seconds:.1f}×" if peer is not None and peer.ended != "no result" else ""  # noqa: RUF001
-    more = "> " if ratio and peer is not None and peer.ended == "stopped" else ""
+    known = isinstance(peer, Run) and peer.ended != "no result" and not made.ended
+    ratio = times_faster(peer.seconds, made.seconds, at_least=peer.ended == "stopped") if known else ""
     cells = [case.kind, f"{case.nodes:,}", case.pattern, tool, len(made.checks), wall, overhead, f"{made.peak:,.0f}"]
-    return "| " + " | ".join(map(str, [*cells, left, f"{more}{ratio}"])) + " |"
+    return "| " + " | ".join(map(str, [*cells, left, ratio])) + " |"
 
 
-def table(found: Sequence[tuple[Case, list[Run | None]]], tools: Sequence[Tool]) -> str:
+def table(found: Sequence[tuple[Case, list[Made]]], tools: Sequence[Tool]) -> str:
     """All runs; the last column compares each with the last tool of the same case, the peer."""
     rows = [
         line(case, tool.name, made, runs[-1] if tool is not tools[-1] else None)
@@ -210,32 +227,33 @@ def main() -> None:
     polygraphy = Tool("Polygraphy bisect", theirs / "python", theirs / "polygraphy", "bisect", PEER_EXTERNAL)
     alone = one_at_a_time(biopsy("minimal"))
     tools = [biopsy("minimal"), alone, polygraphy]
+    peer = args.peer.absolute()
+    tables = {
+        "reductions": lambda: table(compare(QUICK if args.quick else CASES, tools), tools),
+        "rounds": lambda: rounds.table(rounds.QUICK if args.quick else rounds.NODES),
+        "candidates": lambda: candidates.table(
+            candidates.measure(candidates.SIZES[: 1 if args.quick else None], str(theirs / "python"))
+        ),
+    }
+    if not args.quick:
+        tables |= {
+            "big": lambda: big_models.table(big_models.measure(alone)),
+            "own": lambda: own_run.table(peer),
+            "read": lambda: stores.table(peer),
+            "golden": lambda: golden_json.table(peer),
+        }
     print(HEAD)
-    reductions = table(compare(QUICK if args.quick else CASES, tools), tools)
-    candidates = candidate_table(measure(SIZES[: 1 if args.quick else None], str(theirs / "python")))
-    print(candidates)
-    if args.quick:
-        return
-    big = big_models.table(big_models.measure(alone))
-    print(big)
-    own = own_run.table(args.peer.absolute())
-    print(own)
-    read = stores.table(args.peer.absolute())
-    print(read)
-    golden = golden_json.table(args.peer.absolute())
-    print(golden)
-    args.output.write_text(
-        PAGE.format(
-            versions=versions(args.peer),
-            reductions=reductions,
-            candidates=candidates,
-            big=big,
-            own=own,
-            read=read,
-            golden=golden,
-            limit=f"{LIMIT:.0f}",
-        )
-    )
+    made = {name: _section(make) for name, make in tables.items()}
+    if not args.quick:
+        args.output.write_text(PAGE.format(versions=versions(args.peer), limit=f"{LIMIT:.0f}", **made))
+
+
+def _section(make: Callable[[], str]) -> str:
+    """A table, or why there is none; shown as soon as it is known. Each of its rows has a limit of its own."""
+    made = attempt(make, SECTION_LIMIT)
+    text = f"This section was {made}" if isinstance(made, NotMeasured) else made
+    print(text, flush=True)
+    return text
 
 
 if __name__ == "__main__":

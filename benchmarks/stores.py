@@ -16,13 +16,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.attempts import NotMeasured, attempt, times_faster
+
 TENSORS, ELEMENTS = 50, 2_500_000  # 10 MB each
 NEEDED = ("t7", "t23", "t41")
 REPEATS = 3
+LIMIT = 300.0
+"""Seconds after which a reader is stopped."""
 
 _FRAME = """
 import json, sys, time
@@ -85,42 +90,50 @@ def write(folder: Path) -> None:
         write_results(folder / f"golden.{extension}", [RunnerResult("onnxrt-runner-N0", (Iteration(outputs, 0.1),))])
 
 
-def measure(ways: Sequence[Way]) -> list[Reading]:
-    """Read in every way; all must find the same values."""
-    found = []
-    totals = []
+def measure(ways: Sequence[Way]) -> dict[str, Reading | NotMeasured]:
+    """Read in every way, by its name; all must find the same values."""
+    found: dict[str, Reading | NotMeasured] = {}
+    totals: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder)
         for way in ways:
-            path = folder / way.file
-            path.read_bytes()
-            runs = [_read(way, path) for _ in range(REPEATS)]
-            totals += [run[3] for run in runs]
-            best = [min(run[column] for run in runs) for column in range(3)]
-            found.append(Reading(way.name, path.stat().st_size / 1e6, *best))
+            found[way.name] = attempt(partial(_best, way, folder / way.file, totals))
     if not np.allclose(totals, totals[0]):
         raise SystemExit(f"the readers do not agree: {totals}")
     return found
 
 
+def _best(way: Way, path: Path, totals: list[float]) -> Reading:
+    path.read_bytes()
+    runs = [_read(way, path) for _ in range(REPEATS)]
+    totals += [run[3] for run in runs]
+    best = [min(run[column] for run in runs) for column in range(3)]
+    return Reading(way.name, path.stat().st_size / 1e6, *best)
+
+
 def _read(way: Way, path: Path) -> list[float]:
     imports, opening = way.code
     code = _FRAME.format(imports=imports, opening=opening, needed=NEEDED)
-    done = subprocess.run([way.python, "-c", code, str(path)], stdout=subprocess.PIPE, check=True, text=True)
+    done = subprocess.run(
+        [way.python, "-c", code, str(path)], stdout=subprocess.PIPE, check=True, text=True, timeout=LIMIT
+    )
     numbers: list[float] = json.loads(done.stdout.splitlines()[-1])
     return numbers
 
 
 HEAD = """\
-| reader | file, MB | open, ms | with 3 tensors, ms | memory, MB | slower |
+| reader | file, MB | open, ms | with 3 tensors, ms | memory, MB | times faster |
 |---|--:|--:|--:|--:|--:|"""
 
 
-def row(one: Reading, first: Reading) -> str:
-    """One row of the table, compared with the first."""
+def row(name: str, one: Reading | NotMeasured, peer: Reading | NotMeasured) -> str:
+    """One row of the table, compared with the peer's."""
+    if isinstance(one, NotMeasured):
+        return f"| {name} |  | {one} |  |  |  |"
+    ratio = times_faster(peer.seconds, one.seconds) if isinstance(peer, Reading) and peer is not one else ""
     times = f"{1000 * one.opened:,.1f} | {1000 * one.seconds:,.1f}"
-    return f"| {one.way} | {one.file_mb:,.0f} | {times} | {one.peak:,.0f} | {one.seconds / first.seconds:,.0f} times |"
+    return f"| {one.way} | {one.file_mb:,.0f} | {times} | {one.peak:,.0f} | {ratio} |"
 
 
 def table(peer: Path) -> str:
@@ -133,7 +146,8 @@ def table(peer: Path) -> str:
             Way("Polygraphy, its JSON", str(peer / "bin" / "python"), _PEERS, "golden.json"),
         ]
     )
-    return "\n".join([HEAD, *(row(one, found[0]) for one in found)])
+    peers = found[next(reversed(found))]
+    return "\n".join([HEAD, *(row(name, one, peers) for name, one in found.items())])
 
 
 if __name__ == "__main__":
