@@ -61,7 +61,6 @@ class ReportFile:
         )
         tree = report_tree(ended, {**sections(), "remarks": [vars(one) for one in self.console.remarks]})
         write_whole(self.path, [as_json(tree)])
-        self.console.note(f"report   {self.path}")
 
     @contextlib.contextmanager
     def also_of_errors(self, sections: Sections = _nothing) -> Iterator[None]:

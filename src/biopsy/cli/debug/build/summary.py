@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from biopsy.checks.words import as_word
-from biopsy.cli.debug.build.progress import outcomes_text
+from biopsy.cli.debug.build.progress import BuildProgress, outcomes_text
 from biopsy.cli.debug.finished import finished_line
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
@@ -48,6 +49,23 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: fl
         console.note(
             f"{'Next':<{COLUMN}} {again} ... --save-tactics replay.json    keeps what was chosen in each build"
         )
+
+
+def sections(plan: BuildPlan, tally: BuildTally, seconds: float, progress: BuildProgress) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.builds import builds_tree, builds_verdict
+    from biopsy.report.model_summary import model_tree_of
+    from biopsy.report.versions import versions_tree
+    from biopsy.tactics.build_findings import findings_of
+
+    found, path = findings_of(plan, tally, seconds), plan.model.path
+    return {
+        "verdict": builds_verdict(found),
+        "model": None if path is None else model_tree_of(path),
+        "versions": versions_tree([plan.spec.text]),
+        "search": progress.history.tree(),
+        "builds": builds_tree(found),
+    }
 
 
 def _rate_line(key: str, tally: BuildTally) -> str:

@@ -125,7 +125,7 @@ def _reduced(
         status = errors.Interrupted.status if result.stopped else 0
         report.write(status, partial(sections.of_result, result, report.folder))
         say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
-    return status
+        return progress.ended(status, result.nodes)
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:
