@@ -86,7 +86,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
-    model_files.save(args, part, opened.folder)
+    model_files.save(
+        args, part, opened, console, at_fault=["do --inputs and --outputs give the types that the tensors have?"]
+    )
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
     console.note(f"  inputs   {shown[0] or 'none'}")
     console.note(f"  outputs  {shown[1]}")

@@ -144,12 +144,22 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.cleanup:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
-    model_files.save(args, model, folder)
+    model_files.save(args, model, opened, console, at_fault=_at_fault(args))
     for why in sanitize.endless(model):
         console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
+
+
+def _at_fault(args: argparse.Namespace) -> list[str]:
+    """What may have made a result invalid, for somebody who is to type something else."""
+    lines = {
+        "give --override-input-shapes sizes that the operators can work with": args.override_input_shapes,
+        "leave out --force-fallback-shape-inference": args.force_fallback_shape_inference,
+        "leave out --fold-constants, or add --no-fold-shapes": args.fold_constants,
+    }
+    return [line for line, given in lines.items() if given]
 
 
 def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
