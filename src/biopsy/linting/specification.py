@@ -75,12 +75,26 @@ def _whole(path: Path) -> Iterator[tuple[Any, ...]]:
             yield _found(CHECKER, str(error))
 
 
+def of_nodes(light: onnx.ModelProto) -> Iterator[tuple[int, str]]:
+    """The places of nodes that are wrong alone, with the reason. ``light`` is a model without its large weights.
+
+    Works in this process.
+    """
+    for _, _, message, nodes in _each_light_node(light):
+        yield nodes[0], message
+
+
 def _each_node(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
+    from biopsy.model import infer
+
+    return _each_light_node(infer.without_weights(model))
+
+
+def _each_light_node(light: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
     import onnx
 
     from biopsy.model import infer
 
-    light = infer.without_weights(model)
     frame = _Frame(light, infer.infer_value_infos(light.SerializeToString()))
     for number, node in enumerate(light.graph.node):
         one = frame.model_of(node, typed=False)

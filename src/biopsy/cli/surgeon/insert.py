@@ -81,10 +81,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     )
     if not args.no_shape_inference:
         sanitize.refresh_shapes(model)
-    model_files.save(args, model, opened.folder)
     _warn_of_operator(args.op, len(args.inputs), len(args.outputs), console)
     opset = next((used.version for used in model.opset_import if used.domain in {"", "ai.onnx"}), 1)
     _warn_of_attributes(args.op, opset, attributes, console)
+    model_files.save(args, model, opened, console)
     changes = sanitize.changes(before, sanitize.count_operators(model))
     console.say(f"{printable(args.op)} inserted, written to {args.output}")
     console.note(f"  {', '.join(changes) or 'as many nodes of each operator as before'}")
@@ -105,7 +105,7 @@ def _warn_of_operator(op: str, inputs: int, outputs: int, console: Console) -> N
     ):
         if not least <= number <= most:
             known = count(most, what) if least == most else f"{least} to {count(most, what)}"
-            console.warn(f"{op} has {known}, and was given {number}: engines will refuse it")
+            console.warn(f"{op} has {known}, and was given {number}")
 
 
 def _warn_of_attributes(op: str, opset: int, given: Collection[str], console: Console) -> None:
@@ -119,10 +119,10 @@ def _warn_of_attributes(op: str, opset: int, given: Collection[str], console: Co
     for name in given:
         if name not in declared:
             known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
-            console.warn(f"{op} of opset {opset} has no attribute {name!r} ({known}): engines will refuse it")
+            console.warn(f"{op} of opset {opset} has no attribute {name!r} ({known})")
     for name, attribute in declared.items():
         if attribute.required and name not in given:
-            console.warn(f"{op} needs the attribute {name!r}: engines will refuse it (--attrs {name}=VALUE)")
+            console.warn(f"{op} needs the attribute {name!r} (--attrs {name}=VALUE)")
 
 
 def parse_attribute(word: str) -> tuple[str, AttributeValue]:
