@@ -154,17 +154,25 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    return errors.OriginalPasses(message, details=details, next_steps=_steps_to_a_failure(judged))
+    return errors.OriginalPasses(
+        message, details=details, next_steps=_steps_to_a_failure(judged, sees_values=driver.check.sees_values)
+    )
 
 
-def _steps_to_a_failure(judged: Judged) -> list[str]:
+def _steps_to_a_failure(judged: Judged, *, sees_values: bool) -> list[str]:
     """What to change so that the original fails, at most two things."""
     verdict = judged.evidence.verdict
     if verdict.hint:
         return [verdict.hint]
     if verdict.outcome == "passes":
         return ["give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"]
-    return ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
+    steps = ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
+    if sees_values:
+        steps.append(
+            "if only an inner tensor is wrong, record all of them (--onnx-outputs mark all), and check with"
+            " biopsy run {} --load-inputs layerwise.json --load-outputs golden.json"
+        )
+    return steps
 
 
 def _marked(driver: Driver, judged: Judged) -> Judged | None:
@@ -248,6 +256,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     found = signature_of(judged.evidence)
     ends = last_words(driver.reference, found, driver.oracle.failure.rules)
     alike = _what_all_have(driver)
+    reason = [telling_apart(driver.reference, found)] if ends else [] if alike else [_likeliest_reason(driver, found)]
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else _end_of_output(found)
     return errors.CheckError(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
@@ -255,13 +264,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
         details=[f"  tried   {driver.check.line(name)}", *shown, *alike],
         kept="nothing was written",
         next_steps=[
-            *(
-                [telling_apart(driver.reference, found)]
-                if ends
-                else []
-                if alike
-                else [_likeliest_reason(driver, found)]
-            ),
+            *reason,
             "run that line by hand: it shows all that the check prints (--allow-vacuous-check reduces anyway)",
         ],
     )
