@@ -154,9 +154,8 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    return errors.OriginalPasses(
-        message, details=details, next_steps=_steps_to_a_failure(judged, sees_values=driver.check.sees_values)
-    )
+    steps = _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
+    return errors.OriginalPasses(message, details=details, next_steps=steps)
 
 
 def _steps_to_a_failure(judged: Judged, *, sees_values: bool) -> list[str]:
