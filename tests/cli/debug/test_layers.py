@@ -289,7 +289,6 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, capsys) -
         (["--suspect", "onnxrt", "--work-dir", "no"], 2, "no folder no"),
         (["--suspect", "onnxrt", "--load-inputs", "no.npz"], 2, "no.npz"),
         (["--suspect", "onnxrt", "--reference-engine", "fake:refuse.n3=build"], 4, "cannot build the model"),
-        ([], 2, "--suspect"),
     ],
 )
 def test_wrong_words_and_missing_engines_are_told(
