@@ -8,7 +8,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import lines
+from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce import options
@@ -95,7 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             raise
         raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
     except errors.CheckChanged as error:
-        raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "reduce")) from error
+        raise line_again.begun_anew(error, line_again.fresh_line(args.words, REST_OPTIONS, "reduce")) from error
     finally:
         check.close()
 
@@ -135,7 +135,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
-    return lines.resume_line(args.words, REST_OPTIONS, without)
+    return line_again.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _shown(args: argparse.Namespace) -> str:
