@@ -1,0 +1,1 @@
+"""From the tree of a report to what a person reads: the page."""
