@@ -70,5 +70,16 @@ def test_what_is_in_quotes_stays_whole() -> None:
     assert any(name in line for line in wrapped(f"error: there is no tensor {name} in the model, nor any like it", 50))
 
 
+def test_an_index_stays_whole_and_a_last_column_gets_a_line_of_its_own() -> None:
+    assert (
+        wrapped("whole      the greatest difference is that at [8, 4]: 2.638777", 51)[1]
+        == "           [8, 4]: 2.638777"
+    )
+    assert wrapped("warning  'foo': does not affect outputs, can be removed.  [biopsy]", 60) == [
+        "warning  'foo': does not affect outputs, can be removed.",
+        "         [biopsy]",
+    ]
+
+
 def test_colours_have_no_width() -> None:
     assert wrapped(f"\x1b[31merror: \x1b[0m{'x' * 33}", 40) == [f"\x1b[31merror: \x1b[0m{'x' * 33}"]

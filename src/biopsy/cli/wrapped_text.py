@@ -33,8 +33,9 @@ _COMMAND = re.compile(
 )
 """Where something begins that a person may paste; it ends with its column."""
 
-_UNIT = re.compile(r"(?:[A-Z]\w* (?='))?(?:'[^']*'|\S)+(?: (?:->|·)(?= ))?")
-"""What is never broken: a word, with what stands in quotes; an operator and its node, with the arrow behind them."""
+_UNIT = re.compile(r"(?:[A-Z]\w* (?='))?(?:'[^']*'|\[[^][]{0,40}\]|\S)+(?: (?:->|·)(?= ))?")
+"""What is never broken: a word, with what stands in quotes or is an index; an operator and its node, with the arrow
+behind them."""
 
 
 def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[str]:
@@ -47,8 +48,8 @@ def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[st
     indent = " " * _hanging(_COLOUR.sub("", line), width, least_indent)
     lines, shown = [], ""
     for gap, unit in _in_parts(_units(line), width - len(indent)):
-        is_column = len(gap) > 1  # on a line of its own it would begin at the same place
-        if shown.strip() and not is_column and _width(shown + gap + unit) > width:
+        helps = len(gap) == 1 or _width(indent + unit) <= width  # a column that is too wide stays where it begins
+        if shown.strip() and helps and _width(shown + gap + unit) > width:
             lines.append(shown)
             shown = indent + unit
         else:
