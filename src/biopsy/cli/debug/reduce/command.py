@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli import lines
 from biopsy.cli.arguments import checks, file_kinds, groups
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import bundling, checking
 from biopsy.cli.debug.reduce import options
 from biopsy.cli.debug.reduce.outputs import feeds_recorded, output_of
 from biopsy.cli.debug.reduce.symbols import with_sizes_of_symbols
@@ -18,6 +18,7 @@ from biopsy.cli.debug.reduce.symbols import with_sizes_of_symbols
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.index import ModelIndex
+    from biopsy.reduction.result import Reduction
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -66,6 +67,7 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
+    bundling.require_possible(args)
     jobs = checking.jobs_of(args, console)
     own_run = checking.own_run(args)
     index_of_model = cache(partial(_index, args))
@@ -95,7 +97,25 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     finally:
         check.close()
     say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
+    if args.bundle is not None:
+        bundling.pack(_packing(args, result), console)
     return errors.Interrupted.status if result.stopped else 0
+
+
+def _packing(args: argparse.Namespace, result: Reduction) -> bundling.Packing:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.report.bundle.names_of_model import words_of_model
+
+    return bundling.Packing(
+        target=args.bundle,
+        original=args.model,
+        model=result.output,
+        check=CommandCheck(args.check, str(args.iter_artifact), args.check_timeout, args.check_memory),
+        rules=checking.rules_of(args),
+        own_run=checking.own_run(args),
+        inputs=result.inputs,
+        secrets=words_of_model(args.model, result.output) if args.anonymize else None,
+    )
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.cli.arguments import absent_options, checks, file_kinds, groups
+from biopsy.cli.debug import bundling
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +27,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write the passing model that is closest in size",
     )
+    bundling.add(parser, "the result")
     parser.add_argument(
         "--mode",
         choices=("minimal", "bisect", "linear"),
