@@ -36,7 +36,8 @@ class Packing:
     """What a command packs: the model that fails, and the check that it fails.
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
-    not the check's own. ``secrets`` as in ``BundleJob``.
+    not the check's own. ``words`` are those of the original that the bundle may not tell, as ``words_to_hide`` gave
+    them.
     """
 
     target: Path
@@ -46,7 +47,7 @@ class Packing:
     rules: Rules
     own_run: argparse.Namespace | None
     inputs: Path | None = None
-    secrets: Mapping[str, str] | None = None
+    words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -64,10 +65,20 @@ def require_possible(args: argparse.Namespace) -> None:
         )
 
 
+def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
+    """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
+    if args.bundle is None or not args.anonymize:
+        return None
+    from biopsy.report.bundle.names_of_model import words_of_model
+
+    return words_of_model(args.model)
+
+
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
     from biopsy.report.bundle.job import BundleJob
     from biopsy.report.bundle.make import make_bundle
+    from biopsy.report.bundle.names_of_model import without_words_of
 
     own = packing.own_run
     job = BundleJob(
@@ -79,12 +90,12 @@ def pack(packing: Packing, console: Console) -> None:
         rules=packing.rules,
         run=None if own is None else question_of(own),
         inputs=packing.inputs,
-        secrets=packing.secrets,
+        secrets=None if packing.words is None else without_words_of(packing.words, packing.model),
         reports=packing.reports,
     )
     bundle = make_bundle(job)
     _say(bundle, console)
-    if packing.secrets is not None and own is not None and (own.load_inputs or own.load_outputs):
+    if packing.words is not None and own is not None and (own.load_inputs or own.load_outputs):
         console.warn("inputs.npz and expected.npz of the bundle hold numbers that come from your inputs")
     _require_reproduced(bundle)
 
@@ -132,8 +143,8 @@ def _say(bundle: Bundle, console: Console) -> None:
     if bundle.standing == "alone":
         console.say("         reproduce.py was run without biopsy, and fails")
     elif bundle.standing == "with biopsy":
-        why = f": nothing else asks for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
-        console.warn(f"reproduce.py needs biopsy, where it was run and fails{why}")
+        why = f": without it there is no way to ask for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
+        console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")
 
 
 def _require_reproduced(bundle: Bundle) -> None:

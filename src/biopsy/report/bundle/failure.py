@@ -46,9 +46,8 @@ def failure_of(job: BundleJob, observation: Observation) -> Failure:
     """The failure that was observed."""
     evidence = observation.evidence
     if job.run is None:
-        signature = signature_of(evidence)
-        words = "no end in time" if evidence.timed_out else str(signature)
-        return Failure(kind="command", title=_line(f"The check fails: {words}"), message=str(signature.words))
+        words = str(signature_of(evidence).words)
+        return Failure(kind="command", title=_line(f"The check fails: {observation.reason}"), message=words)
     said = evidence.verdict
     if evidence.timed_out:
         engine = job.run.engines[0] if len(job.run.engines) == 1 else None
@@ -70,7 +69,15 @@ def _line(text: str) -> str:
 
 
 def _name(engine: Engine | None) -> str:
-    return "The engine" if engine is None else engine.summary
+    return "The engine" if engine is None else _NAMES.get(engine.name, f"The engine {engine.name}")
+
+
+_NAMES = {
+    "onnxrt": "ONNX Runtime",
+    "openvino": "OpenVINO",
+    "trt": "TensorRT",
+    "reference": "The reference evaluator of onnx",
+}
 
 
 def _failing_engine(engines: Sequence[Engine], observation: Observation) -> Engine | None:
@@ -92,7 +99,7 @@ def _of_values(question: RunQuestion, observation: Observation) -> Failure:
     if place is None or actual is None:
         return Failure(kind="command", title=_line(f"Outputs differ: {said.kind}"))
     engine = question.engines[place]
-    title = f"{engine.summary} computes {', '.join(map(repr, said.outputs[:3])) or 'an output'} wrongly"
+    title = f"{_name(engine)} computes {', '.join(map(repr, said.outputs[:3])) or 'an output'} wrongly"
     found = Failure(kind="comparison", title=_line(title), engine=engine, stage="compare", name=said.kind)
     for against, expected in _expected(question, observation, place):
         if question.beyond or not _same(question, actual, expected):
@@ -101,7 +108,7 @@ def _of_values(question: RunQuestion, observation: Observation) -> Failure:
 
 
 def _of_one(engine: Engine, said: VerdictFile, kind: Kind, does: str) -> Failure:
-    title = f"{engine.summary} {does} for {', '.join(map(repr, said.outputs[:3]))}"
+    title = f"{_name(engine)} {does} for {', '.join(map(repr, said.outputs[:3]))}"
     return Failure(kind=kind, title=_line(title), engine=engine, stage="compare", name=said.kind)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -20,23 +20,25 @@ _NEUTRAL = re.compile(r"(t|n|g|f|d|a|domain|overload)\d+_*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 
-def words_of_model(path: Path, result: Path) -> dict[str, str]:
-    """The texts of a model -> what they are, for a person; without those that its ``result`` still has.
+def words_of_model(path: Path) -> dict[str, str]:
+    """The texts of a model -> what they are, for a person; without words that any bundle has.
 
-    Those were told when they were not replaced. Words that any bundle has tell nothing either. Weights are not read
-    from files beside the model. Raises ModelError.
+    Weights are not read from files beside it. Raises ModelError.
     """
     from biopsy.model.load import parse, read_bytes
 
-    stays = set(_texts(parse(read_bytes(result), result)))
     found = dict.fromkeys(_texts(parse(read_bytes(path), path)), "a name or text of the original")
     found[path.stem] = "the name of the original's file"
     usual = _usual_words()
-    return {
-        text: what
-        for text, what in found.items()
-        if text not in stays and text not in usual and not _NEUTRAL.fullmatch(text)
-    }
+    return {text: what for text, what in found.items() if text not in usual and not _NEUTRAL.fullmatch(text)}
+
+
+def without_words_of(words: Mapping[str, str], result: Path) -> dict[str, str]:
+    """Those words that a result has no more: the others were told when they were not replaced. Raises ModelError."""
+    from biopsy.model.load import parse, read_bytes
+
+    stay = set(_texts(parse(read_bytes(result), result)))
+    return {text: what for text, what in words.items() if text not in stay}
 
 
 def _texts(message: Any) -> Iterator[str]:

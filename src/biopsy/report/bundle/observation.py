@@ -11,7 +11,7 @@ from biopsy import errors
 from biopsy.checks.command import ARBITER, CommandCheck
 from biopsy.checks.command_line import LOAD_INPUTS, LOAD_OUTPUTS, OwnRun
 from biopsy.checks.judge import judge
-from biopsy.checks.outcome import Evidence, Outcome
+from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.report.bundle.job import BundleJob
 from biopsy.tensors.files import read_feeds, read_results
 from biopsy.tensors.results import Feed, RunnerResult
@@ -31,13 +31,14 @@ _RUNNER = re.compile(r"-runner-N(\d+)-")
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """How the model of the bundle failed: what the check left, and after how many runs.
+    """How the model of the bundle failed: what the check left, why that counts as a failure, and in which run.
 
     ``feeds`` and ``results`` are inputs and outputs of our own ``run``, the latter by the place of the engine among its
     engines; none of an engine that failed.
     """
 
     evidence: Evidence
+    reason: str
     runs: int
     feeds: Sequence[Feed] = ()
     results: Mapping[int, RunnerResult] = field(default_factory=dict)
@@ -50,7 +51,7 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
         evidence = check.run(model)
         judged = judge(evidence, job.rules, None)
         if judged.outcome is Outcome.REPRODUCES:
-            return _observed(evidence, run, kept)
+            return _observed(judged, run, kept)
         if judged.outcome is Outcome.INFRASTRUCTURE:
             break
     raise errors.CheckError(
@@ -102,17 +103,13 @@ def _watched(job: BundleJob, scratch: Path) -> tuple[CommandCheck, _Kept | None]
     return CommandCheck(own.words, default_name, timeout, memory), kept
 
 
-def _observed(evidence: Evidence, runs: int, kept: _Kept | None) -> Observation:
+def _observed(judged: Judged, runs: int, kept: _Kept | None) -> Observation:
+    told = Observation(evidence=judged.evidence, reason=judged.reason, runs=runs)
     if kept is None:
-        return Observation(evidence=evidence, runs=runs)
+        return told
     feeds = read_feeds(kept.inputs) if kept.inputs.exists() else []
     found = read_results(kept.outputs) if kept.outputs.exists() else []
-    return Observation(
-        evidence=evidence,
-        runs=runs,
-        feeds=feeds,
-        results={_place(result, at): result for at, result in enumerate(found)},
-    )
+    return replace(told, feeds=feeds, results={_place(result, at): result for at, result in enumerate(found)})
 
 
 def _place(result: RunnerResult, otherwise: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.cli.arguments import absent_options, checks, file_kinds, groups
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling
 
 
@@ -20,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the reduced model (default: MODEL_reduced.onnx)",
     )
+    add_report(parser)
     parser.add_argument(
         "--min-good",
         "--minimal-good",

@@ -43,4 +43,4 @@ def error_log(trt, said):
         if severity <= trt.ILogger.Severity.ERROR:
             said.append(message)
 
-    return type("ErrorLog", (trt.ILogger,), {"__init__": lambda self: trt.ILogger.__init__(self), "log": log})()
+    return type("ErrorLog", (trt.ILogger,), {"log": log})()
