@@ -50,6 +50,12 @@ class ReportFile:
         if self.path is None:
             return
         from biopsy.filesystem.write import write_whole
+
+        write_whole(self.path, [self.as_bytes(status, sections)])
+        self.console.note(f"report   {self.path}")
+
+    def as_bytes(self, status: int, sections: Sections) -> bytes:
+        """The report of a command that ends with this status, as it stands in a file."""
         from biopsy.report.envelope import CommandRun, as_json, report_tree
 
         ended = CommandRun(
@@ -60,8 +66,7 @@ class ReportFile:
             seconds=time.monotonic() - self.started,
         )
         tree = report_tree(ended, {**sections(), "remarks": [vars(one) for one in self.console.remarks]})
-        write_whole(self.path, [as_json(tree)])
-        self.console.note(f"report   {self.path}")
+        return as_json(tree)
 
     @contextlib.contextmanager
     def also_of_errors(self, sections: Sections = _nothing) -> Iterator[None]:
