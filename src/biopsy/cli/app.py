@@ -81,6 +81,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     parser = parser_of(program, command)
     own, rest = check_words.split_at(getattr(module, "REST_OPTIONS", ()), asked.rest)
     rest_option = None if rest is None else asked.rest[len(own)]
+    misplaced.require_check_for_engines(command, own, rest_option or "--check", rest, program)
     own, rest, settings = project_settings.applied(program, command, own, rest)
     try:
         args = parser.parse_args(own, leading_options(parser, asked.leading))

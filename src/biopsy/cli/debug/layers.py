@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.checks.words import as_word
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.cli.arguments.report_option import add_report
+from biopsy.cli.debug import layers_engines
 from biopsy.cli.report_file import report_file
-from biopsy.engines.yardsticks import PLAIN
-from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -23,13 +21,12 @@ if TYPE_CHECKING:
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
 
-DEFAULT_REFERENCE = PLAIN[0]
 _DEFAULT_LIMIT = "1GB"
 
 _EPILOG = """\
 examples:
-  biopsy debug layers model.onnx --suspect onnxrt
-  biopsy debug layers model.onnx --reference-engine reference:float64 --suspect openvino --atol 1e-3 --rtol 1e-3
+  biopsy debug layers model.onnx --onnxrt
+  biopsy debug layers model.onnx --reference:float64 --openvino --atol 1e-3 --rtol 1e-3
   biopsy debug layers model.onnx --suspect openvino --load-inputs inputs.npz --report layers.json --csv layers.csv
   biopsy debug reduce model.onnx -o reduced.onnx --order-by layers.json --check biopsy run {} --onnxrt --openvino
 
@@ -42,24 +39,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
     parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
-    group = parser.add_argument_group("engines")
-    spec = "NAME[:key=value,...]"
-    group.add_argument(
-        "--suspect",
-        required=True,
-        metavar=spec,
-        help="the engine to examine, such as openvino; 'biopsy doctor' lists all",
-    )
-    group.add_argument(
-        "--reference-engine",
-        default=DEFAULT_REFERENCE,
-        metavar=spec,
-        help=f"the engine to trust, preferably one that does not optimize (default: {DEFAULT_REFERENCE})",
-    )
+    layers_engines.add(parser)
+    group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
-    group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
@@ -98,17 +82,25 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
+    from contextlib import nullcontext
+
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
+    from biopsy.filesystem.folders import folders_of
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
 
     _require_sense(args)
     report = report_file(args, console)
+    layers_engines.settle(args, console)
     question = _question(args, console)
     interrupted = False
     with LayersReport(console, args.events) as progress, report.also_of_errors():
-        with temporary_folder("biopsy-", args.work_dir) as scratch, ended_politely():
+        with (
+            folders_of(args.work_dir / "a file") if args.work_dir else nullcontext(),
+            temporary_folder("biopsy-", args.work_dir) as scratch,
+            ended_politely(),
+        ):
             examination = Examination(question, scratch, progress)
             progress.model(question.index, args.model)
             try:
@@ -134,10 +126,8 @@ def _require_sense(args: argparse.Namespace) -> None:
     for path in (args.csv, args.events, args.save_inputs):
         if path is not None and (path.suffix or path != args.save_inputs):
             require_writable(path)
-    if args.work_dir is not None and not args.work_dir.is_dir():
-        raise errors.UsageError(
-            f"there is no folder {args.work_dir}", next_steps=[line_of(["mkdir", "-p", as_word(args.work_dir)])]
-        )
+    if args.work_dir is not None:
+        require_writable(args.work_dir / "a file")
 
 
 def _question(args: argparse.Namespace, console: Console) -> Question:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.build import options
-from biopsy.cli.debug.build.checked import checks_of, engine_of
+from biopsy.cli.debug.build.checked import checks_of, engine_of, say_choice
 from biopsy.cli.debug.build.progress import BuildProgress
-from biopsy.cli.debug.build.summary import say_result, sections
+from biopsy.cli.debug.build.summary import USUAL_RECORD, say_result, sections
 from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     report = report_file(args, console)
     spec = engine_of(args)
+    say_choice(args, spec, console)
     plan = plan_of(args, spec)
     checking.require_names(args, args.model)
     check_for, close = checks_of(args, plan)
@@ -82,7 +84,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         seconds = time.monotonic() - started
         status = progress.ended(errors.Interrupted.status if interrupted else 0)
         report.write(status, lambda: sections(plan, tally, seconds, progress))
-        say_result(console, plan, tally, seconds)
+        recorded = line_again.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
+        say_result(console, plan, tally, seconds=seconds, recorded=recorded)
     if interrupted:
         raise errors.Interrupted("the build in progress is not counted")
     return 0

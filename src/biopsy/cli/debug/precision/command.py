@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import lines
+from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.precision import options
@@ -86,7 +86,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     except errors.CheckChanged as error:
         if args.output is None:
             raise
-        raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "precision")) from error
+        raise line_again.begun_anew(error, line_again.fresh_line(args.words, REST_OPTIONS, "precision")) from error
     finally:
         check.close()
 
@@ -136,7 +136,7 @@ def _searched(
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
-    return lines.resume_line(args.words, REST_OPTIONS, without)
+    return line_again.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:

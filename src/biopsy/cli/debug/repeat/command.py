@@ -7,11 +7,10 @@ import contextlib
 import itertools
 import time
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.arguments import checks, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.repeat.iteration_info import IterationInfo
@@ -69,20 +68,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_artifacts(group)
     checks.add_iteration_info(group)
     checks.add_events(group)
-    group.add_argument(
-        "--load-debug-replay",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
-    )
-    group.add_argument(
-        "--save-debug-replay",
-        type=file_kinds.written_over("load_debug_replay"),
-        nargs="?",
-        const=Path("polygraphy_debug_replay.json"),
-        metavar="FILE",
-        help="after each iteration, save whether each has passed, as Polygraphy does (default FILE: "
-        "polygraphy_debug_replay.json)",
+    checks.add_replays(
+        group,
+        "count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
+        "after each iteration, save whether each has passed, as Polygraphy does",
     )
     add_report(group, "--save-report")
 
