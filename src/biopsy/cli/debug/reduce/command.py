@@ -116,6 +116,7 @@ def _reduced(
     search: Callable[[events.Listener], Reduction],
 ) -> int:
     """Search, show what was found, write the report; the exit status."""
+    from biopsy.cli.debug.reduce.next_lines import advice_of
     from biopsy.cli.debug.reduce.report import Sections
     from biopsy.cli.debug.reduction_report import ReductionReport, say_result
 
@@ -125,10 +126,11 @@ def _reduced(
         with report.also_of_errors(sections.of_error):
             result = search(progress)
         status = errors.Interrupted.status if result.stopped else 0
-        report.write(status, partial(sections.of_result, result, report.folder))
-        say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
+        advice = advice_of(result, args)
+        report.write(status, partial(sections.of_result, result, report.folder, advice))
+        say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), advice)
         if args.bundle is not None:
-            made = report.as_bytes(status, partial(sections.of_result, result, args.bundle))
+            made = report.as_bytes(status, partial(sections.of_result, result, args.bundle, advice))
             bundling.pack(_packing(args, result, words, made), console)
         return progress.ended(status, result.nodes)
 
