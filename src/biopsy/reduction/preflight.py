@@ -217,6 +217,8 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
     for _ in range(driver.oracle.memory.repetitions):
         try:
             judged = driver.oracle.again(trial)
+        except errors.CheckChanged:
+            raise
         except errors.CheckError:
             return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
         if judged.outcome is Outcome.REPRODUCES:
@@ -276,6 +278,8 @@ def _what_all_have(driver: Driver) -> list[str]:
     plain = _identity(identity_bytes(), "a one-node Identity model of opset 17")
     try:
         passes = driver.oracle.again(plain).outcome is Outcome.PASSES
+    except errors.CheckChanged:
+        raise
     except errors.CheckError:
         return []
     if not passes:
