@@ -149,3 +149,16 @@ def test_tracebacks_name_scripts_code_and_modules(here: Path) -> None:
     assert parse(["python", "check.py", "{}"]).user_scripts(candidate, NAME) == (str(here / "check.py"),)
     assert parse(["python", "-c", "code"]).user_scripts(candidate, NAME) == ("<string>",)
     assert parse(["python", "-m", "a.b"]).user_scripts(candidate, NAME) == ("a/b.py", "a/b/__main__.py")
+
+
+@pytest.mark.parametrize(
+    ("options", "prints"),
+    [
+        ("", False), ("--show attrs", False), ("--show attrs weights", False), ("--mode none", False),
+        ("--show layers", True), ("--show attrs layers", True), ("--mode=basic", True), ("--mode attrs", True),
+    ],
+)  # fmt: skip
+def test_it_is_known_whether_a_check_that_inspects_prints_nodes(options: str, prints: bool) -> None:
+    command = parse(["biopsy", "inspect", "model", "{}", *options.split()])
+    assert isinstance(command, OwnInspect)
+    assert command.prints_no_nodes is not prints

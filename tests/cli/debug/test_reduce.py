@@ -734,3 +734,10 @@ def test_a_check_that_is_edited_during_the_preflight_ends_the_search(here: Path,
     assert "changed while it ran" in told(capsys)
     assert not (here / "r.onnx").exists()
     assert (here / "runs").read_text().endswith("Relu Identity ")  # no question was asked after it
+
+
+def test_a_check_that_prints_no_nodes_is_told_of(here: Path, capsys) -> None:
+    save(chain(2), here / "m.onnx")
+    words = ["m.onnx", "-o", "r.onnx", "--fail-regex", "Op: Relu", "--check", "biopsy", "inspect", "model", "{}"]
+    assert reduce(*words) == 3
+    assert "prints no nodes" in told(capsys)
