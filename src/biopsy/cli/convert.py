@@ -77,6 +77,8 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The files for weights beside the output."""
     if args.output is not None and args.output.suffix == ".xml":
         return {"the .bin file beside it": (args.output.with_suffix(".bin"), file_kinds.WRITTEN)}
+    if args.output is not None and args.output.suffix == ".onnx" and (args.engines or args.convert_to == "onnxrt"):
+        return {"the weights beside it": (args.output.with_name(f"{args.output.name}.data"), file_kinds.WRITTEN)}
     return groups.derived_weights(args)
 
 

@@ -32,6 +32,10 @@ class MixedModels(Protocol):
         """How many other nodes compute but keep their precision, by the reason."""
 
     @property
+    def passive(self) -> Mapping[str, int]:
+        """How many nodes have no precision of their own, by the operator."""
+
+    @property
     def low_name(self) -> str: ...  # noqa: D102 -- what a person calls it
     @property
     def high_name(self) -> str: ...  # noqa: D102 -- what a person calls it
@@ -71,6 +75,11 @@ class CastModels:
     def stays(self) -> Mapping[str, int]:
         """Nodes that compute and cannot do so in these precisions."""
         return self._plan.stays
+
+    @property
+    def passive(self) -> Mapping[str, int]:
+        """Nodes that hand values on, convert them, or give none that is rounded."""
+        return self._plan.passive
 
     @property
     def low_name(self) -> str:

@@ -40,8 +40,9 @@ class PrecisionResult:
     ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
     ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
     final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
-    search. ``range_loss`` are weights that the low precision cannot hold, of layers that are low. ``remembered`` counts
-    runs of the check that an interrupted search had done.
+    search. ``stays`` and ``passive`` are nodes that are no layers: see ``PrecisionPlan``. ``range_loss`` are weights
+    that the low precision cannot hold, of layers that are low. ``remembered`` counts runs of the check that an
+    interrupted search had done.
     """
 
     model: str
@@ -61,6 +62,7 @@ class PrecisionResult:
     stopped: str | None = None
     range_loss: tuple[RangeLoss, ...] = ()
     stays: Mapping[str, int] = field(default_factory=dict)
+    passive: Mapping[str, int] = field(default_factory=dict)
     remembered: int = 0
 
     @property
@@ -111,6 +113,7 @@ def write_report(result: PrecisionResult, path: Path) -> None:
         "nodes_to_exclude": result.names,
         "one_minimal": result.one_minimal,
         "fixed": dict(result.stays),
+        "passive": dict(result.passive),
         "damaged_weights": [range_loss.told() for range_loss in result.range_loss],
         "outcomes": dict(result.outcomes),
         "verified": result.verified,

@@ -49,6 +49,52 @@ def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_t
     assert "biopsy surgeon extract m.onnx -o suspect.onnx --inputs t20:auto:auto --outputs t21:auto\n" in shown
 
 
+TRUSTED = "onnxrt:optimization=none"
+
+
+@pytest.mark.parametrize(
+    ("words", "reference", "suspect"),
+    [
+        (["--engine", TWO_WRONG], TRUSTED, TWO_WRONG),
+        (["--reference", "--engine", TWO_WRONG], "reference", TWO_WRONG),
+        (["--reference", "--suspect", TWO_WRONG], "reference", TWO_WRONG),
+        (["--reference-engine", "reference", "--engine", TWO_WRONG], "reference", TWO_WRONG),
+        (["--threads", "1"], TRUSTED, "onnxrt:threads=1"),
+    ],
+)
+def test_engines_are_named_as_for_run_and_the_first_of_two_is_trusted(
+    here: Path, capsys, words: list[str], reference: str, suspect: str
+) -> None:
+    save(chain(22), here / "m.onnx")
+    assert layers(*words) == (suspect == TWO_WRONG)
+    shown = capsys.readouterr().out
+    assert f"\nrecorded   {reference} · " in shown
+    assert f"\nwhole      {suspect} · " in shown
+
+
+def test_without_an_engine_one_that_works_here_is_the_suspect_and_that_is_said(here: Path, capsys) -> None:
+    save(chain(2), here / "m.onnx")
+    assert layers() == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    engine = said.split()[4]
+    assert said == f"no engine is named: {engine} is the suspect"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--onnxrt", "--openvino", "--reference"], "too many engines: onnxrt, openvino, reference; "),
+        (["--suspect", "onnxrt", "--onnxrt", "--reference"], "too many engines: --suspect onnxrt, onnxrt, reference; "),
+        (["--suspect", "onxrt"], "did you mean 'onnxrt'?"),
+        (["--engine", "onnxrt:optimizaton=none"], "did you mean 'optimization'?"),
+        (["--suspct", "onnxrt"], "did you mean '--suspect'?"),
+    ],
+)
+def test_engines_that_are_too_many_or_mistyped_are_wrong_usage(here: Path, capsys, words: list[str], told: str) -> None:
+    assert layers(*words) == 2
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "outputs"),
     [
@@ -243,7 +289,6 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, capsys) -
         (["--suspect", "onnxrt", "--work-dir", "m.onnx/w"], 2, "m.onnx is no folder"),
         (["--suspect", "onnxrt", "--load-inputs", "no.npz"], 2, "no.npz"),
         (["--suspect", "onnxrt", "--reference-engine", "fake:refuse.n3=build"], 4, "cannot build the model"),
-        ([], 2, "--suspect"),
     ],
 )
 def test_wrong_words_and_missing_engines_are_told(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
-from biopsy.engines.yardsticks import PLAIN
+from biopsy.cli.debug import layers_engines
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
 
-DEFAULT_REFERENCE = PLAIN[0]
 _DEFAULT_LIMIT = "1GB"
 
 _EPILOG = """\
 examples:
-  biopsy debug layers model.onnx --suspect onnxrt
-  biopsy debug layers model.onnx --reference-engine reference:float64 --suspect openvino --atol 1e-3 --rtol 1e-3
+  biopsy debug layers model.onnx --onnxrt
+  biopsy debug layers model.onnx --reference:float64 --openvino --atol 1e-3 --rtol 1e-3
   biopsy debug layers model.onnx --suspect openvino --load-inputs inputs.npz --report layers.json --csv layers.csv
   biopsy debug reduce model.onnx -o reduced.onnx --order-by layers.json --check biopsy run {} --onnxrt --openvino
 
@@ -37,24 +36,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
     parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
-    group = parser.add_argument_group("engines")
-    spec = "NAME[:key=value,...]"
-    group.add_argument(
-        "--suspect",
-        required=True,
-        metavar=spec,
-        help="the engine to examine, such as openvino; 'biopsy doctor' lists all",
-    )
-    group.add_argument(
-        "--reference-engine",
-        default=DEFAULT_REFERENCE,
-        metavar=spec,
-        help=f"the engine to trust, preferably one that does not optimize (default: {DEFAULT_REFERENCE})",
-    )
+    layers_engines.add(parser)
+    group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
-    group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
@@ -104,6 +90,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.layerwise.examination import Examination
 
     _require_sense(args)
+    layers_engines.settle(args, console)
     question = _question(args, console)
     interrupted = False
     with (

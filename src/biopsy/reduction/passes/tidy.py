@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import onnx
 
 _DOCUMENTED = ("doc_string", "metadata_props")
+_MOST_NAMED = 2
 _PRODUCER = ("producer_name", "producer_version", "domain", "model_version")
 
 
@@ -58,7 +59,9 @@ def _without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto
 
 
 def _words(gone: Sequence[Removal]) -> str:
-    return f"without {gone[0].what}" if len(gone) == 1 else f"without {len(gone)} things that nothing needs"
+    """What is tried, in words: the live line has room for a few names."""
+    named = ", ".join(removal.what for removal in gone[:_MOST_NAMED])
+    return f"without {named}{f' and {len(gone) - _MOST_NAMED} more' if len(gone) > _MOST_NAMED else ''}"
 
 
 def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:

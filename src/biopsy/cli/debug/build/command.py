@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.build import options
-from biopsy.cli.debug.build.checked import checks_of, engine_of
+from biopsy.cli.debug.build.checked import checks_of, engine_of, say_choice
 from biopsy.cli.debug.build.progress import BuildProgress
-from biopsy.cli.debug.build.summary import say_result
+from biopsy.cli.debug.build.summary import USUAL_RECORD, say_result
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -58,6 +59,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.tactics.building import BuildTally, build_repeatedly, remove
 
     spec = engine_of(args)
+    say_choice(args, spec, console)
     plan = plan_of(args, spec)
     checking.require_names(args, args.model)
     check_for, close = checks_of(args, plan)
@@ -80,7 +82,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             close()
             if not args.no_remove_intermediate:
                 remove(plan.artifact)
-    say_result(console, plan, tally, time.monotonic() - started)
+    recorded = line_again.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
+    say_result(console, plan, tally, seconds=time.monotonic() - started, recorded=recorded)
     if interrupted:
         raise errors.Interrupted("the build in progress is not counted")
     return 0

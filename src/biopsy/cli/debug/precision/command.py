@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import lines
+from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.precision import options
@@ -94,7 +94,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     except errors.CheckChanged as error:
         if args.output is None:
             raise
-        raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "precision")) from error
+        raise line_again.begun_anew(error, line_again.fresh_line(args.words, REST_OPTIONS, "precision")) from error
     finally:
         check.close()
     without = (result.stopped or "").split()[:1]
@@ -103,7 +103,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
-    return lines.resume_line(args.words, REST_OPTIONS, without)
+    return line_again.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _warn_of_dropped_casts(args: argparse.Namespace, console: Console) -> None:
