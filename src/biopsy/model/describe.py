@@ -149,9 +149,11 @@ def _node_lines(
     outputs: list[str] = []
     texts = {3: "", 4: "", 7: "", 8: ""}
     attributes: list[Span] = []
+    noted = False
     for part, kind, _, start, end in fields(buffer, *span):
         if kind != BYTES:
             continue
+        noted |= part in {3, 6, 9}  # a name, documentation or metadata: an exporter may say there where it comes from
         if part in {1, 2}:
             (inputs if part == 1 else outputs).append(text(buffer[start:end]))
         elif part == 5:
@@ -165,6 +167,18 @@ def _node_lines(
     yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in outputs)}"
     for attribute in attributes:
         yield from _attribute_lines(source, attribute, scopes, indent + "    ", depth)
+    if source.attrs and noted:
+        yield from _origin_lines(buffer[slice(*span)], indent + "    ")
+
+
+def _origin_lines(node: bytes, indent: str) -> Iterator[str]:
+    """Where in the code of its author a node comes from, if an exporter says so."""
+    from biopsy.model.node_source import source_of
+
+    found = source_of(node)
+    if found is not None:
+        code = f": {found.code}" if found.code else ""
+        yield f"{indent}from {short_name(printable(f'{found}{code}'))}"
 
 
 def _attribute_lines(

@@ -46,6 +46,11 @@ _SECTION_OF = {"run": "failure", "whole": "map"}
 """Keys of the report that have a section of another name."""
 
 
+def require_possible() -> None:
+    """Raise BiopsyError if no page can be made here: jinja2 is not installed."""
+    _environment()
+
+
 def page_of(report: Mapping[str, Any]) -> str:
     """The page that shows a report, from the tree of its file alone.
 

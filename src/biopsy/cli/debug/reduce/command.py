@@ -127,10 +127,10 @@ def _reduced(
         status = errors.Interrupted.status if result.stopped else 0
         report.write(status, partial(sections.of_result, result, report.folder))
         say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
-    if args.bundle is not None:
-        made = report.as_bytes(status, partial(sections.of_result, result, args.bundle))
-        bundling.pack(_packing(args, result, words, made), console)
-    return status
+        if args.bundle is not None:
+            made = report.as_bytes(status, partial(sections.of_result, result, args.bundle))
+            bundling.pack(_packing(args, result, words, made), console)
+        return progress.ended(status, result.nodes)
 
 
 def _packing(
