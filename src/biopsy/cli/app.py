@@ -6,6 +6,7 @@ import argparse
 import errno
 import importlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -88,7 +89,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
-    args.words = words
+    args.words, args.began, args.started = words, time.time(), time.monotonic()
     messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
     if settings:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.cli.line_form import LineForm
 from biopsy.cli.log_file import LogFile
 from biopsy.similar_names import QUESTION
@@ -22,6 +22,9 @@ from biopsy.text import printable, shortened
 _LONGEST_LINE = 4000
 _MOST_LINES = 40
 """Of a problem, and of a line on a terminal; more is shown with -v. A name may have megabytes."""
+
+_MOST_REMARKS = 200
+"""Kept for a report."""
 
 _COLOUR = r"\x1b\[[0-9;]*m"
 _NO_COLOUR = "\x1b[0m"
@@ -32,7 +35,7 @@ class Console:
     """The terminal, or the file or pipe in its place.
 
     ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
-    What is shown goes to the ``log`` too, if there is one.
+    What is shown goes to the ``log`` too, if there is one. ``remarks`` are what was said by ``remark`` and ``warn``.
     A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
     on to its end.
     """
@@ -44,6 +47,7 @@ class Console:
         self.asks = False
         self.form = LineForm()
         self.log: LogFile | None = None
+        self.remarks: list[events.Remark] = []
 
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
@@ -54,6 +58,15 @@ class Console:
         """Lines of a remark on the way: not shown with ``-q``."""
         if self.verbosity > -1:
             self._lines(lines or ("",))
+
+    def remark(self, text: str, *lines: str) -> None:
+        """As ``note``: something worth knowing, that a report tells too."""
+        self._remember(events.Remark(text, lines=lines))
+        self.note(text, *lines)
+
+    def _remember(self, said: events.Remark) -> None:
+        if len(self.remarks) < _MOST_REMARKS and said not in self.remarks:
+            self.remarks.append(said)
 
     def detail(self, *lines: str) -> None:
         """Lines shown only with ``-v``."""
@@ -80,6 +93,7 @@ class Console:
 
     def warn(self, text: str, *lines: str) -> None:
         """Something that may make the result worth less: on stderr, unless ``-q`` is given four times."""
+        self._remember(events.Remark(text, warning=True, lines=lines))
         if self.verbosity > -4:
             self._problem(self._tinted("33", "warning: "), text, lines)
 

@@ -12,6 +12,7 @@ from biopsy import events
 from biopsy.cli.event_log import EventLog
 from biopsy.cli.live_line import COLUMN, LiveLine
 from biopsy.quantities import count
+from biopsy.report.search_history import SearchHistory
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -41,7 +42,8 @@ _SHOWS = "shows"
 class Progress:
     """Listens to long work: logs each event, and shows those of the types that a method is marked for by ``shows``.
 
-    ``log`` is the file of ``--events``; None for none. A subclass's method for a type replaces that of its base.
+    ``log`` is the file of ``--events``; None for none. ``history`` is what a report tells of the events. A subclass's
+    method for a type replaces that of its base.
     """
 
     def __init__(self, console: Console, log: Path | None) -> None:
@@ -50,6 +52,7 @@ class Progress:
         self._log = EventLog(log)
         self._live = LiveLine(console)
         self._started = time.monotonic()
+        self.history = SearchHistory(self._started)
 
     def __enter__(self: Self) -> Self:
         """Raises UsageError if the log cannot be written."""
@@ -63,8 +66,9 @@ class Progress:
         self._log.__exit__(kind, value, trace)
 
     def __call__(self, event: events.Event) -> None:
-        """Take one event: log it, show it."""
+        """Take one event: log it, remember it for a report, show it."""
         self._log.write(event)
+        self.history(event)
         method = next((self._methods[kind] for kind in type(event).__mro__ if kind in self._methods), None)
         if method is not None:
             method(self, event)
@@ -89,7 +93,7 @@ class Progress:
     def show_remark(self, event: events.Remark) -> None:
         """Show a remark, or a warning."""
         self._live.stop()
-        (self._console.warn if event.warning else self._console.note)(event.text, *event.lines)
+        (self._console.warn if event.warning else self._console.remark)(event.text, *event.lines)
 
 
 def _methods_by_kind(listener: type[Progress]) -> dict[type[events.Event], Callable[[Any, Any], None]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from biopsy.checks.words import as_word
 from biopsy.comparison.json_report import plain
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.layerwise.findings import LayerFinding, LayerFindings, TensorError
+from biopsy.model.digest import digest_of
 from biopsy.shell_words import line_of
 from biopsy.text import printable
 
@@ -28,15 +28,6 @@ class Engines:
 
     reference: tuple[str, str]
     suspect: tuple[str, str]
-
-
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def as_json(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> bytes:

@@ -27,15 +27,17 @@ _NOTE = "signature"
 _UNMASKED = "the outputs are right; an inner tensor is wrong: continuing as with --mark-intermediate"
 
 
-def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False) -> ErrorSize | None:
+def preflight(
+    driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False
+) -> tuple[Judged, ErrorSize | None]:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
     ``beside``: once the original has failed, the rest may be asked while the search begins, if several checks may run.
     Where the original's outputs are right and an inner tensor is wrong, every tensor of a candidate becomes an output
     from then on if the problem leaves that open.
 
-    Returns the size of the original's error, None where the check tells none. Raises OriginalPasses if the original
-    passes, CheckError if the check cannot say, or fails on anything.
+    Returns how the original fails, and the size of its error, None where the check tells none. Raises OriginalPasses if
+    the original passes, CheckError if the check cannot say, or fails on anything.
     """
     oracle, failure = driver.oracle, driver.oracle.failure
     failure.reference = _resumed_signature(driver)
@@ -71,7 +73,7 @@ def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, besi
             else:
                 flakiness.begin(trial, tries)
                 _try_identity(driver, identity, allow_vacuous=allow_vacuous)
-    return error
+    return judged, error
 
 
 def _look_closer_beside(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.outcome import Outcome
+from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
@@ -53,7 +53,7 @@ class ReductionTask:
         self._allow_vacuous = allow_vacuous
         self._is_saved = False  # whether a result of this search stands on disk
         self._inputs: Path | None = None
-        self._error_before: ErrorSize | None = None
+        self._original: tuple[Judged | None, ErrorSize | None] = (None, None)
         self._verification = Verification()
         paths = (path for path in target.files if path not in target.streams)
         self.result = ResultFile(paths, self.write, driver.listener)
@@ -81,7 +81,7 @@ class ReductionTask:
     def preflight(self) -> None:
         """Check the original, which must fail, and a model of one Identity node, which must not."""
         beside = not self._feeding.is_wanted  # then another check is asked from the beginning of the search on
-        self._error_before = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous, beside=beside)
+        self._original = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous, beside=beside)
 
     def begin(self) -> None:
         """Have candidates fed with recorded values, where the check can be."""
@@ -164,6 +164,7 @@ class ReductionTask:
         driver, tally = self._driver, self._driver.oracle.tally
         assert driver.best is not None
         others = tally.other_failures
+        judged, error = self._original
         return Reduction(
             output=self._target.output,
             nodes_before=len(driver.problem.index.nodes),
@@ -179,8 +180,10 @@ class ReductionTask:
             stopped=stopped,
             last_words=self._verification.last_words,
             reads=reads_of(driver.best_parts()),
-            error_before=self._error_before,
+            error_before=error,
             error_after=self._verification.error,
+            judged_before=judged,
+            judged_after=self._verification.judged,
             inputs=self._inputs,
             cannot_say=dict(tally.cannot_say),
         )

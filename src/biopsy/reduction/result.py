@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from biopsy.checks.outcome import Judged
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import index_bytes
 from biopsy.quantities import count
@@ -48,7 +49,7 @@ class Reduction:
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
     ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
     but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
-    reason.
+    reason. ``judged_before`` is how the original fails, ``judged_after`` how the result does, if it was checked again.
     """
 
     output: Path
@@ -69,6 +70,8 @@ class Reduction:
     error_after: ErrorSize | None = None
     inputs: Path | None = None
     cannot_say: Mapping[str, int] = field(default_factory=dict)
+    judged_before: Judged | None = None
+    judged_after: Judged | None = None
 
     @property
     def checks(self) -> int:

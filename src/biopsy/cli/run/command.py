@@ -138,5 +138,5 @@ def _reported(
     if args.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args.report, args.model, findings)
+        write_report(args, findings, execution.console)
     return findings

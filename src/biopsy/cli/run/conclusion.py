@@ -31,7 +31,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     if args.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args.report, args.model, findings)
+        write_report(args, findings, console)
     return conclude(findings, console)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments import file_kinds, groups
 from biopsy.cli.surgeon import fallback, model_files
 from biopsy.similar_names import did_you_mean
 
@@ -63,6 +63,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="shapes of the model's inputs in that run, where it leaves them open",
     )
     fallback.add_no_onnxruntime(group)
+    groups.add_fallback_inputs(group)
 
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
@@ -86,7 +87,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
-    model_files.save(args, part, opened.folder)
+    model_files.save(
+        args, part, opened, console, at_fault=["do --inputs and --outputs give the types that the tensors have?"]
+    )
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
     console.note(f"  inputs   {shown[0] or 'none'}")
     console.note(f"  outputs  {shown[1]}")
@@ -99,14 +102,17 @@ def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Co
 
     shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
 
+    fallback.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
+    by_running = fallback.FallbackRun(args, opened.folder, console, shapes)
+
     def run(names: Sequence[str]) -> Mapping[str, TensorType]:
         from biopsy.model.outputs import mark_outputs
 
         marked = mark_outputs(opened.data, names)
         if args.force_fallback_shape_inference:
-            return fallback.types_by_running(marked, opened.folder, shapes)
+            return by_running.types(marked)
         try:
-            found = fallback.types_by_running(marked, opened.folder, shapes)
+            found = by_running.types(marked)
         except errors.BiopsyError as error:
             console.note(f"  {error.message}")
             return {}

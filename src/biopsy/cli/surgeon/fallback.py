@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli.arguments import groups
 
 if TYPE_CHECKING:
-    from biopsy.model.tensor_type import TensorType
+    from biopsy.cli.console import Console
+    from biopsy.engines.feeding import Inputs
+    from biopsy.model.tensor_type import TensorType, ValueType
+    from biopsy.tensors.results import Array, Feed
 
 
 def add_no_onnxruntime(group: argparse._ArgumentGroup) -> None:
@@ -22,36 +27,101 @@ def add_no_onnxruntime(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def types_by_running(
-    data: bytes, folder: Path, shapes: Mapping[str, tuple[int, ...]] | None = None
-) -> dict[str, TensorType]:
-    """Types of the inputs and outputs of a model in one run with random inputs, in a process of its own.
+def warn_of_idle_options(args: argparse.Namespace, console: Console, *, runs: bool) -> None:
+    """Say which options on inputs mean nothing: all of them if there is no run, and some in any case."""
+    sources = {"--load-inputs": args.load_inputs, "--data-loader-script": args.data_loader_script}
+    given = {**{name: value for name, value in sources.items() if value}, **groups.draws_given(args)}
+    more = args.iterations > 1
+    if not more:
+        del given["--iterations"]
+    if given and not runs:
+        console.warn(f"{', '.join(given)} has no effect without --force-fallback-shape-inference")
+    elif more:
+        console.warn("--iterations has no effect: types and shapes are taken from one run")
 
-    ``shapes``: of inputs whose dimensions the model leaves open; others are 1. Raises BiopsyError if the run fails.
+
+class FallbackRun:
+    """Tells types and shapes by running a model, with the inputs that the options of ``add_fallback_inputs`` say.
+
+    ``folder`` is where external weights stand. ``shapes``, of random inputs whose dimensions the model leaves open, are
+    those of the option ``--model-input-shapes``; others are 1.
     """
+
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        folder: Path,
+        console: Console,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        self._args = args
+        self._folder = folder
+        self._console = console
+        self._shapes = shapes or {}
+        self._told = False
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        from biopsy.cli.arguments.named_values import parse_ranges
+        from biopsy.cli.run.settings import given_feeds
+        from biopsy.engines.feeding import Inputs
+
+        given = given_feeds(self._args)
+        return Inputs(
+            given=None if given is None else given[:1],
+            seed=1 if self._args.seed is None else self._args.seed,
+            val_range=parse_ranges(self._args.val_range),
+            shapes=self._shapes,
+        )
+
+    def types(self, data: bytes) -> dict[str, TensorType]:
+        """Types of the inputs and outputs of a model in one run, in a process of its own.
+
+        Raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model.
+        """
+        from biopsy.model.index import index_bytes
+        from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
+
+        index = index_bytes(data, self._folder)
+        wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        feed = self._feed(wanted)
+        values = {**feed, **_outputs(data, self._folder, feed)}
+        return {
+            name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
+        }
+
+    def _feed(self, wanted: Mapping[str, ValueType | None]) -> Feed:
+        from biopsy.engines.casting import casts, casts_told
+        from biopsy.engines.feeding import feeds_for
+        from biopsy.engines.runner import checked_feed
+        from biopsy.model.known_names import require_known
+
+        require_known("--model-input-shapes", "input", self._shapes, wanted)
+        found = feeds_for(wanted, self._inputs).feeds
+        if not found:
+            raise errors.CannotCompare("no inputs were loaded: there is nothing to run the model with")
+        feed = checked_feed(found[0], wanted, 0)
+        changes = casts(found[:1], [feed]) if self._inputs.given is not None else ()
+        if changes and not self._told:
+            self._told = True
+            self._console.warn(casts_told(changes))
+        return feed
+
+
+def _outputs(data: bytes, folder: Path, feed: Feed) -> Mapping[str, Array]:
     from biopsy.engines.base import ModelInput
     from biopsy.engines.worker import Worker
     from biopsy.isolation.cleanup import temporary_folder
-    from biopsy.model.index import index_bytes
-    from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
     from biopsy.tensors.files import write_feeds
-    from biopsy.tensors.generate import generate_feeds
 
-    index = index_bytes(data, folder)
-    types = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
-    feeds = generate_feeds({name: kind for name, kind in types.items() if kind is not None}, shapes=shapes)
     with temporary_folder("biopsy-") as scratch:
         given = scratch / "inputs.safetensors"
-        write_feeds(given, feeds)
+        write_feeds(given, [feed])
         try:
             with Worker("onnxrt:optimization=none", scratch) as worker:
-                outputs = worker.run(ModelInput(data, folder.resolve()), given)[0]
+                return worker.run(ModelInput(data, folder.resolve()), given)[0]
         except errors.EngineFailure as error:
             raise errors.BiopsyError(
                 f"the model cannot be run once to see its shapes: {error.message}",
                 next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
             ) from error
-    values = {**feeds[0], **outputs}
-    return {
-        name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
-    }
