@@ -156,7 +156,8 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    steps = _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
+    is_masked = marked is not None and marked.outcome is Outcome.REPRODUCES  # the details say what to type
+    steps = [] if is_masked else _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
     return errors.OriginalPasses(message, details=details, next_steps=steps)
 
 
