@@ -155,6 +155,41 @@ def test_names_of_outputs_and_statistics_that_do_not_exist_are_errors():
         compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, stat="maximum")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), -1, float("inf"), "1", None, {"a": float("nan")}])
+@pytest.mark.parametrize("name", ["atol", "rtol"])
+def test_a_tolerance_that_is_none_is_refused(name: str, wrong: object) -> None:
+    with pytest.raises(errors.UsageError, match=f"{name}=.*: it is a number, 0 or more"):
+        compare({"a": np.zeros(1)}, {"a": np.ones(1)}, **{name: wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [[1.0], 1.0, None, np.ma.array([1.0], mask=True)])
+def test_what_is_no_array_is_refused(wrong: object) -> None:
+    for sides in [({"a": wrong}, {"a": np.zeros(1)}), ({"a": np.zeros(1)}, {"a": wrong})]:
+        with pytest.raises(errors.UsageError, match=r"the value of 'a' is a .*, and no array"):
+            compare(*sides)  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="inputs: the value of 'X0'"):
+        run(chain(1), inputs={"X0": wrong})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"iterations": 0}, "iterations=0: it is a whole number above 0"),
+        ({"iterations": 1.5}, "iterations=1.5"),
+        ({"engines": ()}, "engines=()"),
+        ({"engines": [1]}, "engines=[1]"),
+        ({"inputs": []}, "nothing would be run"),
+        ({"inputs": [1]}, "inputs: int is no dictionary"),
+        ({"val_range": 1}, "val_range=1: it is a pair of numbers"),
+        ({"shapes": {"X0": ("n", 1)}}, "sizes are whole numbers"),
+    ],
+)
+def test_a_run_of_nothing_is_no_run(arguments: dict[str, object], told: str) -> None:
+    with pytest.raises(errors.UsageError) as raised:
+        run(chain(1), **arguments)  # type: ignore[arg-type]
+    assert told in raised.value.message
+
+
 @pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])
 def test_a_time_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(errors.UsageError, match="seconds"):
