@@ -6,7 +6,20 @@ import numpy as np
 import onnx
 import pytest
 
-from biopsy import Border, Budget, Parallelism, Passes, Repeating, Rules, compare, errors, events, reduce, run
+from biopsy import (
+    Border,
+    Budget,
+    Parallelism,
+    Passes,
+    Repeating,
+    Rules,
+    compare,
+    errors,
+    events,
+    precision,
+    reduce,
+    run,
+)
 from biopsy.tensors.files import write_feeds
 from support.models import chain, info, save, seeds_example
 
@@ -121,6 +134,9 @@ def test_an_engine_that_fails_raises():
         ({"rules": Rules(fail_codes=1)}, "fail_codes=1: it is a set of exit statuses"),
         ({"rules": Rules(fail_regexes=("Op",))}, "a tuple of compiled regular expressions"),
         ({"repeating": Repeating(confidence=1)}, "confidence=1: it is above 0 and below 1"),
+        ({"inputs": [{"X0": [1.0]}]}, "inputs: the value of 'X0' is a list"),
+        ({"inputs": "nowhere.npz"}, "nowhere.npz"),
+        ({"input_shapes": {"X0": (-1, 4)}}, "input_shapes={'X0': (-1, 4)}: sizes are whole numbers"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named_with_its_choices(
@@ -153,6 +169,22 @@ def test_names_of_outputs_and_statistics_that_do_not_exist_are_errors():
         run(chain(1), outputs="y")  # type: ignore[arg-type]
     with pytest.raises(errors.UsageError, match="stat='maximum': it is one of 'elemwise', 'max'"):
         compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, stat="maximum")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["m.onnx", "hard.onnx"])
+def test_no_file_of_a_caller_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(chain(3), tmp_path / "m.onnx")
+    (tmp_path / "hard.onnx").hardlink_to("m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    for files in ({"output": "./m.onnx"}, {"min_good": "m.onnx"}, {"journal": "m.onnx"}, {"min_good": "reduced.onnx"}):
+        with pytest.raises(errors.UsageError, match="it would be lost"):
+            reduce(model, lambda path: True, **files)  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="it would be lost"):
+        precision(model, lambda path: True, "m.onnx")
+    with pytest.raises(errors.UsageError, match="output=None: it is a path"):
+        reduce(model, lambda path: True, None)  # type: ignore[arg-type]
+    assert (tmp_path / "m.onnx").read_bytes() == before
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -1, float("inf"), "1", None, {"a": float("nan")}])

@@ -69,6 +69,25 @@ def model_file(model: Model, folder: Folder) -> Iterator[tuple[Path, Path]]:
         yield path, Path(folder) if folder is not None else Path()
 
 
+def require_own_files(model: Model, **written: str | PathLike[str] | None) -> None:
+    """Raise UsageError if a file that is written is the model, or is written as something else too.
+
+    ``written`` are paths by the names of the arguments; None is no file.
+    """
+    named: dict[str, Path] = {"model": Path(model)} if isinstance(model, str | PathLike) else {}
+    for argument, path in written.items():
+        if path is None:
+            continue
+        for other, taken in named.items():
+            if _same_file(Path(path), taken):
+                raise errors.UsageError(f"{argument}={str(path)!r} is the file of {other} too: it would be lost")
+        named[argument] = Path(path)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve() or (one.is_file() and other.is_file() and one.samefile(other))
+
+
 def _serialized(model: bytes | onnx.ModelProto) -> bytes:
     if isinstance(model, bytes):
         return model

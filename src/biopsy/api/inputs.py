@@ -40,12 +40,19 @@ def inputs_of(
             raise errors.UsageError(
                 f"val_range={val_range!r}: it is a pair of numbers, or a dictionary of these by name"
             )
-    for name, shape in (shapes or {}).items():
-        if not all(isinstance(size, int | np.integer) and size >= 0 for size in shape):
-            raise errors.UsageError(f"shapes={{{name!r}: {shape!r}}}: sizes are whole numbers, 0 or more")
+    require_shapes("shapes", shapes)
     return Inputs(
         given=feeds_of(inputs), iterations=iterations, seed=seed, val_range=ranges, shapes=shapes or {}, complete=False
     )
+
+
+def require_shapes(argument: str, shapes: Mapping[str, tuple[int, ...]] | None) -> None:
+    """Raise UsageError for what are no shapes by name."""
+    for name, shape in (shapes or {}).items():
+        if not isinstance(shape, Sequence) or not all(
+            isinstance(size, int | np.integer) and size >= 0 for size in shape
+        ):
+            raise errors.UsageError(f"{argument}={{{name!r}: {shape!r}}}: sizes are whole numbers, 0 or more")
 
 
 def feeds_of(inputs: GivenInputs) -> Sequence[Feed] | None:
