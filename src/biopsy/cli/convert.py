@@ -148,14 +148,14 @@ def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
 
 def _write_onnx(model: ModelInput, args: argparse.Namespace, console: Console) -> None:
     """Write an ONNX model and read it again."""
-    from biopsy.model import index, load, weights_file
+    from biopsy.model import index, infer, load, weights_file
     from biopsy.quantities import count
 
     index.require_sound(model.data, model.path)
     name = groups.weights_file(args, args.output)
-    weights_file.save_with_weights(
-        load.parse(model.data, model.path), args.output, model.folder, name, args.external_data_size_threshold
-    )
+    parsed = load.parse(model.data, model.path)
+    infer.type_untyped_outputs(parsed)
+    weights_file.save_with_weights(parsed, args.output, model.folder, name, args.external_data_size_threshold)
     nodes = len(index.index_file(args.output).nodes)
     console.say(f"{args.output}: an ONNX model of {count(nodes, 'node')}, written and read again")
 
