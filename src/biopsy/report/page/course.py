@@ -147,7 +147,7 @@ def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: 
         if turn % 2 == 0:
             parts.append(f"M{begin} {up.end}H{end}V{up.begin}H{begin}z")
         room = int((end - begin) / 7)
-        if room >= min(len(stage), 4) and stage:
+        if stage and room >= min(len(stage), 6):
             words.append(
                 Words(
                     x=round((begin + end) / 2, 1), y=up.end - 8, text=cut(stage, room), style="stage", anchor="middle"

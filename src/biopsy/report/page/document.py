@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
+_LONGEST = 2000
+"""Characters of any text of a page; only command lines, half of which would be others, are never cut."""
+
 _SECTIONS = (
     findings.steps,
     piece.section,
@@ -81,7 +84,7 @@ def _environment() -> Environment:
         raise errors.BiopsyError(
             "a page needs the package jinja2, which is not installed", next_steps=['pip install "biopsy[report]"']
         ) from error
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -89,11 +92,20 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole"] = _whole
+    return environment
 
 
 def _finalized(value: Any) -> Any:
-    """What every expression of a template passes: a text is one line, in which nothing is hidden."""
-    return printable(value) if type(value) is str else value
+    """What every expression of a template passes: a text is one line, in which nothing is hidden, and has an end."""
+    return cut(printable(value), _LONGEST) if type(value) is str else value
+
+
+def _whole(text: str) -> Any:
+    """A filter for what must not be cut."""
+    from markupsafe import escape
+
+    return escape(printable(text))
 
 
 def _title(first: Top) -> str:
@@ -153,7 +165,7 @@ def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def _told(lines: Sequence[str]) -> str:
-    return "\n".join(printable(line) for line in lines)
+    return "\n".join(cut(printable(line), _LONGEST) for line in lines)
 
 
 def _in_script(tree: Any) -> Any:

@@ -19,7 +19,7 @@ from biopsy.report.page.blocks import (
     Stack,
 )
 from biopsy.report.page.branch import Branch
-from biopsy.report.page.figures import cut, middle_cut
+from biopsy.report.page.figures import cut, middle_cut, times
 from biopsy.report.page.piece_drawing import drawn_piece
 from biopsy.report.page.ribbon import Bead, ribbon
 from biopsy.report.page.tensor_words import MOST_SHOWN, error_of, first_few, source_lines, type_text
@@ -63,7 +63,20 @@ def _facts(piece: Branch) -> list[tuple[str, Cell | str]]:
     failure = piece.part("failure")
     if failure is not None:
         known.append(("fails", failure.text("reason") or failure.text("message")))
-    return [(term, Cell(text=text, code=term != "fails")) for term, text in known if text is not None]
+        known.append(("worst element", _worst(failure)))
+    coded = ("file", "SHA-256", "inputs")
+    return [(term, Cell(text=cut(text, 500), code=term in coded)) for term, text in known if text is not None]
+
+
+def _worst(failure: Branch) -> str | None:
+    """The mismatch that is the most times its tolerance off."""
+    mismatches = [each for each in failure.parts("mismatches") if each.number("times_tolerance") is not None]
+    if not mismatches:
+        return None
+    worst = max(mismatches, key=lambda each: each.number("times_tolerance") or 0.0)
+    sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
+    ratio = times(worst.number("times_tolerance") or 0.0)
+    return f"{sides} at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}', {ratio} the tolerance"
 
 
 def _sources(nodes: Sequence[Branch]) -> list[Block]:
