@@ -117,6 +117,21 @@ def test_a_page_of_hostile_texts_of_100_kb_each_stays_small(hostile: str) -> Non
     assert len(hostile.encode()) < 3_000_000
 
 
+@pytest.mark.slow
+def test_ten_thousand_nodes_with_long_names_and_many_edges_stay_within_the_budget() -> None:
+    report = reports.large(10_000)
+    report["whole"]["names"] = ["n" * 120] * 10_000
+    report["whole"]["reads"] = [list(range(max(0, place - 64), place)) for place in range(10_000)]
+    for check in report["search"]["checks"]:
+        check["description"] = check["reason"] = "w" * 4000
+    assert len(page_of(report).encode()) < 3_000_000
+
+
+def test_a_piece_of_few_nodes_and_very_many_edges_is_drawn_at_once() -> None:
+    nodes = [reports.node("Concat", [f"t{place % 100}" for place in range(1000)], f"t{i}", i) for i in range(100)]
+    assert 'data-marks="piece-map"' in page_of({**reports.tiny(), "piece": {"nodes": nodes}})
+
+
 def test_no_text_becomes_markup(hostile: str) -> None:
     page, harmless = Page(hostile), Page(page_of(reports.rich()))
     allowed = {tag for tag, _ in harmless.tags}

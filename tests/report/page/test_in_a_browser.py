@@ -160,9 +160,10 @@ def test_a_page_fits_its_width(name: str, width: int, shown: Opened) -> None:
 
 @pytest.mark.slow
 def test_on_paper_everything_is_unfolded_and_nothing_is_a_button(shown: Opened, tmp_path: Path) -> None:
-    with shown(reports.rich()) as page:
+    with shown(reports.rich(), width=700) as page:  # about the width of A4
         page.page.emulate_media(media="print")
         page.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert page.page.evaluate("document.documentElement.scrollWidth") <= 700
         assert page.count("details:not([open])") == 0
         assert not page.page.locator("nav, .copy").first.is_visible()
         page.page.evaluate("window.dispatchEvent(new Event('afterprint'))")

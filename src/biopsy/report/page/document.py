@@ -165,12 +165,12 @@ def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def _told(lines: Sequence[str]) -> str:
-    return "\n".join(cut(printable(line), _LONGEST) for line in lines)
+    return cut("\n".join(printable(line) for line in lines), _LONGEST)
 
 
 def _in_script(tree: Any) -> Any:
-    """JSON that no HTML parser finds an end or a comment in: ASCII, without angle brackets and ampersands."""
-    text = json.dumps(tree, separators=(",", ":"), allow_nan=False)
+    """JSON that no HTML parser finds an end or a comment in: it has no angle brackets and no ampersands."""
+    text = json.dumps(tree, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return _unescaped(text)

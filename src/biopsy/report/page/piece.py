@@ -26,6 +26,7 @@ from biopsy.report.page.tensor_words import MOST_SHOWN, error_of, first_few, sou
 
 MOST_BOXES = 150
 """A larger piece is drawn as a map is: nobody reads so many boxes."""
+_MOST_EDGES = 600
 _MOST_BESIDE = 12
 """Nodes of a piece that leaves room for the facts beside it."""
 
@@ -37,7 +38,7 @@ def section(report: Branch) -> Section | None:
         return None
     nodes, tensors = piece.parts("nodes"), piece.parts_by_name("tensors")
     blocks: list[Block] = []
-    if len(nodes) > MOST_BOXES:
+    if len(nodes) > MOST_BOXES or sum(len(node.texts("inputs")) for node in nodes) > _MOST_EDGES:
         blocks += [Passage(text=f"The piece has {len(nodes)} nodes: each is a dot, read from left to right.")]
         blocks.append(_as_ribbon(nodes))
     elif nodes:
@@ -123,7 +124,7 @@ def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
                 Cell(text=middle_cut(name, 80), code=True),
                 tensor.text("kind") or "",
                 Cell(text=cut(type_text(tensor), 100), code=True),
-                Cell(text=cut(tensor.loose("values") or "", 120), code=True),
+                Cell(text=cut(tensor.loose("values") or "", 60), code=True),
                 Cell(text=cut(amount, 200), sign=sign, tone={"✕": "bad", "✓": "good"}.get(sign, "plain")),
             ]
         )

@@ -20,7 +20,8 @@ _SHAPE, _SHAPE_OF_LARGE, _LARGE = 3.0, 1.6, 1000
 """Width of the drawing by its height, as far as that can be had; of so many columns, whose nodes get small."""
 _FEWEST = 72
 """Columns in a row, also where a small model needs fewer: its nodes shall not be drawn larger than words."""
-MOST_EDGES = 60_000
+_MOST_EDGES = 25_000
+"""So that the page stays small; of a model with more, the first ones are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +69,8 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
     traces = [Trace(d=edges, style="flow", count=drawn)] if edges else []
     traces += [Trace(d="".join(shapes.parts[style]), style=style, count=len(shapes.parts[style]))
                for style in _ORDER if style in shapes.parts]  # fmt: skip
+    if drawn == _MOST_EDGES:
+        note = f"{note} · only the first {drawn} edges are drawn".removeprefix(" · ")
     width = (across + 1) * _CELL
     return Drawing(
         name=name,
@@ -134,7 +137,7 @@ def _edges(
     for place, node in enumerate(nodes):
         x, y = places[place]
         for source in node.reads:
-            if not 0 <= source < len(nodes) or source == place or drawn >= MOST_EDGES:
+            if not 0 <= source < len(nodes) or source == place or drawn >= _MOST_EDGES:
                 continue
             drawn += 1
             from_x, from_y = places[source]

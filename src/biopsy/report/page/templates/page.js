@@ -16,6 +16,7 @@
       return row;
     }));
     tip.hidden = false;
+    tip.style.left = tip.style.top = "0"; // where it stands limits how wide it gets
     const { width, height } = tip.getBoundingClientRect();
     const left = Math.min(at.x + 14, window.innerWidth - width - 8);
     const below = at.y + 18 + height < window.innerHeight;
