@@ -49,6 +49,11 @@ _SECTION_OF = {"run": "failure", "whole": "map"}
 """Keys of the report that have a section of another name."""
 
 
+def require_possible() -> None:
+    """Raise BiopsyError if no page can be made here: jinja2 is not installed."""
+    _environment()
+
+
 def page_of(report: Mapping[str, Any]) -> str:
     """The page that shows a report, from the tree of its file alone.
 
@@ -70,11 +75,6 @@ def page_of(report: Mapping[str, Any]) -> str:
         script=_unescaped(script),
         policy=_policy(style, script),
     )
-
-
-def require_templates() -> None:
-    """Raise BiopsyError now if no page could be made later, at the end of long work."""
-    _environment()
 
 
 def _environment() -> Environment:
