@@ -83,7 +83,7 @@ def precision(
     with temporary_folder("biopsy-") as place:
         candidate = place / "candidate.onnx"
         job = PrecisionJob(
-            target=PrecisionTarget(None if output is None else Path(output)),
+            target=PrecisionTarget(output=None if output is None else Path(output)),
             mode=mode,
             direction=direction,
             cost=cost,

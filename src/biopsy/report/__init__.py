@@ -1,1 +1,1 @@
-"""From the tree of a report to what a person reads: the page."""
+"""The report of a command: facts of other rooms become one tree of plain values, the object of ``--report``."""

@@ -131,6 +131,12 @@ def add_recorded_inputs(group: argparse._ArgumentGroup, meaning: str) -> None:
     _add_draws(group, iterations=None, seed=None)
 
 
+def add_fallback_inputs(group: argparse._ArgumentGroup) -> None:
+    """The inputs of the one run that types and shapes are taken from."""
+    _add_source(group, "the run that types and shapes are taken from has the first of these inputs")
+    _add_draws(group, iterations=1, seed=None)
+
+
 def draws_given(args: argparse.Namespace) -> dict[str, object]:
     """The options of ``add_recorded_inputs`` on random inputs that were given, with their values."""
     draws = {"--seed": args.seed, "--iterations": args.iterations, "--val-range": args.val_range}
