@@ -36,8 +36,8 @@ class Packing:
     """What a command packs: the model that fails, and the check that it fails.
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
-    not the check's own. ``words`` are those of the original that the bundle may not tell, as ``words_to_hide`` gave
-    them.
+    not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
+    original that the bundle may not tell, as ``words_to_hide`` gave them.
     """
 
     target: Path
@@ -47,6 +47,7 @@ class Packing:
     rules: Rules
     own_run: argparse.Namespace | None
     inputs: Path | None = None
+    folder: Path | None = None
     words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -85,7 +86,7 @@ def pack(packing: Packing, console: Console) -> None:
         target=packing.target,
         original=packing.original,
         model=packing.model,
-        folder=packing.model.parent,
+        folder=packing.folder or packing.model.parent,
         check=packing.check,
         rules=packing.rules,
         run=None if own is None else question_of(own),

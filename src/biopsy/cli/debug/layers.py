@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.words import as_word
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
-from biopsy.cli.debug import layers_engines
+from biopsy.cli.debug import bundling, layers_engines
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found as JSON"
     )
+    bundling.add(group, "the worst layer or group")
     group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
     group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
@@ -88,9 +89,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
 
+    bundling.require_possible(args)
     _require_sense(args)
     layers_engines.settle(args, console)
-    question = _question(args, console)
+    fed: list[Feed] = []
+    question = _question(args, fed, console)
     interrupted = False
     with (
         temporary_folder("biopsy-", args.work_dir) as scratch,
@@ -108,7 +111,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
+    if args.bundle is not None:
+        _pack(args, question, findings, fed, console)
     return 0 if findings.passed else 1
+
+
+def _pack(
+    args: argparse.Namespace, question: Question, findings: LayerFindings, fed: Sequence[Feed], console: Console
+) -> None:
+    if findings.passed:
+        console.warn(f"{args.bundle} is not written: nothing is wrong")
+        return
+    from biopsy.cli.debug import layers_bundle
+
+    layers_bundle.pack(args, question, findings, fed, console)
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -125,7 +141,8 @@ def _require_sense(args: argparse.Namespace) -> None:
         )
 
 
-def _question(args: argparse.Namespace, console: Console) -> Question:
+def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
+    """The question; once it is known what is fed, that stands in ``fed``."""
     from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.layerwise.question import question_about
@@ -134,7 +151,7 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     return question_about(
         args.model,
         args.external_data_dir,
-        lambda kinds: _feeds(kinds, args, console),
+        lambda kinds: _feeds(kinds, args, fed, console),
         suspect=args.suspect,
         reference=args.reference_engine,
         judge=Judge(*tolerances_of(args), limits_of(args)),
@@ -144,13 +161,16 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     )
 
 
-def _feeds(kinds: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+def _feeds(
+    kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
+) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
     feeds, _ = settled(kinds, inputs_of(args), console)
     save(args.save_inputs, feeds)
+    fed[:] = feeds
     return feeds
 
 
