@@ -177,8 +177,10 @@ def test_a_replay_that_is_missing_or_no_file_or_too_large_is_refused(tmp_path: P
 
 def test_a_replay_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     journal = filled(tmp_path / "journal")
-    with pytest.raises(errors.UsageError, match="there is no folder"):
-        save_replay(tmp_path / "missing" / "replay.json", journal)
+    with pytest.raises(errors.UsageError, match="is no folder"):
+        save_replay(journal.path / "replay.json", journal)
+    save_replay(tmp_path / "made" / "replay.json", journal)
+    assert (tmp_path / "made" / "replay.json").is_file()
     journal.close()
 
 

@@ -156,6 +156,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
     ),
+    Command(("report",), "biopsy.cli.report", "make a page of a report"),
     Command(("completion",), "biopsy.cli.completion", "write a script that lets a shell complete commands and options"),
     Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
 )

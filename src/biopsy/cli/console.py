@@ -127,7 +127,7 @@ class Console:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             short = self._shortened(line) if _is_terminal(self._out) else line  # a file or a script gets all of it
-            self._write(self._out, self._with_coloured_verdict(printable(short)))
+            self._write(self._out, self._with_coloured_verdict(printable(short)), wraps=True)
 
     def _with_coloured_verdict(self, line: str) -> str:
         """The word that a command's verdict begins with, green or red where colours are wanted."""
@@ -139,20 +139,20 @@ class Console:
     def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
         """A tag and a text, what it quotes of others, and lines of our own."""
         first, *quoted = text.split("\n")
-        self._write(self._err, tag + printable(self._shortened(first)))
+        self._write(self._err, tag + printable(self._shortened(first)), wraps=True)
         most = len(quoted) if self.verbosity > 0 else _MOST_LINES
         for line in quoted[:most]:
             self._write(self._err, f"  | {printable(self._shortened(line.rstrip().expandtabs()))}".rstrip())
         if len(quoted) > most:
             self._write(self._err, f"  | ... {len(quoted) - most} more lines, shown with -v")
         for line in lines:
-            self._write(self._err, printable(self._shortened(line)))
+            self._write(self._err, printable(self._shortened(line)), wraps=True)
 
     def _step(self, head: str, text: str) -> None:
         """Something to type or to read. It is shown as a whole or not at all: half a command line is another one."""
         if len(text) > _LONGEST_LINE and self.verbosity < 1:
             text = f"a line of {len(text)} characters, shown with -v"
-        self._write(self._err, f"  {head}  {printable(text)}")
+        self._write(self._err, f"  {head}  {printable(text)}", wraps=True)
 
     def _shortened(self, line: str) -> str:
         return line if self.verbosity > 0 else shortened(line, _LONGEST_LINE, ", shown with -v")
@@ -170,11 +170,13 @@ class Console:
     def _tinted(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}{_NO_COLOUR}" if self.form.is_coloured(self._err) else text
 
-    def _write(self, stream: TextIO | None, text: str) -> None:
+    def _write(self, stream: TextIO | None, text: str, *, wraps: bool = False) -> None:
         text = self.form.before_a_line() + text
         self._write_log(text)
         if stream is None:  # closed before we started, as by ``>&-``
             return
+        if wraps and stream.isatty():
+            text = _fitted(text, stream)
         try:
             print(_encodable(text, stream), file=stream, flush=True)
         except BrokenPipeError:
@@ -197,6 +199,27 @@ class Console:
         log, self.log = self.log, None
         if log is not None:
             log.close()
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """The text with line ends where the terminal's width asks for them. A script, and the log, get it as it is."""
+    width = _width(stream)
+    if len(text) <= width:
+        return text
+    from biopsy.cli.wrapped_text import wrapped
+
+    return "\n".join(wrapped(text, width))
+
+
+def _width(stream: TextIO) -> int:
+    """How many columns a terminal has; 0 where nobody can tell."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal():
+        return int(asked)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def _encodable(text: str, stream: TextIO) -> str:

@@ -97,7 +97,7 @@ def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Co
         mine = parser.prog.partition(" ")[2]
         for name in dict.fromkeys(given):
             if name not in _COMMON:
-                console.note(f"{name} goes to the check; if it is meant for {mine}, write it before {option}")
+                console.note(f"the check gets {name}; if it is meant for {mine}, write it before {option}")
         return
     for name in dict.fromkeys(given):
         if not any(name in text or any(sign in text for sign in _READ_ALL) for text in texts if text is not None):

@@ -544,7 +544,7 @@ def test_output_that_is_no_utf8(here: Path, capsys) -> None:
     assert names(onnx.load("r.onnx")) == ["n1"]
 
 
-@pytest.mark.parametrize("output", ["no/such/folder/r.onnx", "."])
+@pytest.mark.parametrize("output", ["m.onnx/folder/r.onnx", "."])
 def test_an_output_path_that_cannot_be_written(here: Path, capsys, output: str) -> None:
     save(chain(4), here / "m.onnx")
     assert reduce("m.onnx", "-o", output, "--check", "false", "{}") == 2

@@ -85,7 +85,7 @@ def test_an_engine_outside_of_the_check_is_answered_with_the_whole_line(words: l
 
 def test_an_option_of_reduce_that_a_foreign_program_gets_is_named() -> None:
     ran = reduce("--check", "sh", "-c", "exit 0", "{}", "--max-checks", "3")
-    assert "--max-checks goes to the check; if it is meant for debug reduce, write it before --check" in ran.stdout
+    assert "the check gets --max-checks; if it is meant for debug reduce, write it before --check" in ran.stdout
 
 
 def test_a_check_that_compares_nothing_is_told_so() -> None:

@@ -400,7 +400,7 @@ def test_marked_outputs_are_the_models_own_first_then_all_others():
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(capsys: Captured):
-    assert run("model.onnx", "--onnxrt", "--save-outputs", "nowhere/out.json") == 2
+    assert run("model.onnx", "--onnxrt", "--save-outputs", "model.onnx/out.json") == 2
     assert capsys.readouterr().out == ""
 
 
@@ -537,7 +537,7 @@ def test_a_report_names_what_json_has_no_number_for_and_engines_that_fail():
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_runs(capsys: Captured):
-    assert run("model.onnx", "--onnxrt", "--report", "nowhere/r.json") == 2
+    assert run("model.onnx", "--onnxrt", "--report", "model.onnx/r.json") == 2
     assert capsys.readouterr().out == ""
 
 

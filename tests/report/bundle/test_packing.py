@@ -73,10 +73,15 @@ def test_links_are_not_followed(tmp_path: Path, members: list[Path]) -> None:
     assert not (tmp_path / "bundle.zip").is_symlink()
 
 
-@pytest.mark.parametrize(("target", "told"), [("no/bundle", "there is no folder"), ("no/b.zip", "there is no folder")])
-def test_where_nothing_can_be_written_it_is_said_before_any_work(tmp_path: Path, target: str, told: str) -> None:
-    with pytest.raises(errors.UsageError, match=told):
-        require_target(tmp_path / target)
+def test_where_nothing_can_be_written_it_is_said_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for name in ("bundle", "bundle.zip"):
+        with pytest.raises(errors.UsageError, match="cannot write"):
+            require_target(tmp_path / "file" / name)
+
+
+def test_folders_that_are_missing_are_made(tmp_path: Path, members: list[Path]) -> None:
+    assert names(written(tmp_path / "a" / "b" / "bundle", members)) == ["ISSUE.md", "reproduce.py"]
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

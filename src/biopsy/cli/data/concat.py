@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
+from biopsy.cli.data import tensor_files
 from biopsy.quantities import count
 
 if TYPE_CHECKING:
@@ -27,16 +27,7 @@ The extension chooses the format: .json, .npz, .safetensors; none for a folder w
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="files or folders, all of inputs or all of outputs",
-    )
-    parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="the file to write"
-    )
+    tensor_files.add(parser, "files or folders, all of inputs or all of outputs")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

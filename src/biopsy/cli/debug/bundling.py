@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +75,16 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     from biopsy.report.bundle.names_of_model import words_of_model
 
     return words_of_model(args.model)
+
+
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The members that a report becomes: its JSON, and the page of it where that can be made."""
+    found = {"report.json": report}
+    with contextlib.suppress(errors.BiopsyError):  # without the packages that draw it
+        from biopsy.report.page.document import page_of
+
+        found["report.html"] = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
+    return found
 
 
 def pack(packing: Packing, console: Console) -> None:

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.checks.words import as_word
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.cli.debug import bundling, layers_engines
-from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -84,8 +82,11 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
+    from contextlib import nullcontext
+
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
+    from biopsy.filesystem.folders import folders_of
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
 
@@ -96,6 +97,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     question = _question(args, fed, console)
     interrupted = False
     with (
+        folders_of(args.work_dir / "a file") if args.work_dir else nullcontext(),
         temporary_folder("biopsy-", args.work_dir) as scratch,
         ended_politely(),
         LayersReport(console, args.events) as report,
@@ -135,10 +137,8 @@ def _require_sense(args: argparse.Namespace) -> None:
     for path in (args.report, args.csv, args.events, args.save_inputs):
         if path is not None and (path.suffix or path != args.save_inputs):
             require_writable(path)
-    if args.work_dir is not None and not args.work_dir.is_dir():
-        raise errors.UsageError(
-            f"there is no folder {args.work_dir}", next_steps=[line_of(["mkdir", "-p", as_word(args.work_dir)])]
-        )
+    if args.work_dir is not None:
+        require_writable(args.work_dir / "a file")
 
 
 def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:

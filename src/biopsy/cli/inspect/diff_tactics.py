@@ -139,7 +139,9 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
             by_layer.setdefault(choice.where, []).append(choice.value)
         lines = [(f"Layer: {layer}", f"    Algorithms: {found}") for layer, found in by_layer.items()]
     else:
-        lines = [(_summary_line(kind, value, places),) for (kind, value), places in summarized(together).items()]
+        lines = [
+            (_summary_line(kind, value, places, whole=whole),) for (kind, value), places in summarized(together).items()
+        ]
     most = len(lines) if whole else 2 * _MOST_CHOICES
     for shown in lines[:most]:
         yield from shown
@@ -147,18 +149,20 @@ def _only_in_bad(found: Difference, *, whole: bool) -> Iterator[str]:
         yield f"    and {len(lines) - most} more (--all)"
 
 
-def _summary_line(kind: str, value: str, places: list[str]) -> str:
+def _summary_line(kind: str, value: str, places: list[str], *, whole: bool) -> str:
     from biopsy.tactics.difference import SETTINGS
 
+    value = value if whole else _short(value)
     named = [place for place in places if place]
     if not named:
-        return f"    {_short(value)}" if kind in SETTINGS else f"    {kind} {_short(value)}"
+        return f"    {value}" if kind in SETTINGS else f"    {kind} {value}"
     more = f" and {len(named) - _MOST_PLACES} more" if len(named) > _MOST_PLACES else ""
-    return f"    {kind} {_short(value)}: {', '.join(named[:_MOST_PLACES])}{more}"
+    return f"    {kind} {value}: {', '.join(named[:_MOST_PLACES])}{more}"
 
 
 def _short(value: str) -> str:
-    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+    """The value, if it is long up to the last blank that is not too far."""
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST].rpartition(' ')[0] or value[:_LONGEST]} ... (--all)"
 
 
 def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[str]:
@@ -172,7 +176,8 @@ def _group_lines(number: int, group: ChoiceGroup, *, whole: bool) -> Iterator[st
         if place == _MOST_CHOICES and not whole:
             yield f"       and {len(rest) - place} kinds of choices more (--all)"
             return
-        yield f"       {'together with' if place == 0 else '             '}{_summary_line(kind, value, places)[3:]}"
+        head = "together with" if place == 0 else ""
+        yield f"       {head:<13}{_summary_line(kind, value, places, whole=whole)[3:]}"
 
 
 def _counts(table: Table) -> str:

@@ -39,7 +39,7 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, *, seconds:
     for variation in plan.variations:
         for value in variation.values:
             console.say(_rate_line(f"{variation.key}={value}", tally))
-    if plan.artifacts.files and tally.runs:
+    if plan.artifacts.files and plan.artifacts.folder.is_dir():
         console.say(f"{'files':<{COLUMN}} {plan.artifacts.folder}, in good, bad and other")
     if not tally.builds:
         return

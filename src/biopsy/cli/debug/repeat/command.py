@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import time
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -67,20 +66,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_artifacts(group)
     checks.add_iteration_info(group)
     checks.add_events(group)
-    group.add_argument(
-        "--load-debug-replay",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
-    )
-    group.add_argument(
-        "--save-debug-replay",
-        type=file_kinds.written_over("load_debug_replay"),
-        nargs="?",
-        const=Path("polygraphy_debug_replay.json"),
-        metavar="FILE",
-        help="after each iteration, save whether each has passed, as Polygraphy does (default FILE: "
-        "polygraphy_debug_replay.json)",
+    checks.add_replays(
+        group,
+        "count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
+        "after each iteration, save whether each has passed, as Polygraphy does",
     )
     group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
 

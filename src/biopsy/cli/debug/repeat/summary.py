@@ -37,7 +37,7 @@ def say_result(console: Console, tally: RunTally, args: argparse.Namespace, seco
         head = ""
     if tally.runs:
         console.say(finished_line(tally.passed, tally.runs))
-    if args.artifacts and tally.runs:
+    if args.artifacts and args.art_dir.is_dir():
         console.say(f"{'artifacts':<{COLUMN}} {args.art_dir}, in good, bad and other")
     if tally.decided:
         head = "Next"
