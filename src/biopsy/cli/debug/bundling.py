@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,8 +38,8 @@ class Packing:
     """What a command packs: the model that fails, and the check that it fails.
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
-    not the check's own. ``words`` are those of the original that the bundle may not tell, as ``words_to_hide`` gave
-    them.
+    not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
+    original that the bundle may not tell, as ``words_to_hide`` gave them.
     """
 
     target: Path
@@ -47,6 +49,7 @@ class Packing:
     rules: Rules
     own_run: argparse.Namespace | None
     inputs: Path | None = None
+    folder: Path | None = None
     words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -74,6 +77,16 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     return words_of_model(args.model)
 
 
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The members that a report becomes: its JSON, and the page of it where that can be made."""
+    found = {"report.json": report}
+    with contextlib.suppress(errors.BiopsyError):  # without the packages that draw it
+        from biopsy.report.page.document import page_of
+
+        found["report.html"] = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
+    return found
+
+
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
     from biopsy.report.bundle.job import BundleJob
@@ -85,7 +98,7 @@ def pack(packing: Packing, console: Console) -> None:
         target=packing.target,
         original=packing.original,
         model=packing.model,
-        folder=packing.model.parent,
+        folder=packing.folder or packing.model.parent,
         check=packing.check,
         rules=packing.rules,
         run=None if own is None else question_of(own),

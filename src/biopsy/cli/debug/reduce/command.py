@@ -147,7 +147,7 @@ def _packing(
         own_run=checking.own_run(args),
         inputs=result.inputs,
         words=words,
-        reports={"report.json": report} if words is None else {},  # it tells of the whole original
+        reports={} if words is not None else bundling.reports_of(report),  # they tell of the whole original
     )
 
 
