@@ -182,6 +182,8 @@ class ReductionTask:
             error_before=self._error_before,
             error_after=self._verification.error,
             inputs=self._inputs,
+            failure=driver.reference,
+            values_free=self._context.are_values_free,
             cannot_say=dict(tally.cannot_say),
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import index_bytes
 from biopsy.quantities import count
@@ -46,9 +47,10 @@ class Reduction:
     error of the original, ``error_after`` that of the result, where the check tells sizes. ``last_words`` are what
     the original and the result say at their end where these tell of different failures that ``--match`` did not tell
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
-    ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
-    but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
-    reason.
+    ``failure`` is what counted as the same failure, ``values_free`` whether candidates could compute other values than
+    the original, None where no pass wanted to know. ``inputs`` is a file of recorded values that the result was fed
+    in checks that load inputs; None if it needs none but those of the original. ``cannot_say`` counts the models of
+    which the check could not say anything, by the reason.
     """
 
     output: Path
@@ -68,6 +70,8 @@ class Reduction:
     error_before: ErrorSize | None = None
     error_after: ErrorSize | None = None
     inputs: Path | None = None
+    failure: Signature | None = None
+    values_free: bool | None = None
     cannot_say: Mapping[str, int] = field(default_factory=dict)
 
     @property

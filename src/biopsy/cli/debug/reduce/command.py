@@ -12,7 +12,7 @@ from biopsy.cli import lines
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce import options
-from biopsy.cli.debug.reduce.outputs import feeds_recorded, output_of
+from biopsy.cli.debug.reduce.outputs import explanation_journal, feeds_recorded, output_of
 from biopsy.cli.debug.reduce.symbols import with_sizes_of_symbols
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
         "the weights of the result": (output.with_name(weights) if weights else None, file_kinds.WRITTEN),
         "the inputs of the result": (inputs_file(output) if fed else None, file_kinds.WRITTEN),
         "the journal": (checks.journal_of(output), file_kinds.WRITTEN),
+        "the journal of --explain": (explanation_journal(args, output), file_kinds.WRITTEN),
     }
 
 
@@ -73,11 +74,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
     try:
         from biopsy.cli.debug.recorded_inputs import require_draws
+        from biopsy.cli.debug.reduce.explanation import explained, is_wanted, require_explainable
         from biopsy.cli.debug.reduce.job import job_of
         from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.cli.run.names import require_names_of_check
         from biopsy.reduction.job_run import run_job
 
+        require_explainable(args)
         job = job_of(args, jobs)
         index = index_of_model()
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
@@ -85,7 +88,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         require_draws(args, fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
         with checking.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
-            result = run_job(index, check, job, report)
+            result = run_job(index, check, job, report, tells_values=is_wanted(args))
+            variation = explained(args, result, jobs, report)
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
@@ -94,7 +98,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "reduce")) from error
     finally:
         check.close()
-    say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
+    say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), variation)
     return errors.Interrupted.status if result.stopped else 0
 
 
