@@ -61,8 +61,12 @@ class AttributePlace:
         def change(node: onnx.NodeProto) -> bool:
             from onnx import helper
 
+            try:
+                entry = helper.make_attribute(self.name, value)
+            except (ValueError, TypeError, OverflowError):  # a number that no attribute can hold
+                return False
             keep_only(node.attribute, lambda entry: entry.name != self.name)
-            node.attribute.append(helper.make_attribute(self.name, value))
+            node.attribute.append(entry)
             return True
 
         return self.edit(change)
@@ -94,13 +98,11 @@ def attribute_features(fed: FedModel) -> Iterator[Feature]:
 def _feature(
     place: AttributePlace, node: onnx.NodeProto, known: onnx.defs.OpSchema.Attribute, title: str
 ) -> Feature | None:
-    from onnx import helper
-
     given = next((entry for entry in node.attribute if entry.name == place.name), None)
     if given is not None and given.ref_attr_name:
         return None
     default = _default(known)
-    value = default if given is None else helper.get_attribute_value(given)
+    value = default if given is None else _value(given)
     if given is None and not isinstance(value, int):
         return None
     name = f"{place.name} of {title}"
@@ -120,10 +122,17 @@ def _feature(
 
 
 def _default(known: onnx.defs.OpSchema.Attribute) -> Any:
+    return _value(known.default_value) if known.default_value.name else None
+
+
+def _value(entry: onnx.AttributeProto) -> Any:
+    """What an attribute holds; None if it is of no type that onnx knows."""
     from onnx import helper
 
-    entry = known.default_value
-    return helper.get_attribute_value(entry) if entry.name else None
+    try:
+        return helper.get_attribute_value(entry)
+    except ValueError:
+        return None
 
 
 def _flag(place: AttributePlace, name: str, value: int, removal: Sequence[Alternative]) -> Feature:

@@ -24,6 +24,8 @@ from biopsy.variation.validity import Validity
 if TYPE_CHECKING:
     import onnx
 
+_MOST_ANCHORS = 12
+
 _OTHERS = {
     "float32": ("float64", "float16"),
     "float64": ("float32", "float16"),
@@ -62,7 +64,7 @@ def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Fea
     for dtype in dict.fromkeys(told.values()):
         others = [other for other in _OTHERS.get(dtype, ()) if _is_exact(dtype, other, bits)]
         places = [place for place, other in told.items() if other == dtype]
-        anchors = [place for place in places if not place.is_cast]
+        anchors = [place for place in places if not place.is_cast][:_MOST_ANCHORS]
         if others and validity.is_strict:
             groups = tied_groups(anchors, places, partial(_is_valid, fed, validity, others))
             yield from (_feature(group, dtype, others) for group in groups)

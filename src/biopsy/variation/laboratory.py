@@ -59,5 +59,6 @@ class Laboratory:
         if digest not in self._fed:
             path = self._folder / f"{digest}.safetensors"
             write_feeds(path, feeds)
+            self._check.start()  # once, and not for each set of inputs
             self._fed[digest] = self._check.fed(path)
         return self._fed[digest]

@@ -163,7 +163,7 @@ def _condition(examination: ExaminedFeature) -> str:
 def _set(present: str, failing: Sequence[Alternative], passing: Sequence[Alternative]) -> str:
     """The few that fail, or all but the few that pass."""
     if kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
-        return f"any but {_texts(passing)}"
+        return f"any but {_listed(_distinct(passing), 'or')}"
     return _listed([*filter(None, [present]), *_distinct(failing)], "or") or "as they are"
 
 

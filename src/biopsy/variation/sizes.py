@@ -29,6 +29,9 @@ _MOST_ELEMENTS = 1 << 24
 """Of one tensor: a change that would make a larger one is not made."""
 
 _MOST_NAMED = 4
+_MOST_AXES = 24
+"""Axes of inputs, then of weights: what a budget has room for, and is found in a second."""
+
 _LARGEST_STEP = 64
 
 
@@ -52,12 +55,15 @@ class ListedSize:
 
 def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
     """Every size of inputs and weights that can be changed, with what it is tied to."""
-    stand = _places(fed.model)
-    sizes = sorted({size for place, size in stand.items() if isinstance(place, Axis)})
+    closed = _with_sizes_as_fed(fed)
+    stand = _places(closed.model)
+    axes = [place for place, size in stand.items() if isinstance(place, Axis) and (size > 1 or place.number is None)]
+    axes = axes[:_MOST_AXES]  # weights of size 1 are that because they are the same for all
     groups: dict[tuple[Axis | ListedSize, ...], int] = {}
-    for size in sizes:
+    for size in sorted({stand[axis] for axis in axes}):
+        anchors = [axis for axis in axes if stand[axis] == size]
         places = [place for place, other in stand.items() if other == size]
-        for group in _groups(fed, validity, places, size):
+        for group in _groups(closed, validity, anchors, places):
             groups.setdefault(group, size)
     titles = {group: _title(fed.model, group) for group in groups}
     for group, size in groups.items():
@@ -67,7 +73,7 @@ def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
 
 def joined_size_features(fed: FedModel, sizes: Collection[int]) -> Iterator[Feature]:
     """All places together that have one of some ``sizes``: what operators ask for is not always known before."""
-    stand = _places(fed.model)
+    stand = _places(_with_sizes_as_fed(fed).model)
     for size in sorted(sizes):
         group = tuple(place for place, other in stand.items() if other == size)
         if sum(isinstance(place, Axis) for place in group) > 1 and size > 1:
@@ -75,13 +81,12 @@ def joined_size_features(fed: FedModel, sizes: Collection[int]) -> Iterator[Feat
 
 
 def _groups(
-    fed: FedModel, validity: Validity, places: Sequence[Axis | ListedSize], size: int
+    fed: FedModel, validity: Validity, axes: Sequence[Axis], places: Sequence[Axis | ListedSize]
 ) -> list[tuple[Axis | ListedSize, ...]]:
-    axes = [place for place in places if isinstance(place, Axis) and (size > 1 or place.number is None)]
-    if not axes:
-        return []  # weights of size 1 are that because they are the same for all
     if not validity.is_strict:  # nobody can tell what is tied, so all that has this size is
         return [tuple(places)]
+
+    size = _places(fed.model)[axes[0]]
 
     def is_valid(group: Sequence[Axis | ListedSize]) -> bool:
         made = (resized(group, other)(fed) for other in (size + 1, 2 * size + 1, 2 * size))
@@ -119,6 +124,18 @@ def _title(model: onnx.ModelProto, group: Sequence[object]) -> str:
         if isinstance(place, Axis):
             roles.setdefault(place.name, []).append(role_of(model, place.name, place.axis))
     return " = ".join(f"{sizes_called(dict.fromkeys(named))} of {name}" for name, named in roles.items())
+
+
+def _with_sizes_as_fed(fed: FedModel) -> FedModel:
+    """The model with the sizes of what it is fed in place of open dimensions, where all iterations have the same."""
+    made = fed.copied()
+    for name, dims in _dims_of_inputs(made.model):
+        shapes = {feed[name].shape for feed in fed.feeds or () if name in feed}
+        if len(shapes) == 1 and len(shape := next(iter(shapes))) == len(dims):
+            for dim, size in zip(dims, shape, strict=True):
+                dim.dim_value = size
+    tell_types_anew(made.model)
+    return made
 
 
 def _places(model: onnx.ModelProto) -> dict[Axis | ListedSize, int]:
@@ -174,7 +191,8 @@ def _resized_at(fed: FedModel, place: Axis | ListedSize, size: int) -> FedModel 
         dims = next((dims for name, dims in _dims_of_inputs(fed.model) if name == place.name), ())
         if place.axis >= len(dims) or math.prod(max(dim.dim_value, 1) for dim in dims) * size > _MOST_ELEMENTS:
             return None
-        dims[place.axis].dim_value = size
+        if dims[place.axis].HasField("dim_value"):
+            dims[place.axis].dim_value = size
         return fed.with_fed(place.name, partial(repeated, axis=place.axis, size=size))
     tensor = list(named_tensors(fed.model))[place.number][1]
     values = values_of(tensor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from biopsy import errors
 from biopsy.checks.outcome import Judged, Outcome
@@ -41,7 +42,10 @@ _COMPARES = (
 )
 
 _AT_ONCE = 2
-"""Times that all free features are changed at once, otherwise each time."""
+"""Answers about all free features changed at once, otherwise each time."""
+
+_MOST_AT_ONCE = 5
+"""Times that this is tried: some changes do not go together."""
 
 
 class VariationTask:
@@ -194,8 +198,8 @@ class VariationTask:
         free = [one for one in self._examinations if claim_of(one) == "free"]
         if len(free) < 2:
             return None
-        answers = [self._answered_at_once(free, number) for number in range(_AT_ONCE)]
-        told = {answer for answer in answers if answer in {"fails", "passes"}}
+        tried = (self._answered_at_once(free, number) for number in range(_MOST_AT_ONCE))
+        told = set(islice((answer for answer in tried if answer in {"fails", "passes"}), _AT_ONCE))
         if not told:
             return None
         return "sometimes" if len(told) > 1 else "always" if told == {"fails"} else "never"
@@ -253,11 +257,11 @@ def _features(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
     """Everything that may be changed, in an order in which all changes can be made one after the other."""
     fed, validity = laboratory.base, laboratory.validity
     yield from dtype_features(fed, validity, bits)
-    yield from rank_features(fed, validity)
     yield from size_features(fed, validity)
     yield from attribute_features(fed)
     yield from weight_features(fed)
     yield from input_features(fed)
+    yield from rank_features(fed, validity)
 
 
 def _passes(judged: Judged, line: str) -> errors.BiopsyError:

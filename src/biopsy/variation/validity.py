@@ -15,6 +15,9 @@ from biopsy.reduction.passes.shapes import has_ranks, is_consistent
 if TYPE_CHECKING:
     import onnx
 
+_MOST_BYTES = 1 << 26
+"""A larger model is not shown to the checker of onnx, which would read all of it each time."""
+
 _SCHEMA_NAMES = {"float32": "float", "float64": "double"}
 """How schemas name types that have another name in numpy."""
 
@@ -22,12 +25,12 @@ _SCHEMA_NAMES = {"float32": "float", "float64": "double"}
 class Validity:
     """Holds changed models against what is true of ``model``: shapes agree, ranks are known, types are allowed.
 
-    A model with weights in other files is not shown to the checker of onnx, which would look for them.
+    A large model, or one with weights in other files, is not shown to the checker of onnx, which would look for them.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         looks: list[Callable[[onnx.ModelProto], bool]] = [has_ranks, has_allowed_types, is_consistent]
-        if not any(map(is_external, walk.tensors(model))):
+        if model.ByteSize() <= _MOST_BYTES and not any(map(is_external, walk.tensors(model))):
             looks.append(_is_accepted)
         self._looks = [look for look in looks if look(model)]
         self.is_strict = is_consistent in self._looks

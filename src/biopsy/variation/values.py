@@ -53,7 +53,7 @@ def weight_features(fed: FedModel) -> Iterator[Feature]:
         return
     for number, name, values in found:
         if values.size == 1 and values.dtype.kind in "iu":
-            yield _whole_number(number, name or UNNAMED, int(values.reshape(-1)[0]))
+            yield _whole_number(number, name or UNNAMED, values)
         else:
             changes = [
                 Alternative(kind=kind, text=text, edit=_weighed_otherwise([number], change))
@@ -79,7 +79,9 @@ def _together(numbers: list[int]) -> Feature:
     return Feature(what="weight", name=f"all {len(numbers)} weights", present="", alternatives=changes)
 
 
-def _whole_number(number: int, name: str, value: int) -> Feature:
+def _whole_number(number: int, name: str, values: Array) -> Feature:
+    value, limits = int(values.reshape(-1)[0]), np.iinfo(values.dtype)
+
     def with_value(other: int, kind: str = "another number") -> Alternative:
         edit = _weighed_otherwise([number], lambda values: np.full_like(values, other))
         return Alternative(kind=kind, text=str(other), edit=edit, value=other)
@@ -89,8 +91,15 @@ def _whole_number(number: int, name: str, value: int) -> Feature:
         what="weight",
         name=name,
         present=str(value),
-        alternatives=[with_value(other, kind) for other, kind in wanted.items() if other != value],
-        numbers=Numbers(present=value, with_value=with_value, least=value - _FARTHEST, most=value + _FARTHEST),
+        alternatives=[
+            with_value(other, kind) for other, kind in wanted.items() if other != value and _fits(other, values.dtype)
+        ],
+        numbers=Numbers(
+            present=value,
+            with_value=with_value,
+            least=max(value - _FARTHEST, int(limits.min)),
+            most=min(value + _FARTHEST, int(limits.max)),
+        ),
     )
 
 
@@ -113,8 +122,10 @@ def _weighed_otherwise(numbers: list[int], change: Callable[[Array], Array]) -> 
 def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
     """Changes of some values: the kind, what they are then, and how they are made of those present.
 
-    None makes a value larger than the largest there is, but for ones: a larger error might be only rounding.
+    None makes a value larger than the largest there is: a larger error might be only rounding.
     """
+    if values.dtype.kind == "f" and not np.isfinite(values).any():
+        return
     if values.dtype.kind == "b":
         yield "random", "random", partial(_drawn, seed=1)
         yield "all true", "all true", partial(_constant, value=1)
@@ -123,11 +134,12 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
     if values.size == 1:
         yield from _changes_of_one(values)
         return
+    greatest = np.nanmax(np.where(np.isfinite(values), values, np.nan)) if values.dtype.kind == "f" else values.max()
     yield "random", "random in the same range", partial(_drawn, seed=1)
-    yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
-    yield "ones", "ones", partial(_constant, value=1)
-    yield "random again", "other random ones", partial(_drawn, seed=2)
     yield "zeros", "zeros", partial(_constant, value=0)
+    yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
+    yield "constant", "all the same", partial(_constant, value=greatest.item())
+    yield "random again", "other random ones", partial(_drawn, seed=2)
     if values.dtype.kind == "f":
         yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
         yield "negated", "negated", lambda values: -values
@@ -136,11 +148,16 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
 def _changes_of_one(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Array]]]:
     """Changes of a single number."""
     value = values.reshape(-1)[0].item()
-    wanted = {"one": 1, "zero": 0, "another": _drawn(values, seed=1).reshape(-1)[0].item()}
-    if values.dtype.kind == "f":
-        wanted |= {"halved": value / 2, "negated": -value, "doubled": 2 * value}
+    wanted = {
+        "zero": 0,
+        "halved": value / 2,
+        "negated": -value,
+        "another": _drawn(values, seed=1).reshape(-1)[0].item(),
+    }
+    wanted |= {"one": 1} if abs(value) > 1 else {}
     for kind, other in wanted.items():
-        if other != value:
+        is_possible = values.dtype.kind == "f" or (isinstance(other, int) and _fits(other, values.dtype))
+        if other != value and is_possible:
             yield kind, f"{other:g}", partial(_constant, value=other)
 
 
@@ -156,11 +173,16 @@ def _drawn(values: Array, seed: int) -> Array:
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values.reshape(-1)
     low, high = (finite.min(), finite.max()) if finite.size else (0, 1)
     if values.dtype.kind != "f":
-        return random.integers(int(low), int(high), values.shape, endpoint=True).astype(values.dtype)
+        return random.integers(int(low), int(high), values.shape, values.dtype, endpoint=True)
     if low == high:
         low, high = _around(float(low))
-    drawn: Any = random.uniform(float(low), float(high), values.shape)
+    low, high = float(low) / 2, float(high) / 2  # their difference may be more than the largest number there is
+    drawn: Any = 2 * random.uniform(low, high, values.shape)
     return drawn.astype(values.dtype)  # type: ignore[no-any-return]
+
+
+def _fits(value: int, dtype: np.dtype[Any]) -> bool:
+    return np.iinfo(dtype).min <= value <= np.iinfo(dtype).max
 
 
 def _around(value: float) -> tuple[float, float]:

@@ -43,8 +43,8 @@ def _told(found: Finding, verbosity: int) -> str:
         return found.text
     if not found.gone:
         return f"any of {len(found.still)} tried"
-    still = f"{len(found.still)} others still fail, " if found.still else ""
-    return f"{found.short} ({still}{len(found.gone)} pass{'' if len(found.gone) > 1 else 'es'})"
+    tried = len(found.still) + len(found.gone)
+    return f"{found.short} ({count(tried, 'change')} tried, {len(found.gone)} of them passed)"
 
 
 def _cost(variation: Variation) -> str:
