@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing, engine_options, file_kinds, groups
-from biopsy.quantities import size_text
+from biopsy.cli.arguments import file_kinds
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
@@ -115,6 +114,7 @@ def pack(packing: Packing, console: Console) -> None:
 
 def question_of(own: argparse.Namespace) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
+    from biopsy.cli.arguments import comparing, engine_options, groups
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.engines.registry import create
     from biopsy.model.outputs import OutputChoice
@@ -148,6 +148,8 @@ _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 
 def _say(bundle: Bundle, console: Console) -> None:
+    from biopsy.quantities import size_text
+
     told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
     told += [name for name in bundle.members if name not in _SHOWN]
     console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")
