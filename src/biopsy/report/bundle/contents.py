@@ -12,13 +12,13 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import choose_outputs
 from biopsy.report.bundle.command_script import CommandScript, CopiedFiles, copied_files
-from biopsy.report.bundle.engine_calls import OnlyBiopsyError
 from biopsy.report.bundle.engine_script import EngineScript
-from biopsy.report.bundle.failure import Failure
+from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.job import BundleJob
 from biopsy.report.bundle.observation import Observation, packed_words, unloaded_words
 from biopsy.report.bundle.regression_test import regression_test
 from biopsy.report.bundle.script import Script
+from biopsy.report.bundle.scripted_engines import OnlyBiopsyError
 from biopsy.session.result_file import write_result
 from biopsy.tensors.archive import pack
 from biopsy.tensors.container import Container
@@ -57,7 +57,7 @@ def write_model(job: BundleJob, path: Path) -> ModelIndex:
 
 
 def write_contents(
-    job: BundleJob, observation: Observation, failure: Failure, folder: Path, index: ModelIndex
+    job: BundleJob, observation: Observation, failure: ObservedFailure, folder: Path, index: ModelIndex
 ) -> Contents:
     """Write values, script and test beside the model in ``folder``."""
     inputs = _written(folder / "inputs.npz", observation.feeds)
@@ -91,7 +91,7 @@ _Keys = tuple[list[dict[str, str]], list[dict[str, str]]]
 
 
 def _script(
-    job: BundleJob, observation: Observation, failure: Failure, index: ModelIndex, keys: _Keys, seconds: float
+    job: BundleJob, observation: Observation, failure: ObservedFailure, index: ModelIndex, keys: _Keys, seconds: float
 ) -> tuple[Script, str, CopiedFiles]:
     """The script, why it needs biopsy, and the files that it needs besides."""
     why = ""

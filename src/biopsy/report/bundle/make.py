@@ -15,7 +15,7 @@ from biopsy.isolation.watch import Limits
 from biopsy.report.bundle.contents import Contents, write_contents, write_model
 from biopsy.report.bundle.disclosures import disclosures, words_of_machine
 from biopsy.report.bundle.exclusions import exclusions
-from biopsy.report.bundle.failure import Failure, failure_of
+from biopsy.report.bundle.failure import ObservedFailure, failure_of
 from biopsy.report.bundle.issue_text import IssueFacts, issue_text, model_text
 from biopsy.report.bundle.job import BundleJob
 from biopsy.report.bundle.observation import Observation, observe
@@ -103,7 +103,7 @@ def _facts(
     job: BundleJob,
     contents: Contents,
     observation: Observation,
-    failure: Failure,
+    failure: ObservedFailure,
     reproduction: Reproduction,
     folder: Path,
 ) -> IssueFacts:
@@ -134,7 +134,7 @@ def _texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
     return [folder / name for name in found]
 
 
-def _said(contents: Contents, failure: Failure, reproduction: Reproduction) -> str:
+def _said(contents: Contents, failure: ObservedFailure, reproduction: Reproduction) -> str:
     """What an engine said of the bundle's own model: it knows no word of the original, whatever it says."""
     return "" if contents.is_command else f"{failure.message}\n{reproduction.output}"
 
