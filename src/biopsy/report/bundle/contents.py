@@ -46,6 +46,14 @@ class Contents:
     is_command: bool
 
 
+def seconds_of(observation: Observation) -> float:
+    """How long what a script runs may take before it counts as one that does not end."""
+    evidence = observation.evidence
+    if evidence.timed_out:
+        return round(evidence.seconds, 1)
+    return max(_LEAST_SECONDS, round(_TIMES * evidence.seconds, 1))
+
+
 def write_model(job: BundleJob, path: Path) -> ModelIndex:
     """The model as the check sees it, with all its weights. Raises ModelError or UsageError."""
     data = read_bytes(job.model)
@@ -62,7 +70,7 @@ def write_contents(
     """Write values, script and test beside the model in ``folder``."""
     inputs = _written(folder / "inputs.npz", observation.feeds)
     expected = _written(folder / "expected.npz", failure.expected)
-    seconds = max(_LEAST_SECONDS, _TIMES * observation.evidence.seconds)
+    seconds = seconds_of(observation)
     script, why, copied = _script(job, observation, failure, index, (inputs, expected), seconds)
     for name, data in copied.contents.items():
         write_whole(folder / name, [data])
@@ -78,7 +86,7 @@ def write_contents(
 def _written(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:
     """Write tensors, if there are any; for each sample, the name of each in the file."""
     if not any(samples):
-        return []
+        return [{} for _ in samples]
     write_feeds(path, samples)
     container = Container("feeds", (RunnerResult(path.stem, tuple(Iteration(sample) for sample in samples)),))
     keys: list[dict[str, str]] = [{} for _ in samples]
