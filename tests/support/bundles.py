@@ -29,6 +29,7 @@ def bundle_of(
     rules: Rules | None = None,
     secrets: Mapping[str, str] | None = None,
     reports: Mapping[str, bytes] | None = None,
+    timeout: float | None = None,
 ) -> Bundle:
     """The bundle of a model that fails a check, whose words are these."""
     import argparse
@@ -40,7 +41,7 @@ def bundle_of(
         original=model,
         model=model,
         folder=model.parent,
-        check=CommandCheck(words, "polygraphy_debug.onnx"),
+        check=CommandCheck(words, "polygraphy_debug.onnx", timeout),
         rules=rules or Rules(),
         run=None if own is None else bundling.question_of(own),
         secrets=secrets,

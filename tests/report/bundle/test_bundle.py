@@ -37,6 +37,12 @@ g (double[1,1,3,3] pictures, double[1,1,3,3] w) => (double[1,1,1,1] seen) { [fir
 """
 
 
+CONSTANT = """
+<ir_version: 9, opset_import: ["" : 17]>
+g () => (float[2] y) <float[2] w = {1, 1}, float two = {2}> { y = Add (w, two) }
+"""
+
+
 def golden(folder: Path) -> list[object]:
     """A check of a chain of two Relu in this folder: one of its golden values is wrong, and 100 are of no use."""
     save(chain(2), folder / "model.onnx")
@@ -230,3 +236,36 @@ def test_words_of_the_original_are_in_no_member_or_nothing_is_written(here: Path
         everything = b"".join(stream.read(info) for info in stream.infolist())
     assert b"secret_layer" not in everything
     assert str(here).encode() not in everything
+
+
+@pytest.mark.slow
+def test_a_model_without_inputs_is_compared_too(here: Path) -> None:
+    onnx.save(onnx.parser.parse_model(CONSTANT), "constant.onnx")
+    np.savez("nothing.npz", other=np.zeros(1))
+    np.savez("golden.npz", y=np.full(2, 4, np.float32))
+    loaded = ["--load-inputs", "nothing.npz", "--load-outputs", "golden.npz"]
+    made = bundle_of(here / "constant.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
+    assert (made.standing, "inputs.npz" in made.members) == ("alone", False)
+    np.savez(here / "bundle" / "expected.npz", y=np.full(2, 3, np.float32))
+    assert run_script(here / "bundle").status == 0
+
+
+@pytest.mark.slow
+def test_weights_in_a_file_of_their_own_are_in_the_model(here: Path) -> None:
+    made = onnx.parser.parse_model(CONSTANT)
+    onnx.save_model(made, "outside.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    np.savez("nothing.npz", other=np.zeros(1))
+    np.savez("golden.npz", y=np.full(2, 4, np.float32))
+    loaded = ["--load-inputs", "nothing.npz", "--load-outputs", "golden.npz"]
+    made = bundle_of(here / "outside.onnx", here / "bundle", "biopsy", "run", "{}", "--onnxrt", *loaded)
+    assert (made.standing, "model.onnx.data" in made.members) == ("alone", False)
+
+
+@pytest.mark.slow
+def test_a_check_that_never_ends_is_shown_as_one(here: Path) -> None:
+    (here / "check.py").write_text("import time\ntime.sleep(600)\n")
+    made = bundle_of(here / "model.onnx", here / "bundle", sys.executable, "check.py", "{}", timeout=2.0)
+    assert made.standing == "alone"
+    ended = run_script(here / "bundle")
+    assert (ended.status, "no end in time" in made.title) == (1, False)
+    assert "no answer in time" in made.title

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from biopsy.engines.registry import create
-from biopsy.report.bundle.failure import Failure
+from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.issue_text import IssueFacts, issue_text
 from biopsy.report.bundle.reproduction import Reproduction, Standing
 from biopsy.report.versions import versions_tree
@@ -14,7 +14,9 @@ from biopsy.report.versions import versions_tree
 def facts(engine: str, message: str = "it fails", standing: Standing = "alone", title: str = "It fails") -> IssueFacts:
     status = 1 if standing != "not" else 0
     return IssueFacts(
-        failure=Failure(kind="engine failure", title=title, engine=create(engine), stage="build", message=message),
+        failure=ObservedFailure(
+            kind="engine failure", title=title, engine=create(engine), stage="build", message=message
+        ),
         reproduction=Reproduction(standing=standing, status=status, output=message),
         model=message,
         script="pass",

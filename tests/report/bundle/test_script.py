@@ -88,6 +88,14 @@ def test_another_shape_differs_and_so_does_an_output_that_is_missing(capsys: pyt
     assert "missing" in capsys.readouterr().out
 
 
+def test_nothing_to_compare_is_no_pass() -> None:
+    for inputs, expected in (([], []), ([], [{"y": np.zeros(1)}]), ([{}, {}], [{"y": np.zeros(1)}])):
+        with pytest.raises(CannotSay, match="nothing to compare"):
+            comparison.compare(lambda feed: {"y": np.zeros(1)}, inputs, expected, {"y": {"atol": 0.0, "rtol": 0.0}})
+    with pytest.raises(CannotSay, match="nothing to run"):
+        non_finite.find_non_finite(lambda feed: {}, [])
+
+
 @pytest.mark.parametrize("error", [CannotSay("no"), ImportError("no"), ValueError("no"), AssertionError("no")])
 def test_whatever_is_raised_ends_with_125_and_not_with_pythons_1(error: Exception) -> None:
     def fails() -> int:

@@ -29,7 +29,7 @@ def words_of_model(path: Path) -> dict[str, str]:
 
     found = dict.fromkeys(_texts(parse(read_bytes(path), path)), "a name or text of the original")
     found[path.stem] = "the name of the original's file"
-    usual = _usual_words()
+    usual = usual_words()
     return {text: what for text, what in found.items() if text not in usual and not _NEUTRAL.fullmatch(text)}
 
 
@@ -52,7 +52,7 @@ def _texts(message: Any) -> Iterator[str]:
 
 
 @cache
-def _usual_words() -> Collection[str]:
+def usual_words() -> Collection[str]:
     """Words of the standard, and of the texts that every bundle is made of."""
     from onnx import TensorProto, defs
 
