@@ -31,6 +31,7 @@ SHOW_THE_BUG = {"docs/tutorial/reduce-your-first-model.md", "docs/how-to/find-wh
 """Pages that must be written anew when onnxruntime has mended the bug that they show."""
 
 LONG = {
+    "diagnose-a-model.md",
     "find-the-setting.md",
     "find-what-may-vary.md",
     "reduce-with-dynamic-shapes.md",
