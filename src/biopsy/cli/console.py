@@ -68,9 +68,9 @@ class Console:
         self.note(text, *lines)
 
     def _remember(self, text: str, lines: tuple[str, ...], *, warning: bool = False) -> None:
-        from biopsy import events
+        from biopsy import events  # dozens of records: they wait until the first is needed
 
-        said = events.Remark(text, warning, lines)
+        said = events.Remark(text, warning=warning, lines=lines)
         if len(self.remarks) < _MOST_REMARKS and said not in self.remarks:
             self.remarks.append(said)
 

@@ -20,10 +20,10 @@ from biopsy.model.graph_parts import (
     Source,
     Span,
     info_type,
-    model_parts,
     read_graph,
     short_name,
     type_text,
+    whole_model,
 )
 from biopsy.model.load import open_model
 from biopsy.model.node import DEEPEST_NESTING, string_in
@@ -63,12 +63,7 @@ def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
 
 
 def _model_lines(source: Source, path: Path) -> Iterator[str]:
-    parts = model_parts(source)
-    if not parts.graphs:
-        raise errors.ModelError("it has no graph")
-    graph = GraphParts()
-    for span in parts.graphs:  # protobuf merges a message that stands there twice
-        read_graph(source, span, graph)
+    parts, graph = whole_model(source)
     yield from _summary(path, graph, parts)
     if source.weights:
         yield from _weight_lines(source, graph, "")

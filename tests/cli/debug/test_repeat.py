@@ -272,8 +272,8 @@ def test_events_tell_of_each_run(here: Path) -> None:
     [
         ("--events", "a", "--save-report", "./a"),
         ("--artifacts", "a", "--events", "a"),
-        ("--save-report", "no-folder/a"),
-        ("--iter-info", "no-folder/a"),
+        ("--save-report", "/dev/null/a"),
+        ("--iter-info", "/dev/null/a"),
     ],
 )
 def test_files_that_would_be_lost_or_cannot_be_written_are_refused_before_the_first_run(
@@ -462,7 +462,7 @@ def test_a_debug_replay_is_saved_as_polygraphys_and_its_iterations_are_not_run_a
     assert len(json.loads(Path("r.json").read_text())) == 4
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"_N0": {"success": 1}}'])
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"_N0": {"success": 1}}', '{"a": 1}', '{"_N1": {"success": true}}'])
 def test_what_is_no_debug_replay_is_refused(here: Path, capsys, text: str) -> None:
     Path("r.json").write_text(text)
     assert repeat("--until", "1", "--load-debug-replay", "r.json", "--check", "true") == 4

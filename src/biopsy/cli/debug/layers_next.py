@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import Advice
-from biopsy.cli.debug.carried_options import LIMITS, MAKING, given
+from biopsy.cli.arguments.given_options import LIMITS, MADE_BY_DEFAULT, MAKING, given
 from biopsy.shell_words import ListOption, is_refused, line_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[s
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not findings.suspects:
         return []
-    making = list(given(args, MAKING))
+    making = list(given(args, MAKING, MADE_BY_DEFAULT))
     inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
     saving: list[list[str | ListOption]] = []
     if making and not inputs:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.check_output import say_output
-from biopsy.cli.error_text import error_text
+from biopsy.cli.debug.variation_report import say_variation
 from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.comparison.error_text import error_text
 from biopsy.quantities import count, size_text
 from biopsy.session.result_file import size_of
 from biopsy.text import first_line
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.node_source import NodeSource
     from biopsy.reduction.result import Reduction
+    from biopsy.variation.result import Variation
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
@@ -123,8 +125,10 @@ class ReductionReport(Progress):
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._nodes))
 
 
-def say_result(console: Console, result: Reduction, line: str, advice: Sequence[Advice]) -> None:
-    """The end of a reduction: what is left, what it cost, what else was met, what to do next.
+def say_result(
+    console: Console, result: Reduction, line: str, advice: Sequence[Advice], variation: Variation | None = None
+) -> None:
+    """The end of a reduction: what is left, what it cost, what else was met, what may vary, what to do next.
 
     ``line`` goes on with it where a limit has ended it.
     """
@@ -152,6 +156,7 @@ def say_result(console: Console, result: Reduction, line: str, advice: Sequence[
         for reason, times in sorted(result.cannot_say.items(), key=lambda entry: -entry[1])[:_MOST_REASONS]:
             console.say(f"could not say {times} x {first_line(reason)}")
         console.say("          such candidates count for nothing: with values for them the result may get smaller")
+    say_variation(console, variation)
     if result.stopped is not None:
         console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
     say_advice(console, advice)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from biopsy import errors
 from biopsy.checks.command_line import PLACEHOLDER, OwnRun
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli import commands
@@ -31,16 +32,12 @@ def advice_of(args: argparse.Namespace) -> list[Advice]:
         return []
     # The model stands first: behind an option that goes, it would be taken for a value of it.
     options = _lasting(["biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :]])
-    if commands.find(["diagnose"]) is not None:
-        line, why = line_of(_diagnosis(args, options)), "why it fails, and what to do about it"
+    diagnosis = [as_word(args.model) if word == PLACEHOLDER else word for word in options.options]
+    if _is_understood("diagnose", diagnosis):
+        line, why = line_of(["biopsy", "diagnose", *diagnosis]), "why it fails, and what avoids it"
     else:
         line, why = line_of(_reduction(args, options)), "the smallest part that still fails"
     return [] if is_refused(line) else [Advice(line, why)]
-
-
-def _diagnosis(args: argparse.Namespace, options: OwnRun) -> list[str]:
-    words = [as_word(args.model) if word == PLACEHOLDER else word for word in options.options]
-    return ["biopsy", "diagnose", *words]
 
 
 def _reduction(args: argparse.Namespace, options: OwnRun) -> Iterator[str]:
@@ -68,9 +65,18 @@ def _spellings(dest: str) -> list[str]:
     return [spelling for action in _parser()._actions if action.dest == dest for spelling in action.option_strings]
 
 
-def _parser() -> Parser:
+def _is_understood(command: str, words: Sequence[str]) -> bool:
+    """Whether a command has all the options of some words."""
+    try:
+        _parser(command).parse_args(list(words))
+    except errors.UsageError:
+        return False
+    return True
+
+
+def _parser(word: str = "run") -> Parser:
     from biopsy.cli.parser import parser_of
 
-    command = commands.find(["run"])
+    command = commands.find([word])
     assert command is not None
     return parser_of("biopsy", command)

@@ -15,8 +15,8 @@ from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, Ow
 from biopsy.checks.words import as_word, names_path
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments import engine_options
+from biopsy.cli.arguments.given_options import LIMITS, MADE_BY_DEFAULT, MAKING, given
 from biopsy.cli.debug import checking
-from biopsy.cli.debug.carried_options import LIMITS, MAKING, given
 from biopsy.cli.run.functions import are_given
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.shell_words import ListOption, is_refused, line_of
@@ -120,7 +120,7 @@ class _OwnCheck:
         others = [spec.text for spec in self.engines if spec.text != self.suspect]
         reference = ["--reference-engine", others[0]] if others and not self.own.load_outputs else []
         words = ["biopsy", "debug", "layers", as_word(self.found.output), *reference, "--suspect", self.suspect]
-        making = given(self.own, (*MAKING, "--input-symbols"))
+        making = given(self.own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
         line = line_of([*words, *self._inputs(), *making, *given(self.own, LIMITS)])
         yield Advice(line, "which of its layers is wrong, alone or together with others")
 
