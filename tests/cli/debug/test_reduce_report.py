@@ -67,8 +67,9 @@ def test_a_search_that_a_limit_has_ended_is_told_as_far_as_it_came() -> None:
     assert (tree["status"], tree["search"]["stopped"]) == (5, "--max-checks 3")
 
 
-@pytest.mark.parametrize("name", ["nowhere/found.json", "r.onnx", "m.onnx"])
+@pytest.mark.parametrize("name", ["taken", "r.onnx", "m.onnx"])
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_checked(name: str) -> None:
+    Path("taken").mkdir()
     assert reduce("--report", name, "--events", "events.jsonl", *CHECK) == 2
     assert not Path("events.jsonl").exists()
     assert not Path("r.onnx").exists()
