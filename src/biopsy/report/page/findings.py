@@ -65,18 +65,28 @@ def settings(report: Branch) -> Section | None:
     if found is None:
         return None
     blocks: list[Block] = []
-    engine, switches, tried = found.text("engine"), found.texts("switches"), found.parts("tried")
+    engine, switches, tried = found.text("engine"), found.parts("switches"), found.parts("tried")
     said = f" of {cut(engine, 60)}" if engine else ""
     if switches:
-        items: list[Cell | str] = [
-            Cell(text=cut(each, 300), tone="good", sign="✓", code=True) for each in switches[:50]
-        ]
+        items = [Cell(text=_switch(each), tone="good", sign="✓") for each in switches[:50]]
         blocks.append(Bullets(caption=f"The smallest changes{said} with which it passes", items=items))
     elif tried:
         blocks.append(Passage(text=f"No setting{said} that was tried makes it pass."))
+    if found.flag("complete") is False:
+        blocks.append(Passage(text="Not all settings were tried."))
+    optimizers = found.texts("optimizers_that_changed_the_model")
+    if optimizers:
+        shown = ", ".join(cut(each, 80) for each in optimizers[:MOST_ROWS])
+        blocks.append(Passage(text=f"Optimizers that changed the model: {shown}"))
     if tried:
         blocks.append(_grid_of_settings(tried))
     return Section(name="settings", title="Settings and optimizers", blocks=blocks) if blocks else None
+
+
+def _switch(switch: Branch) -> str:
+    change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
+    unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
+    return f"{change}{f': it passes {text}' if text else ''}{unsure}"
 
 
 def _grid_of_settings(tried: Sequence[Branch]) -> Grid:
