@@ -49,6 +49,7 @@ DAMAGED = {
     "deep": (nested(100), "nested too deeply"),
     "very deep": (nested(200_000), "nested too deeply"),
     "a number of many digits": ('{"biopsy_report": 2, "status": ' + "9" * 10_000 + "}", "it is no JSON"),
+    "too many": ('{"biopsy_report": 2, "remarks": [' + "0," * 300_000 + "0]}", "'remarks' is not a list of at most"),
     "wrong kind": ('{"biopsy_report": 2, "search": {"checks": [{"left": "many"}]}}', "'search.checks[0].left'"),
 }
 
