@@ -44,6 +44,7 @@ NAMES = [
     "RunnerResult",
     "UnknownEngine",
     "UsageError",
+    "Variation",
     "build",
     "compare",
     "flags",
@@ -51,6 +52,7 @@ NAMES = [
     "precision",
     "reduce",
     "run",
+    "vary",
 ]
 
 

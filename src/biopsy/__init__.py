@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
     from biopsy.api.run import run as run
+    from biopsy.api.vary import vary as vary
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from biopsy.tactics.flags import Flags as Flags
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
+    from biopsy.variation.result import Variation as Variation
 
     __version__: str
 
@@ -56,6 +58,7 @@ _HOMES = {
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
     "biopsy.api.run": ("run",),
+    "biopsy.api.vary": ("vary",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -85,6 +88,7 @@ _HOMES = {
     "biopsy.tactics.build_findings": ("BuildFindings",),
     "biopsy.tactics.flags": ("Flags",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
+    "biopsy.variation.result": ("Variation",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

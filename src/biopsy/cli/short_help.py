@@ -72,16 +72,6 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
         "--outputs",
         "--save-external-data",
     ),
-    ("surgeon", "extract"): (
-        "model",
-        "--output",
-        "--inputs",
-        "--outputs",
-        "--no-shape-inference",
-        "--force-fallback-shape-inference",
-        "--model-input-shapes",
-        "--save-external-data",
-    ),
 }
 """The options of a command that ``-h`` shows, if not all of them."""
 

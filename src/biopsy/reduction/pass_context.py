@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 
 from biopsy.reduction.candidate import Candidate
@@ -36,6 +36,11 @@ class PassContext:
         """Whether candidates may compute other values than the original did: see ``values.py``."""
         return self._may_change_values()
 
+    @property
+    def are_values_free(self) -> bool | None:
+        """The same, as far as a pass has wanted to know it; None if none has."""
+        return vars(self).get("may_change_values")
+
     @cached_property
     def suspects(self) -> Sequence[int]:
         """Nodes that are suspected, the most suspicious first: see ``fault_localization.py``."""
@@ -48,12 +53,12 @@ class PassContext:
         """
         return self._missed(target)
 
-    @property
-    def may_freeze_recorded(self) -> bool:
-        """Whether a constant with a recorded value cannot fail by itself.
+    def may_freeze_recorded(self, tensors: Iterable[int]) -> bool:
+        """Whether constants with the recorded values of these tensors cannot fail by themselves.
 
         Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
         the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
-        those of the check.
+        those of the check; giving some says nothing of the others.
         """
-        return self.problem.recording.holds_inner or self.may_change_values
+        recording, names = self.problem.recording, self.problem.index.names
+        return all(recording.is_given(names[tensor]) for tensor in tensors) or self.may_change_values

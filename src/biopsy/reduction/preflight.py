@@ -65,7 +65,7 @@ def preflight(
     driver.listener(events.OriginalFails(_described(signature, judged), judged.reason, judged.evidence.seconds))
     _warn(driver, judged)
     with oracle.budget.enforced():
-        error = weigh_original(driver, trial, judged.evidence.verdict)
+        error = weigh_original(driver.oracle, trial, judged.evidence.verdict)
         if driver.check.automatic:
             identity = _identity(identity_of(driver.problem.index), "a one-node Identity model")
             if beside and oracle.jobs > 1 and tries == 1 and oracle.memory.repetitions == 1:

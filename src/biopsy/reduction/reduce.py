@@ -188,6 +188,8 @@ class ReductionTask:
             judged_before=judged,
             judged_after=self._verification.judged,
             inputs=self._inputs,
+            failure=driver.reference,
+            values_free=self._context.are_values_free,
             cannot_say=dict(tally.cannot_say),
         )
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from biopsy.checks.outcome import Judged
+from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import ModelIndex
 from biopsy.model.node_source import NodeSource, source_of
@@ -52,6 +53,8 @@ class Reduction:
     but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
     reason. ``sources`` are, for each of ``nodes``, where an exporter says that it comes from; None where none does.
     ``judged_before`` is how the original fails, ``judged_after`` how the result does, if it was checked again.
+    ``failure`` is what counted as the same failure, ``values_free`` whether candidates could compute other values than
+    the original, None where no pass wanted to know.
     """
 
     output: Path
@@ -71,6 +74,8 @@ class Reduction:
     error_before: ErrorSize | None = None
     error_after: ErrorSize | None = None
     inputs: Path | None = None
+    failure: Signature | None = None
+    values_free: bool | None = None
     cannot_say: Mapping[str, int] = field(default_factory=dict)
     sources: tuple[NodeSource | None, ...] = ()
     judged_before: Judged | None = None

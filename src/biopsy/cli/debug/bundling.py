@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing, engine_options, file_kinds, groups
-from biopsy.quantities import size_text
+from biopsy.cli.arguments import file_kinds
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
@@ -36,8 +37,8 @@ class Packing:
     """What a command packs: the model that fails, and the check that it fails.
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
-    not the check's own. ``words`` are those of the original that the bundle may not tell, as ``words_to_hide`` gave
-    them.
+    not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
+    original that the bundle may not tell, as ``words_to_hide`` gave them.
     """
 
     target: Path
@@ -47,6 +48,7 @@ class Packing:
     rules: Rules
     own_run: argparse.Namespace | None
     inputs: Path | None = None
+    folder: Path | None = None
     words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -74,6 +76,16 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     return words_of_model(args.model)
 
 
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The members that a report becomes: its JSON, and the page of it where that can be made."""
+    found = {"report.json": report}
+    with contextlib.suppress(errors.BiopsyError):  # without the packages that draw it
+        from biopsy.report.page.document import page_of
+
+        found["report.html"] = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
+    return found
+
+
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
     from biopsy.report.bundle.job import BundleJob
@@ -85,7 +97,7 @@ def pack(packing: Packing, console: Console) -> None:
         target=packing.target,
         original=packing.original,
         model=packing.model,
-        folder=packing.model.parent,
+        folder=packing.folder or packing.model.parent,
         check=packing.check,
         rules=packing.rules,
         run=None if own is None else question_of(own),
@@ -102,6 +114,7 @@ def pack(packing: Packing, console: Console) -> None:
 
 def question_of(own: argparse.Namespace) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
+    from biopsy.cli.arguments import comparing, engine_options, groups
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.engines.registry import create
     from biopsy.model.outputs import OutputChoice
@@ -135,6 +148,8 @@ _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 
 def _say(bundle: Bundle, console: Console) -> None:
+    from biopsy.quantities import size_text
+
     told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
     told += [name for name in bundle.members if name not in _SHOWN]
     console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")

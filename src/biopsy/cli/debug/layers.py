@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import layers_engines
+from biopsy.cli.debug import bundling, layers_engines
 from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
     add_report(group)
+    bundling.add(group, "the worst layer or group")
     group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
     group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
@@ -90,10 +91,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
 
+    bundling.require_possible(args)
     _require_sense(args)
     report = report_file(args, console)
     layers_engines.settle(args, console)
-    question = _question(args, console)
+    fed: list[Feed] = []
+    question = _question(args, fed, console)
     interrupted = False
     with LayersReport(console, args.events) as progress, report.also_of_errors():
         with (
@@ -115,7 +118,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
+    if args.bundle is not None:
+        _pack(args, question, findings, fed, console)
     return status
+
+
+def _pack(
+    args: argparse.Namespace, question: Question, findings: LayerFindings, fed: Sequence[Feed], console: Console
+) -> None:
+    if findings.passed:
+        console.warn(f"{args.bundle} is not written: nothing is wrong")
+        return
+    from biopsy.cli.debug import layers_bundle
+
+    layers_bundle.pack(args, question, findings, fed, console)
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -130,7 +146,8 @@ def _require_sense(args: argparse.Namespace) -> None:
         require_writable(args.work_dir / "a file")
 
 
-def _question(args: argparse.Namespace, console: Console) -> Question:
+def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
+    """The question; once it is known what is fed, that stands in ``fed``."""
     from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.layerwise.question import question_about
@@ -139,7 +156,7 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     return question_about(
         args.model,
         args.external_data_dir,
-        lambda kinds: _feeds(kinds, args, console),
+        lambda kinds: _feeds(kinds, args, fed, console),
         suspect=args.suspect,
         reference=args.reference_engine,
         judge=Judge(*tolerances_of(args), limits_of(args)),
@@ -149,13 +166,16 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     )
 
 
-def _feeds(kinds: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+def _feeds(
+    kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
+) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
     feeds, _ = settled(kinds, inputs_of(args), console)
     save(args.save_inputs, feeds)
+    fed[:] = feeds
     return feeds
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
+from biopsy.cli.debug.variation_report import say_variation
 from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.model.node_source import NodeSource
     from biopsy.reduction.result import Reduction
+    from biopsy.variation.result import Variation
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
@@ -124,8 +126,8 @@ class ReductionReport(Progress):
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._nodes))
 
 
-def say_result(console: Console, result: Reduction, line: str) -> None:
-    """The end of a reduction: what is left, what it cost, what else was met, what to do next.
+def say_result(console: Console, result: Reduction, line: str, variation: Variation | None = None) -> None:
+    """The end of a reduction: what is left, what it cost, what else was met, what may vary, what to do next.
 
     ``line`` goes on with it where a limit has ended it.
     """
@@ -153,6 +155,7 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
         for reason, times in sorted(result.cannot_say.items(), key=lambda entry: -entry[1])[:_MOST_REASONS]:
             console.say(f"could not say {times} x {first_line(reason)}")
         console.say("          such candidates count for nothing: with values for them the result may get smaller")
+    say_variation(console, variation)
     if result.stopped is not None:
         console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
     console.note("", f"Next     {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=full'])}")

@@ -12,13 +12,13 @@ from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.load import read_bytes
 from biopsy.model.outputs import choose_outputs
 from biopsy.report.bundle.command_script import CommandScript, CopiedFiles, copied_files
-from biopsy.report.bundle.engine_calls import OnlyBiopsyError
 from biopsy.report.bundle.engine_script import EngineScript
-from biopsy.report.bundle.failure import Failure
+from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.job import BundleJob
 from biopsy.report.bundle.observation import Observation, packed_words, unloaded_words
 from biopsy.report.bundle.regression_test import regression_test
 from biopsy.report.bundle.script import Script
+from biopsy.report.bundle.scripted_engines import OnlyBiopsyError
 from biopsy.session.result_file import write_result
 from biopsy.tensors.archive import pack
 from biopsy.tensors.container import Container
@@ -46,6 +46,14 @@ class Contents:
     is_command: bool
 
 
+def seconds_of(observation: Observation) -> float:
+    """How long what a script runs may take before it counts as one that does not end."""
+    evidence = observation.evidence
+    if evidence.timed_out:
+        return round(evidence.seconds, 1)
+    return max(_LEAST_SECONDS, round(_TIMES * evidence.seconds, 1))
+
+
 def write_model(job: BundleJob, path: Path) -> ModelIndex:
     """The model as the check sees it, with all its weights. Raises ModelError or UsageError."""
     data = read_bytes(job.model)
@@ -57,12 +65,12 @@ def write_model(job: BundleJob, path: Path) -> ModelIndex:
 
 
 def write_contents(
-    job: BundleJob, observation: Observation, failure: Failure, folder: Path, index: ModelIndex
+    job: BundleJob, observation: Observation, failure: ObservedFailure, folder: Path, index: ModelIndex
 ) -> Contents:
     """Write values, script and test beside the model in ``folder``."""
     inputs = _written(folder / "inputs.npz", observation.feeds)
     expected = _written(folder / "expected.npz", failure.expected)
-    seconds = max(_LEAST_SECONDS, _TIMES * observation.evidence.seconds)
+    seconds = seconds_of(observation)
     script, why, copied = _script(job, observation, failure, index, (inputs, expected), seconds)
     for name, data in copied.contents.items():
         write_whole(folder / name, [data])
@@ -78,7 +86,7 @@ def write_contents(
 def _written(path: Path, samples: Sequence[Feed]) -> list[dict[str, str]]:
     """Write tensors, if there are any; for each sample, the name of each in the file."""
     if not any(samples):
-        return []
+        return [{} for _ in samples]
     write_feeds(path, samples)
     container = Container("feeds", (RunnerResult(path.stem, tuple(Iteration(sample) for sample in samples)),))
     keys: list[dict[str, str]] = [{} for _ in samples]
@@ -91,7 +99,7 @@ _Keys = tuple[list[dict[str, str]], list[dict[str, str]]]
 
 
 def _script(
-    job: BundleJob, observation: Observation, failure: Failure, index: ModelIndex, keys: _Keys, seconds: float
+    job: BundleJob, observation: Observation, failure: ObservedFailure, index: ModelIndex, keys: _Keys, seconds: float
 ) -> tuple[Script, str, CopiedFiles]:
     """The script, why it needs biopsy, and the files that it needs besides."""
     why = ""

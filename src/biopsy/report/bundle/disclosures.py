@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from biopsy.report.bundle.names_of_model import usual_words
+
 _SHORTEST = 3
 """Characters. Shorter names, such as x and y, stand in any text."""
 
@@ -29,7 +31,8 @@ def words_of_machine(model: Path) -> dict[str, str]:
     found[socket.gethostname()] = "the name of the machine"
     folders = {Path.home(): "the home folder", Path.cwd(): "the current folder", model.absolute().parent: "a folder"}
     found |= {str(folder): what for folder, what in folders.items() if folder != Path(folder.anchor)}
-    return {word: what for word, what in found.items() if word}
+    usual = usual_words()
+    return {word: what for word, what in found.items() if word and word not in usual}
 
 
 def disclosures(archive: Path, words: Mapping[str, str]) -> list[str]:

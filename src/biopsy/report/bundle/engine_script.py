@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from biopsy.comparison.tolerance import Criteria, asked_of
 from biopsy.model.index import ModelIndex
 from biopsy.model.tensor_type import STRING, TensorType, ValueType
-from biopsy.report.bundle.engine_calls import EngineCall, OnlyBiopsyError, engine_call
-from biopsy.report.bundle.failure import Failure
+from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.job import RunQuestion
 from biopsy.report.bundle.literals import Literal
 from biopsy.report.bundle.script import Script
+from biopsy.report.bundle.scripted_engines import OnlyBiopsyError, ScriptedEngine, scripted_engine
 from biopsy.tensors.dtypes import dtype_named, is_extended
 from biopsy.tensors.results import Array
 
@@ -25,7 +25,7 @@ class EngineScript:
     """What stands in such a script besides the failure: keys of tensors in the files, for each sample."""
 
     question: RunQuestion
-    failure: Failure
+    failure: ObservedFailure
     index: ModelIndex
     inputs: Sequence[Mapping[str, str]]
     expected: Sequence[Mapping[str, str]]
@@ -35,7 +35,7 @@ class EngineScript:
         """The script. Raises OnlyBiopsyError if there can be none."""
         if self.failure.engine is None:
             raise OnlyBiopsyError("several engines, any of which may be the one that fails")
-        call = engine_call(self.failure.engine, self.index)
+        call = scripted_engine(self.failure.engine, self.index)
         parts, constants, work = self._of_kind(call)
         needed = ["numpy", *call.modules] if "values" in parts else list(call.modules)
         return Script(
@@ -47,7 +47,7 @@ class EngineScript:
             modules=needed,
         )
 
-    def _of_kind(self, call: EngineCall) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _of_kind(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
         failure = self.failure
         if failure.kind in ("comparison", "non-finite"):
             if not call.runs:
@@ -92,7 +92,7 @@ class EngineScript:
         work = [f"model = {_LOAD}", f"return find_non_finite(lambda feed: run(model, feed, OUTPUTS), {_INPUTS})"]
         return ("values", "non_finite"), self._fed, work
 
-    def _engine_failure(self, call: EngineCall) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _engine_failure(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
         constants: dict[str, Literal] = {"KIND": self.failure.name, "SAID": self.failure.message}
         if self.failure.stage != "run":
             work = [f"return expect_failure(lambda: {_LOAD}, None, kind=KIND, said=SAID)"]
@@ -110,7 +110,7 @@ class EngineScript:
         ]
         return ("values", "engine_failure"), {**self._fed, **constants}, work
 
-    def _child(self, call: EngineCall) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
+    def _child(self, call: ScriptedEngine) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
         constants: dict[str, Literal] = {"ENDS_BY": self.failure.name, "SECONDS": self.seconds}
         watch = ["", "return watch_child(work, __file__, ends_by=ENDS_BY, seconds=SECONDS)"]
         if not self.inputs or not call.runs:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from biopsy.report.bundle.failure import Failure
+from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.job import BundleJob
 from biopsy.report.bundle.observation import Observation
 from biopsy.report.bundle.reproduction import Reproduction
 
 
-def exclusions(job: BundleJob, observation: Observation, failure: Failure, reproduction: Reproduction) -> Iterator[str]:
+def exclusions(
+    job: BundleJob, observation: Observation, failure: ObservedFailure, reproduction: Reproduction
+) -> Iterator[str]:
     """A sentence on each thing; and one on each that could not be excluded."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and rounding is not None:

@@ -23,7 +23,7 @@ _LONGEST_MESSAGE = 300
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class ObservedFailure:
     """How the model of a bundle failed.
 
     ``engine`` is whose fault it is, None where only a command tells. ``stage``, ``name`` (the name of an exception, of
@@ -42,16 +42,18 @@ class Failure:
     against: str = ""
 
 
-def failure_of(job: BundleJob, observation: Observation) -> Failure:
+def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     """The failure that was observed."""
     evidence = observation.evidence
     if job.run is None:
         words = str(signature_of(evidence).words)
-        return Failure(kind="command", title=_line(f"The check fails: {observation.reason}"), message=words)
+        return ObservedFailure(kind="command", title=_line(f"The check fails: {observation.reason}"), message=words)
     said = evidence.verdict
     if evidence.timed_out:
         engine = job.run.engines[0] if len(job.run.engines) == 1 else None
-        return Failure(kind="timeout", title=f"{_name(engine)} does not end", engine=engine, name="no end in time")
+        return ObservedFailure(
+            kind="timeout", title=f"{_name(engine)} does not end", engine=engine, name="no end in time"
+        )
     if said.stage == "compare":
         return _of_values(job.run, observation)
     engine = _failing_engine(job.run.engines, observation)
@@ -61,7 +63,7 @@ def failure_of(job: BundleJob, observation: Observation) -> Failure:
     title = f"{_name(engine)} {'crashes' if is_crash else 'fails'} when it is to {does} the model: {name}"
     message = "" if is_crash else _line(first_line(said.message))
     kind: Kind = "crash" if is_crash else "engine failure"
-    return Failure(kind=kind, title=_line(title), engine=engine, stage=said.stage, name=name, message=message)
+    return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage=said.stage, name=name, message=message)
 
 
 def _line(text: str) -> str:
@@ -89,7 +91,7 @@ def _failing_engine(engines: Sequence[Engine], observation: Observation) -> Engi
     return found[0] if found else None
 
 
-def _of_values(question: RunQuestion, observation: Observation) -> Failure:
+def _of_values(question: RunQuestion, observation: Observation) -> ObservedFailure:
     said = observation.evidence.verdict
     place = next((at for at, engine in enumerate(question.engines) if engine.label == said.engine), None)
     if said.kind == "not-finite":
@@ -97,19 +99,19 @@ def _of_values(question: RunQuestion, observation: Observation) -> Failure:
         return _of_one(question.engines[place], said, "non-finite", "gives NaN or infinity")
     actual = None if place is None else observation.results.get(place)
     if place is None or actual is None:
-        return Failure(kind="command", title=_line(f"Outputs differ: {said.kind}"))
+        return ObservedFailure(kind="command", title=_line(f"Outputs differ: {said.kind}"))
     engine = question.engines[place]
     title = f"{_name(engine)} computes {', '.join(map(repr, said.outputs[:3])) or 'an output'} wrongly"
-    found = Failure(kind="comparison", title=_line(title), engine=engine, stage="compare", name=said.kind)
+    found = ObservedFailure(kind="comparison", title=_line(title), engine=engine, stage="compare", name=said.kind)
     for against, expected in _expected(question, observation, place):
         if question.beyond or not _same(question, actual, expected):
             return _with_values(found, actual, expected, against)
     return found
 
 
-def _of_one(engine: Engine, said: VerdictFile, kind: Kind, does: str) -> Failure:
+def _of_one(engine: Engine, said: VerdictFile, kind: Kind, does: str) -> ObservedFailure:
     title = f"{_name(engine)} {does} for {', '.join(map(repr, said.outputs[:3]))}"
-    return Failure(kind=kind, title=_line(title), engine=engine, stage="compare", name=said.kind)
+    return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage="compare", name=said.kind)
 
 
 def _expected(question: RunQuestion, observation: Observation, place: int) -> Iterator[tuple[str, RunnerResult]]:
@@ -130,10 +132,10 @@ def _same(question: RunQuestion, actual: RunnerResult, expected: RunnerResult) -
         return True
 
 
-def _with_values(found: Failure, actual: RunnerResult, expected: RunnerResult, against: str) -> Failure:
+def _with_values(found: ObservedFailure, actual: RunnerResult, expected: RunnerResult, against: str) -> ObservedFailure:
     pairs = list(zip(actual.iterations, expected.iterations, strict=False))
     kept = [_sliced(one, other) for one, other in pairs]
-    return Failure(
+    return ObservedFailure(
         kind=found.kind,
         title=found.title,
         engine=found.engine,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.quantities import count, size_text
-from biopsy.report.bundle.failure import Failure
+from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.issue_forms import FORMS, IssueForm
 from biopsy.report.bundle.reproduction import Reproduction
 from biopsy.text import printable, shortened
@@ -30,7 +30,7 @@ class IssueFacts:
     ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks.
     """
 
-    failure: Failure
+    failure: ObservedFailure
     reproduction: Reproduction
     model: str
     script: str

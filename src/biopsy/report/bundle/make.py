@@ -12,10 +12,10 @@ from biopsy import errors
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.watch import Limits
-from biopsy.report.bundle.contents import Contents, write_contents, write_model
+from biopsy.report.bundle.contents import Contents, seconds_of, write_contents, write_model
 from biopsy.report.bundle.disclosures import disclosures, words_of_machine
 from biopsy.report.bundle.exclusions import exclusions
-from biopsy.report.bundle.failure import Failure, failure_of
+from biopsy.report.bundle.failure import ObservedFailure, failure_of
 from biopsy.report.bundle.issue_text import IssueFacts, issue_text, model_text
 from biopsy.report.bundle.job import BundleJob
 from biopsy.report.bundle.observation import Observation, observe
@@ -24,8 +24,8 @@ from biopsy.report.bundle.reproduction import Reproduction, Standing, reproduce
 from biopsy.report.versions import versions_tree
 
 _NOT_REPRODUCED = "NOT-REPRODUCED.txt"
-_LEAST_SECONDS, _TIMES = 120.0, 40
-"""How long a script may run before it counts as one that shows nothing: longer than it waits itself."""
+_TIMES = 2
+"""How much longer than it waits itself a script may run before it counts as one that shows nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def make_bundle(job: BundleJob) -> Bundle:
         observation = observe(job, folder / "model.onnx", scratch)
         failure = failure_of(job, observation)
         contents = write_contents(job, observation, failure, folder, index)
-        reproduction = _reproduced(contents, observation, scratch)
+        reproduction = _reproduced(job, contents, observation, scratch)
         facts = _facts(job, contents, observation, failure, reproduction, folder)
         members = [*contents.members, *_texts(job, facts, folder)]
         archive = scratch / "bundle.zip"
@@ -85,15 +85,15 @@ def make_bundle(job: BundleJob) -> Bundle:
         )
 
 
-def _reproduced(contents: Contents, observation: Observation, scratch: Path) -> Reproduction:
+def _reproduced(job: BundleJob, contents: Contents, observation: Observation, scratch: Path) -> Reproduction:
     """What the script does, unpacked from an archive."""
     archive = scratch / "tried.zip"
     write_archive(archive, contents.members)
-    seconds = max(_LEAST_SECONDS, _TIMES * observation.evidence.seconds)
+    limits = Limits(_TIMES * seconds_of(observation), job.check.memory)
     return reproduce(
         archive,
         scratch,
-        Limits(seconds),
+        limits,
         needs_biopsy=bool(contents.needs_biopsy),
         tries=1 if observation.runs == 1 else 4 * observation.runs,
     )
@@ -103,7 +103,7 @@ def _facts(
     job: BundleJob,
     contents: Contents,
     observation: Observation,
-    failure: Failure,
+    failure: ObservedFailure,
     reproduction: Reproduction,
     folder: Path,
 ) -> IssueFacts:
@@ -134,7 +134,7 @@ def _texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
     return [folder / name for name in found]
 
 
-def _said(contents: Contents, failure: Failure, reproduction: Reproduction) -> str:
+def _said(contents: Contents, failure: ObservedFailure, reproduction: Reproduction) -> str:
     """What an engine said of the bundle's own model: it knows no word of the original, whatever it says."""
     return "" if contents.is_command else f"{failure.message}\n{reproduction.output}"
 

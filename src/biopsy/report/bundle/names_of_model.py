@@ -29,7 +29,7 @@ def words_of_model(path: Path) -> dict[str, str]:
 
     found = dict.fromkeys(_texts(parse(read_bytes(path), path)), "a name or text of the original")
     found[path.stem] = "the name of the original's file"
-    usual = _usual_words()
+    usual = usual_words()
     return {text: what for text, what in found.items() if text not in usual and not _NEUTRAL.fullmatch(text)}
 
 
@@ -52,7 +52,7 @@ def _texts(message: Any) -> Iterator[str]:
 
 
 @cache
-def _usual_words() -> Collection[str]:
+def usual_words() -> Collection[str]:
     """Words of the standard, and of the texts that every bundle is made of."""
     from onnx import TensorProto, defs
 
@@ -61,9 +61,10 @@ def _usual_words() -> Collection[str]:
     found = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
     for schema in defs.get_all_schemas_with_history():
         found |= {schema.name, schema.domain, *schema.attributes}
+    told = {"literals.py", "issue_forms.py", "issue_text.py", "exclusions.py", "failure.py", "regression_test.py"}
     bundle = resources.files(script_parts.__name__.rpartition(".")[0])
-    for folder in (bundle, resources.files(script_parts)):
-        for file in folder.iterdir():
-            if file.name.endswith(".py"):
-                found.update(_WORD.findall(file.read_text(encoding="utf-8")))
+    files = [*resources.files(script_parts).iterdir(), *(file for file in bundle.iterdir() if file.name in told)]
+    for file in files:
+        if file.name.endswith(".py"):
+            found.update(_WORD.findall(file.read_text(encoding="utf-8")))
     return found

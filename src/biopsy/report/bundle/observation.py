@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,7 +49,7 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
     """Run the check on ``model`` until it fails. Raises CheckError if it does not, or cannot be run."""
     check, kept = _watched(job, scratch)
     for run in range(1, _MOST_TRIES + 1):
-        evidence = check.run(model)
+        evidence = _without_folder(check.run(model), model.parent)
         judged = judge(evidence, job.rules, None)
         if judged.outcome is Outcome.REPRODUCES:
             return _observed(judged, run, kept)
@@ -59,6 +60,14 @@ def observe(job: BundleJob, model: Path, scratch: Path) -> Observation:
         f"({judged.outcome.value}: {judged.reason})",
         next_steps=[check.line(job.model)],
     )
+
+
+def _without_folder(evidence: Evidence, folder: Path) -> Evidence:
+    """The evidence without the folder that the model stands in for a while."""
+    place = f"{folder}{os.sep}"
+    said = replace(evidence.verdict, message=evidence.verdict.message.replace(place, ""))
+    output = evidence.output.replace(os.fsencode(place), b"")
+    return replace(evidence, output=output, verdict=said, candidate=evidence.candidate.replace(place, ""))
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks.words import as_word
-from biopsy.filesystem.write import cannot_write, write_whole
+from biopsy.filesystem.folders import folders_of
+from biopsy.filesystem.write import cannot_write, require_writable, write_whole
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.report.bundle.command_script import OWN_MEMBERS
-from biopsy.shell_words import line_of
 
 _DATE = (1980, 1, 1, 0, 0, 0)
 """The same bundle is the same bytes."""
@@ -34,8 +33,6 @@ def require_target(target: Path) -> None:
     A folder may be there if it is empty, or holds a bundle that was written before and nothing else.
     """
     if is_archive(target):
-        from biopsy.filesystem.write import require_writable
-
         require_writable(target)
         return
     if target.is_symlink() or (target.exists() and not target.is_dir()):
@@ -48,11 +45,8 @@ def require_target(target: Path) -> None:
             kept="the folder, as it is",
             next_steps=["name a new folder, or a file that ends in .zip"],
         )
-    if not target.absolute().parent.is_dir():
-        raise errors.UsageError(
-            f"cannot write {target}: there is no folder {target.parent}",
-            next_steps=[line_of(["mkdir", "-p", "--", as_word(target.parent)])],
-        )
+    if not target.exists():
+        require_writable(target)
 
 
 def _others_in(folder: Path) -> list[str]:
@@ -86,7 +80,7 @@ def publish(target: Path, archive: Path, members: Sequence[Path]) -> None:
         write_whole(target, _chunks(archive))
         return
     try:
-        with temporary_folder(f".{target.name}.", target.absolute().parent) as scratch:
+        with folders_of(target), temporary_folder(f".{target.name}.", target.absolute().parent) as scratch:
             made = scratch / "made"
             made.mkdir()
             for member in members:

@@ -39,28 +39,28 @@ def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool
 
     First without biopsy, unless it is known to need it; then with it. Raises CheckError if it cannot be started.
     """
-    clean = None
+    clean, folder = None, scratch / "unpacked"
     if not needs_biopsy:
         try:
             environment = clean_environment(scratch / "environment")
         except OSError as error:
             raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
         variables = dict(environment.variables)
-        clean = _tried(bundle, scratch, limits, (environment.python, variables), tries)
+        clean = _tried(bundle, folder, limits, (environment.python, variables), tries)
         if clean.status == FAILS:
-            return _said("alone", clean)
+            return _said("alone", clean, folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
-    here = _tried(bundle, scratch, limits, (Path(sys.executable), {"PATH": path}), tries)
+    here = _tried(bundle, folder, limits, (Path(sys.executable), {"PATH": path}), tries)
     if here.status == FAILS:
-        return _said("with biopsy", here)
-    return _said("not", clean or here)
+        return _said("with biopsy", here, folder)
+    return _said("not", clean or here, folder)
 
 
 def _tried(
-    bundle: Path, scratch: Path, limits: Limits, interpreter: tuple[Path, Mapping[str, str]], tries: int
+    bundle: Path, folder: Path, limits: Limits, interpreter: tuple[Path, Mapping[str, str]], tries: int
 ) -> Ended:
     for _ in range(tries):
-        ended = _run(bundle, scratch / "unpacked", limits, *interpreter)
+        ended = _run(bundle, folder, limits, *interpreter)
         if ended.status == FAILS:
             break
     return ended
@@ -80,6 +80,7 @@ def _run(bundle: Path, folder: Path, limits: Limits, python: Path, variables: Ma
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _said(standing: Standing, ended: Ended) -> Reproduction:
-    output = ended.output.decode("utf-8", "replace")
+def _said(standing: Standing, ended: Ended, folder: Path) -> Reproduction:
+    """What is to be told; the folder of the copy tells nothing."""
+    output = ended.output.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "")
     return Reproduction(standing=standing, status=ended.status, output=output)

@@ -1,9 +1,13 @@
 """Outputs against expected ones."""
 
+from biopsy.report.bundle.script_parts.statuses import CannotSay
+
 
 def compare(outputs_of, inputs, expected, limits):
     """1 if any output of any sample is out of tolerance, else 0; prints what differs."""
     wrong = False
+    if not expected or len(inputs) != len(expected):
+        raise CannotSay("there is nothing to compare")
     for number, (feed, wanted) in enumerate(zip(inputs, expected)):
         found = outputs_of(feed)
         for name, value in wanted.items():

@@ -16,7 +16,8 @@ def load(path, module, flags=(), level=None, profiles=()):
     parser = trt.OnnxParser(network, builder.logger)
     if not parser.parse_from_file(path):
         errors = [parser.get_error(number) for number in range(parser.num_errors)]
-        raise RuntimeError("; ".join(f"{error.code().name}: {error.desc()}" for error in errors) or "; ".join(said))
+        told = [f"{error.code().name}: {error.node_operator()}: {error.desc()}" for error in errors]
+        raise RuntimeError("; ".join(told or said))
     config = builder.create_builder_config()
     config.clear_flag(trt.BuilderFlag.TF32)
     for name in flags:

@@ -20,7 +20,7 @@ class OnlyBiopsyError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineCall:
+class ScriptedEngine:
     """A part of ``script_parts`` with ``load``, and ``run`` if it ``runs``; ``modules`` are what it imports."""
 
     part: str
@@ -29,7 +29,7 @@ class EngineCall:
     runs: bool = True
 
 
-def engine_call(engine: Engine, index: ModelIndex) -> EngineCall:
+def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     """The call that does what an engine does with its options to a model. Raises OnlyBiopsyError."""
     make = _CALLS.get(engine.name)
     if make is None:
@@ -37,7 +37,7 @@ def engine_call(engine: Engine, index: ModelIndex) -> EngineCall:
     return make(engine, index)
 
 
-def _onnxrt(engine: Engine, index: ModelIndex) -> EngineCall:
+def _onnxrt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     import onnxruntime
 
     from biopsy.engines.onnxrt.engine import LEVELS
@@ -65,10 +65,10 @@ def _onnxrt(engine: Engine, index: ModelIndex) -> EngineCall:
         "provider_options": [{}] * len(providers.names),
     }
     changed = {key: value for key, value in settings.items() if value != usual[key]}
-    return EngineCall(part="onnxrt", modules=("onnxruntime",), settings=changed)
+    return ScriptedEngine(part="onnxrt", modules=("onnxruntime",), settings=changed)
 
 
-def _openvino(engine: Engine, index: ModelIndex) -> EngineCall:
+def _openvino(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     del index
     options = engine.options
     config: dict[str, Literal] = {**options["config"]}
@@ -77,14 +77,14 @@ def _openvino(engine: Engine, index: ModelIndex) -> EngineCall:
     settings: dict[str, Literal] = {"device": options["device"], "precision": options["precision"], "config": config}
     usual: dict[str, Literal] = {"device": "CPU", "precision": "f32", "config": {}}
     changed = {key: value for key, value in settings.items() if value != usual[key]}
-    return EngineCall(part="openvino", modules=("openvino",), settings=changed)
+    return ScriptedEngine(part="openvino", modules=("openvino",), settings=changed)
 
 
-def _reference(engine: Engine, index: ModelIndex) -> EngineCall:
+def _reference(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     del index
     if engine.options["float64"]:
         raise OnlyBiopsyError("the engine reference:float64, which computes in float64 whatever the model declares")
-    return EngineCall(part="reference", modules=("onnx",), settings={})
+    return ScriptedEngine(part="reference", modules=("onnx",), settings={})
 
 
 _TRT_FLAGS = ("fp16", "bf16", "fp8", "int8", "tf32")
@@ -92,7 +92,7 @@ _TRT_CALLED = frozenset({"package", "flags", "optimization", "min_shapes", "opt_
 """Options of TensorRT that the script follows."""
 
 
-def _trt(engine: Engine, index: ModelIndex) -> EngineCall:
+def _trt(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     from biopsy.engines.trt import package as trt_package
 
     options = engine.options
@@ -109,7 +109,7 @@ def _trt(engine: Engine, index: ModelIndex) -> EngineCall:
     shapes = _trt_shapes(engine, index)
     if shapes:
         settings["profiles"] = shapes
-    return EngineCall(part="tensorrt", modules=(str(settings["module"]),), settings=settings, runs=False)
+    return ScriptedEngine(part="tensorrt", modules=(str(settings["module"]),), settings=settings, runs=False)
 
 
 def _trt_shapes(engine: Engine, index: ModelIndex) -> list[Literal]:
