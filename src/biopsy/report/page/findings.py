@@ -141,9 +141,9 @@ def variation(report: Branch) -> Section | None:
     if found is None:
         return None
     sentence = found.text("sentence")
-    blocks: list[Block] = [Passage(text=cut(sentence, 1000), tone="strong")] if sentence else []
+    blocks: list[Block] = [Passage(text=_as_sentence(cut(sentence, 1000)), tone="strong")] if sentence else []
     lists: list[Block] = []
-    for key, caption, sign in (("free", "May be anything", "○"), ("fixed", "Must be as it is", "●")):
+    for key, caption, sign in (("free", "What may be anything", "○"), ("fixed", "What it needs", "●")):
         items: list[Cell | str] = []
         for each in found.parts(key)[:MOST_ROWS]:
             name = middle_cut(each.text("name") or "", 80)
@@ -157,6 +157,10 @@ def variation(report: Branch) -> Section | None:
     if found.flag("complete") is False:
         blocks.append(Passage(text="The search for what may vary was not finished."))
     return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def others(report: Branch) -> Section | None:
