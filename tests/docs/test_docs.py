@@ -35,6 +35,7 @@ SHOW_THE_BUG = {
 """Pages that must be written anew when onnxruntime has mended the bug that they show."""
 
 LONG = {
+    "diagnose-a-model.md",
     "find-the-setting.md",
     "find-what-may-vary.md",
     "reduce-with-dynamic-shapes.md",
