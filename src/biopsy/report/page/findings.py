@@ -51,7 +51,7 @@ def steps(report: Branch) -> Section | None:
             AnsweredQuestion(
                 name=cut(step.text("name") or "", 60),
                 question=cut(step.text("question") or "", 300),
-                answer=Cell(text=cut(answer, 600), tone=tone, sign=sign),
+                answer=Cell(text=cut(answer.replace(" -> ", " → "), 600), tone=tone, sign=sign),
                 figures=" · ".join(figures),
                 evidence=step.text("evidence"),
             )
@@ -86,7 +86,7 @@ def settings(report: Branch) -> Section | None:
 def _switch(switch: Branch) -> str:
     change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
     unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
-    return f"{change}{f': it passes {text}' if text else ''}{unsure}"
+    return ": ".join(said for said in (change, f"it passes {text}" if text else "") if said) + unsure
 
 
 def _grid_of_settings(tried: Sequence[Branch]) -> Grid:

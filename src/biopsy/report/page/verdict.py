@@ -77,8 +77,10 @@ def _figures(report: Branch) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     model, piece, search = report.part("model"), report.part("piece"), report.part("search")
     nodes = None if model is None else model.whole("nodes")
+    size = None if search is None else search.whole("left")
     if piece is not None and piece.parts("nodes"):
         size = len(piece.parts("nodes")) + (piece.whole("more_nodes") or 0)
+    if size is not None:
         found.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
     elif nodes is not None:
         found.append((str(nodes), "nodes"))
