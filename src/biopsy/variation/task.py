@@ -66,6 +66,7 @@ class VariationTask:
         self._laboratory: Laboratory | None = None
         self._examinations: list[ExaminedFeature] = []
         self._found = Variation()
+        self._asked: set[tuple[int, bytes]] = set()
 
     # What a search with a check asks
 
@@ -184,7 +185,11 @@ class VariationTask:
     def _trial(self, trying: Trying) -> Trial | None:
         assert self._laboratory is not None
         title = finding_of(ExaminedFeature(trying.examination.feature)).title
-        return self._laboratory.changed(trying.alternative.edit, f"{title}: {trying.alternative.text}")
+        trial = self._laboratory.changed(trying.alternative.edit, f"{title}: {trying.alternative.text}")
+        if trial is None or (id(trying.examination), trial.digest) in self._asked:
+            return None  # several kinds of change may come to the same
+        self._asked.add((id(trying.examination), trial.digest))
+        return trial
 
     def _ahead(self, trials: Sequence[Trial]) -> None:
         if self._oracle.jobs > 1:
