@@ -88,7 +88,8 @@ def _lowered(group: Sequence[str]) -> Edit:
         for info in made.model.graph.input:
             if info.name in group:
                 dims = info.type.tensor_type.shape.dim
-                if not dims:
+                fed_shapes = [feed[info.name].shape for feed in made.feeds or () if info.name in feed]
+                if not dims or not all(shape and shape[0] for shape in fed_shapes):
                     return None
                 del dims[0]
                 made = made.with_fed(info.name, lambda values: values[0])

@@ -88,7 +88,7 @@ def _groups(
     size = _places(fed.model)[axes[0]]
 
     def is_valid(group: Sequence[Axis | ListedSize]) -> bool:
-        made = (resized(group, other)(fed) for other in (size + 1, 2 * size + 1, 2 * size))
+        made = (resized(group, other)(fed) for other in (size + 1, 2 * size))
         return any(one is not None and validity.told(one.model) is not None for one in made)
 
     return tied_groups(axes, places, is_valid)
