@@ -54,3 +54,16 @@ def test_nothing_is_asked_that_was_not_true_before():
     with closing(Validity(broken)) as made:
         assert not made.is_strict
         assert made.told(changed(c=6)) is not None
+
+
+def test_a_model_that_brings_onnx_down_is_not_valid_and_the_next_one_is_looked_at():
+    """The shape inference of onnx counts on as many outputs as ``num_outputs`` says, and ends the process."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Split", ["s"], ["y", "z"], num_outputs=2)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [2]) for name in "yz"]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 5])], ends)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with closing(Validity(model)) as made:
+        odd = type(model).FromString(model.SerializeToString())
+        odd.graph.node[1].attribute[0].i = 1
+        assert made.told(odd) is None
+        assert made.told(model) is not None

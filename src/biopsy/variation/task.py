@@ -121,7 +121,7 @@ class VariationTask:
             self._found = replace(self._found, kept=_COMPARES)
             return
         bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
-        self._examinations = [ExaminedFeature(one) for one in _features(self._laboratory, bits)]
+        self._examinations = [ExaminedFeature(one) for one in features_of(self._laboratory, bits)]
 
     def search(self) -> bool:
         """Ask about every change, as far as the budget goes."""
@@ -258,7 +258,7 @@ def _is_in(examination: ExaminedFeature, sizes: set[int]) -> bool:
     return is_size and not examination.that("fails")
 
 
-def _features(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
+def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
     """Everything that may be changed, in an order in which all changes can be made one after the other."""
     fed, validity = laboratory.base, laboratory.validity
     yield from dtype_features(fed, validity, bits)

@@ -9,8 +9,11 @@ from typing import TypeVar
 Place = TypeVar("Place", bound=Hashable)
 
 _MOST_TOGETHER = 3
-_MOST_GROUPS = 200
+_MOST_GROUPS = 60
 """Groups of a few places that are tried for each anchor; then all together, without those that can be left out."""
+
+_MOST_ASKED = 250
+"""Questions about all anchors together, which cost some milliseconds each: what is not known by then is in no group."""
 
 _MOST_LEFT_OUT = 24
 
@@ -24,8 +27,15 @@ def tied_groups(
     place can be left out. Groups stand in the order of the anchors, their places in that of ``places``.
     """
     groups: dict[tuple[Place, ...], None] = {}
+    asked = 0
+
+    def counted(group: Sequence[Place]) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked <= _MOST_ASKED and is_valid(group)
+
     for anchor in anchors:
-        if not any(anchor in group for group in groups) and (group := _group(anchor, places, is_valid)) is not None:
+        if not any(anchor in group for group in groups) and (group := _group(anchor, places, counted)) is not None:
             groups[group] = None
     return list(groups)
 
