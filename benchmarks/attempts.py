@@ -71,4 +71,4 @@ def times_faster(slow: float | None, fast: float, *, at_least: bool = False) -> 
     """A cell of the column "times faster"; "" without anything to compare with."""
     if slow is None:
         return ""
-    return f"{'> ' if at_least else ''}{slow / fast:,.1f}×"  # noqa: RUF001
+    return f"{'> ' if at_least else ''}{slow / fast:,.1f}×"

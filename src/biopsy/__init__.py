@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from biopsy.api.build import build as build
     from biopsy.api.compare import compare as compare
+    from biopsy.api.diagnose import diagnose as diagnose
     from biopsy.api.flags import flags as flags
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
     from biopsy.comparison.runs import RunComparison as RunComparison
+    from biopsy.diagnosis.facts import Diagnosis as Diagnosis
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
     from biopsy.errors import CheckError as CheckError
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "biopsy.api.build": ("build",),
     "biopsy.api.compare": ("compare",),
+    "biopsy.api.diagnose": ("diagnose",),
     "biopsy.api.flags": ("flags",),
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
@@ -63,6 +66,7 @@ _HOMES = {
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
     "biopsy.comparison.runs": ("RunComparison",),
+    "biopsy.diagnosis.facts": ("Diagnosis",),
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",

@@ -10,6 +10,7 @@
     │   └── UnknownEngine          status 2   no engine has this name
     ├── EngineFailure              status 1   an engine could not load, build or run the model
     │   └── EngineCrash            status 1   it ended the process that it ran in
+    ├── InvalidResult              status 1   a changed model would be refused where the original is accepted
     ├── CheckError                 status 4   the check itself could not be run
     │   └── CheckChanged           status 4   a file that the check runs was changed meanwhile
     ├── OriginalPasses             status 3   the original does not fail: there is nothing to reduce
@@ -49,6 +50,13 @@ class BiopsyError(Exception):
         super().__init__(self.message)
         self.kept = kept
         self.next_steps = tuple(next_steps)
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status of a command that an exception ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted.status
+    return error.status if isinstance(error, BiopsyError) else BiopsyError.status
 
 
 class UsageError(BiopsyError):
@@ -117,6 +125,12 @@ class EngineCrash(EngineFailure):
     def __init__(self, message: str, *, label: str, stage: Stage, kind: str) -> None:
         super().__init__(message, engine=label.partition(":")[0], stage=stage, kind=kind)
         self.label = label
+
+
+class InvalidResult(BiopsyError):
+    """A model that a command made is invalid where the one that it was made of was not: it is not written."""
+
+    status = 1
 
 
 class CheckError(BiopsyError):

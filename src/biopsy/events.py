@@ -187,6 +187,14 @@ class PassDone(StageDone, kind="StageDone"):
     after: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommandEnded(Event):
+    """The last event: the exit status, and the nodes of the result in order, by operator and name, if there is one."""
+
+    status: int
+    nodes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Measured(Event):
     """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""
@@ -194,3 +202,26 @@ class Measured(Event):
     stage: str
     done: int
     total: int
+
+
+@dataclass(frozen=True)
+class StepStarted(Event):
+    """A diagnosis asks a question: what the step is called, the question, which of how many it is."""
+
+    name: str
+    question: str
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone(Event):
+    """A question of a diagnosis: whether it was answered (``done``, ``skipped``, ``stopped``, ``failed``), the answer
+    in one line, and what it took.
+    """
+
+    name: str
+    outcome: str
+    answer: str
+    seconds: float
+    checks: int

@@ -155,7 +155,7 @@ def test_noise_never_calls_rounding_what_is_far_from_what_onnx_ships(
         given = outputs(folder, name, engine)
         if key == engine or given is None or kind(one) != "passed" or "random operators" in one.printed:
             continue
-        judged = [output for report in one.report["noise"] for output in report["outputs"]]
+        judged = [output for report in one.report["run"]["noise"] for output in report["outputs"]]
         whole = [
             output["name"]
             for output in judged

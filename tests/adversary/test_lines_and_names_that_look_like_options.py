@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.cli.lines import resume_line
+from biopsy.cli.line_again import resume_line
 from biopsy.shell_words import line_of
 from support.command_line import BIN
 from support.models import chain, save

@@ -39,7 +39,7 @@ def noise(*words: str) -> int:
 
 
 def verdict() -> str:
-    found: str = json.loads(Path("report.json").read_text())["verdict"]
+    found: str = json.loads(Path("report.json").read_text())["verdict"]["kind"]
     return found
 
 

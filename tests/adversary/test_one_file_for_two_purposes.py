@@ -18,7 +18,7 @@ from biopsy.cli.arguments.conflicts import FileKind
 from biopsy.cli.commands import COMMANDS, Command
 from biopsy.cli.parser import parser_of
 from biopsy.tensors.files import write_feeds
-from support.models import chain, save
+from support.models import chain, save, weight
 
 NAMES_A_FILE = ("FILE", "DIR", "PATH", "MODEL")
 BESIDE_THE_OUTPUT = "--save-external-data"  # a name, whose path derived_files makes
@@ -156,6 +156,39 @@ def test_a_file_that_would_be_lost_is_named_and_nothing_is_done(
     told = capsys.readouterr().err.splitlines()[0]
     assert re.fullmatch(rf"error: \S+ is given twice, for .+ and for .+: it would be {fate}", told)
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
+
+
+WEIGHTS = "w.bin"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("convert", "e.onnx", "-o", "w.xml"),
+        ("convert", "e.onnx", "-o", "o.onnx", "--onnxrt"),
+        ("surgeon", "insert", "e.onnx", "-o", "w.bin", "--op", "Relu", "--inputs", "x", "--outputs", "x"),
+        ("surgeon", "weight-strip", "e.onnx", "-o", "e.onnx", "--log-file", "w.bin"),
+        ("check", "lint", "e.onnx", "-o", "hard.bin"),
+        ("run", "sub/e.onnx", "--external-data-dir", ".", "--onnxrt", "--report", "w.bin"),
+        ("debug", "reduce", "e.onnx", "-o", "r.onnx", "--min-good", "w.bin", *CHECK),
+        ("debug", "reduce", "e.onnx", "-o", "r.onnx", "--artifacts", "w.bin", *CHECK),
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_holds_the_weights_of_the_model_is_not_lost(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    location = "o.onnx.data" if "o.onnx" in words else WEIGHTS
+    model = chain(3)
+    model.graph.initializer.append(weight("w", 1.0, 2.0, shape=(2,)))
+    onnx.save_model(model, "e.onnx", save_as_external_data=True, location=location, size_threshold=0)
+    os.link(location, "hard.bin")
+    Path("sub").mkdir()
+    Path("sub/e.onnx").write_bytes(Path("e.onnx").read_bytes())
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    assert main(list(words)) == 2
+    assert "for the weights of the model and for" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 
 def test_a_file_in_a_folder_of_inputs_is_not_overwritten_by_outputs() -> None:

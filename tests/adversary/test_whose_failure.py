@@ -28,7 +28,7 @@ def run(*words: str) -> int:
 
 
 def hint() -> str | None:
-    found: str | None = json.loads(Path("report.json").read_text())["hint"]
+    found: str | None = json.loads(Path("report.json").read_text())["run"]["hint"]
     return found
 
 

@@ -510,8 +510,9 @@ def test_a_journal_of_another_version_is_refused(path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
-    with pytest.raises(errors.UsageError, match="there is no folder"):
-        Journal.open(tmp_path / "missing" / "j", IDENTITY)
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.UsageError, match="is no folder"):
+        Journal.open(tmp_path / "file" / "j", IDENTITY)
     with pytest.raises(errors.UsageError, match="it is a folder"):
         Journal.open(tmp_path, IDENTITY)
     with pytest.raises(errors.UsageError, match="it is no plain file"):

@@ -126,7 +126,8 @@ def broken(**changes: Any) -> dict[str, Any]:
         ("[" * 100_000, "no JSON"),
         (b"\xff\xfe\xff", "no JSON"),
         ([], "no JSON object"),
-        ({}, "no 'biopsy_replay'"),
+        ({}, "it is no replay: one looks like"),
+        ({"a": 1}, "it is no replay: one looks like"),
         ({"biopsy_replay": 2}, "of version '2', and this biopsy reads version 1"),
         ({"biopsy_replay": True}, "of version"),
         ({"biopsy_replay": 1}, "'identity' is no object of texts"),
@@ -177,8 +178,10 @@ def test_a_replay_that_is_missing_or_no_file_or_too_large_is_refused(tmp_path: P
 
 def test_a_replay_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     journal = filled(tmp_path / "journal")
-    with pytest.raises(errors.UsageError, match="there is no folder"):
-        save_replay(tmp_path / "missing" / "replay.json", journal)
+    with pytest.raises(errors.UsageError, match="is no folder"):
+        save_replay(journal.path / "replay.json", journal)
+    save_replay(tmp_path / "made" / "replay.json", journal)
+    assert (tmp_path / "made" / "replay.json").is_file()
     journal.close()
 
 

@@ -80,7 +80,27 @@ def test_a_weight_that_fp16_cannot_hold_is_told(tmp_path: Path, capsys: pytest.C
     node = helper.make_node("Mul", ["x", "w"], ["y"])
     huge = save(model([node], [info("x")], [info("y")], [weight("w", 1e30, shape=[1])]), tmp_path / "m.onnx")
     assert convert(huge, "half.onnx", "--fp-to-fp16") == 0
-    assert "the weight 'w'" in capsys.readouterr().err
+    assert "fp16 cannot hold all values of 'w': 1 of 1 value become infinite" in capsys.readouterr().err
+
+
+def test_all_nodes_that_are_in_fp16_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["e"]), helper.make_node("Neg", ["e"], ["y"])]
+    made = save(model(nodes, [info("x")], [info("y")]), tmp_path / "m.onnx")
+    assert convert(made, "half.onnx", "--fp-to-fp16") == 0
+    assert "2 nodes in fp16" in capsys.readouterr().out
+
+
+def test_a_result_that_no_engine_would_load_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = save(model([helper.make_node("Exp", ["x"], ["y"])], [info("x")], [info("y")]), tmp_path / "m.onnx")
+    broken = model([helper.make_node("Exp", ["x", "x"], ["y"], name="e")], [info("x")], [info("y")])
+    whole = "biopsy.mixed_precision.whole_model.in_fp16"
+    monkeypatch.setattr(whole, lambda *_: (broken.SerializeToString(), 1, ()))
+    assert convert(made, "half.onnx", "--fp-to-fp16") == 1
+    assert "refuses it at 'e'" in capsys.readouterr().err
+    assert not made.with_name("half.onnx").exists()
+    assert convert(made, "half.onnx", "--fp-to-fp16", "--allow-invalid") == 0
 
 
 def test_what_the_engine_refuses_is_status_1_and_leaves_what_was_there(
@@ -133,3 +153,16 @@ def test_what_is_built_already_is_not_converted(made: Path, capsys: pytest.Captu
     assert convert(made, "m.ort") == 0
     assert main(["convert", str(made.with_name("m.ort")), "-o", str(made.with_name("again.onnx"))]) == 2
     assert "only those can be converted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("convert", "-o"), ("run", "--onnxrt", "-q", "--save-onnx")], ids=lambda words: words[0]
+)
+def test_a_model_that_is_written_with_other_outputs_tells_their_types(made: Path, words: tuple[str, ...]) -> None:
+    command, *rest = words
+    written = made.with_name("o.onnx")
+    assert main([command, str(made), *rest, str(written), "--onnx-outputs", "mark", "all"]) == 0
+    found = onnx.load(written)
+    onnx.checker.check_model(found, full_check=True)
+    assert {info.type.tensor_type.elem_type for info in found.graph.output} == {onnx.TensorProto.FLOAT}
+    assert len(found.graph.output) == len(found.graph.node)

@@ -104,9 +104,9 @@ def test_a_log_replaces_no_file_that_is_read(model: Path):
     assert model.read_bytes() == before
 
 
-def test_a_log_that_cannot_be_written_is_told_before_any_work(capsys: Captured):
-    assert main(["--log-file", "nowhere/log.txt", "inspect", "model", *INSPECT]) == 2
-    assert "mkdir -p -- nowhere" in capsys.readouterr().err
+def test_a_log_that_cannot_be_written_is_told_before_any_work(model: Path, capsys: Captured):
+    assert main(["--log-file", "model.onnx/log.txt", "inspect", "model", *INSPECT]) == 2
+    assert "model.onnx is no folder" in capsys.readouterr().err
 
 
 def test_a_time_stands_before_each_line(capsys: Captured):

@@ -14,6 +14,7 @@ from biopsy.cli.app import main
 from biopsy.cli.commands import COMMANDS
 from biopsy.cli.parser import parser_of
 from biopsy.errors import UsageError
+from biopsy.tensors.files import write_feeds
 
 MODEL = "<ir_version: 9, opset_import: ['' : 17]> g (float[N] x) => (float[N] y) { t = Exp (x) y = Neg (t) }"
 
@@ -162,6 +163,18 @@ def test_a_setting_that_no_project_may_give_is_refused(
     assert status == 2
     assert problem in shown
     assert "biopsy.toml" in shown
+
+
+@pytest.mark.parametrize("name", ["./--save-outputs=stolen.npz", "sub/../--save-outputs=stolen.npz"])
+def test_a_file_that_is_called_like_an_option_is_a_file(
+    project: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_feeds(project / "in.npz", [{"x": np.ones(2, np.float32)}])
+    settle(project, f"load-inputs = ['in.npz', '{name}']\n")
+    status, text = told(capsys, "run", "model.onnx", "--onnxrt")
+    assert status == 2
+    assert "--load-inputs in.npz ./--save-outputs=stolen.npz" in text
+    assert not (project / "stolen.npz").exists()
 
 
 def test_a_wrong_value_names_the_option(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MODEL = "model      model.onnx · 5 nodes · opset 17 · 2 inputs, 1 output · 8 bytes of weights\n"
+MODEL = "model      model.onnx · 5 nodes · opset 17 · 2 inputs, 1 output ·\n           8 bytes of weights\n"
 
 TRANSCRIPTS = {
     "a command is mistyped": (
@@ -79,7 +79,8 @@ TRANSCRIPTS = {
     "an engine is mistyped": (
         "run model.onnx --engine onxrt",
         f"""\
-{ERROR}there is no engine 'onxrt'; known here: onnxrt, reference, openvino, trt, fake
+{ERROR}there is no engine 'onxrt'; known here: onnxrt, reference, openvino, trt,
+  fake
   hint  did you mean 'onnxrt'?
   next  biopsy doctor    shows the engines that work here
 """,
@@ -88,7 +89,8 @@ TRANSCRIPTS = {
     "a check stands in quotes": (
         "debug reduce model.onnx -o r.onnx --check 'biopsy run {} --onnxrt'",
         f"""\
-{MODEL}{COULD_NOT}there is no program 'biopsy run {{}} --onnxrt': quotes make one word of a command
+{MODEL}{COULD_NOT}there is no program 'biopsy run {{}} --onnxrt':
+  quotes make one word of a command
   next  remove the quotes: --check biopsy run {{}} --onnxrt
   next  for a shell: --check bash -c 'biopsy run {{}} --onnxrt'
 """,
@@ -97,7 +99,8 @@ TRANSCRIPTS = {
     "a script has no first line that says what reads it": (
         "debug reduce model.onnx -o r.onnx --check ./check.sh {}",
         f"""\
-{MODEL}{COULD_NOT}'./check.sh' has no #! line, so no program can read it
+{MODEL}{COULD_NOT}'./check.sh' has no #! line, so no program
+  can read it
   next  --check bash ./check.sh {{}}
 """,
         4,
@@ -105,7 +108,8 @@ TRANSCRIPTS = {
     "a model was never fetched": (
         "run pointer.onnx --onnxrt",
         f"""\
-{ERROR}the file pointer.onnx is no ONNX model: it is a pointer of Git LFS; the model (12345 bytes) was not fetched
+{ERROR}the file pointer.onnx is no ONNX model: it is a pointer of Git LFS; the
+  model (12345 bytes) was not fetched
   next  git lfs pull -I pointer.onnx
 """,
         4,
@@ -114,16 +118,20 @@ TRANSCRIPTS = {
         "-q run model.onnx --reference --load-outputs golden.json",
         f"""\
 {ERROR}there is nothing to compare: reference has 'out', golden.json has 'q'
-no name is in both: these values are of another model, or of other tensors of this one
-  next  biopsy inspect data FILE    and    biopsy inspect model MODEL    show the names of both
-  next  if they are of this model: save them with --onnx-outputs mark all, so that every tensor is among them
+no name is in both: these values are of another model, or of other tensors of
+  this one
+  next  biopsy inspect data FILE    and    biopsy inspect model MODEL    show
+                                    the names of both
+  next  if they are of this model: save them with --onnx-outputs mark all, so
+        that every tensor is among them
 """,
         4,
     ),
     "an option for the search stands behind the check": (
         "debug reduce model.onnx -o r.onnx --check biopsy run {} --onnxrt --max-checks 3",
         f"""\
-{ERROR}--max-checks is no option of run: it belongs to debug reduce, which takes all behind --check for the check
+{ERROR}--max-checks is no option of run: it belongs to debug reduce, which takes
+  all behind --check for the check
   next  write --max-checks before --check
 """,
         2,
@@ -132,7 +140,8 @@ no name is in both: these values are of another model, or of other tensors of th
         "inspect model page.onnx",
         f"""\
 {ERROR}the file page.onnx is no ONNX model: it is a web page
-  next  download the file itself, not the page that shows it (on GitHub: the link 'Raw')
+  next  download the file itself, not the page that shows it (on GitHub: the
+        link 'Raw')
 """,
         4,
     ),

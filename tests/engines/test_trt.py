@@ -230,6 +230,22 @@ def test_a_shape_that_nobody_gives_is_guessed_and_told():
     assert "nothing says the shape of input 'x': the engine is built for [1, 2]" in told
 
 
+def test_shapes_that_nobody_gives_are_told_at_once():
+    two = model(
+        [helper.make_node("Relu", ["x"], ["y"]), helper.make_node("Neg", ["z"], ["q"])],
+        [info("x", ("N", 2)), info("z", ("M", 3))],
+        [info("y", ("N", 2)), info("q", ("M", 3))],
+    )
+    (told,) = build(RTX, two).remarks
+    assert "'x': the engine is built for [1, 2]; nor the shape of input 'z': the engine is built for [1, 3]" in told
+
+
+def test_a_run_tells_open_shapes_once_whatever_engines_it_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = save(dynamic(), tmp_path / "m.onnx")
+    main(["run", str(path), "--trt", "--onnxrt"])  # without a GPU TensorRT only builds
+    assert capsys.readouterr().err.count("warning: ") == 1
+
+
 def test_shapes_come_from_the_options_or_from_the_values_to_be_fed():
     assert build(rf"{RTX},min_shapes=x:[1\,2],max_shapes=x:[8\,2]", dynamic()).remarks == ()
     assert build(RTX, dynamic(), x=[(3, 2), (1, 2)]).remarks == ()

@@ -7,7 +7,7 @@ import pytest
 from onnx import helper
 
 from biopsy.linting import rules
-from support.models import BOOL, chain, info, model, weight
+from support.models import BOOL, INT64, chain, info, model, weight
 
 
 def relu(source: str, target: str, name: str = "") -> onnx.NodeProto:
@@ -32,7 +32,25 @@ def foreign() -> onnx.ModelProto:
     return of([helper.make_node("Foo", ["x"], ["y"], domain="com.acme")])
 
 
+def with_input(told: onnx.ValueInfoProto, default: onnx.TensorProto | None = None) -> onnx.ModelProto:
+    add = helper.make_node("Add", ["x", "w"], ["y"], name="add")
+    return model([add], [info("x"), told], [info("y")], [default] if default else [])
+
+
 BROKEN = {
+    "an input without an element type": (with_input(info("w", (2,), 0)), "exception", "no element type", ()),
+    "a default value of another type": (
+        with_input(info("w", (1,), INT64), weight("w", 1.0, shape=(1,))),
+        "exception",
+        "'w' is int64, its default value float32",
+        (),
+    ),
+    "a default value of another shape": (
+        with_input(info("w", ("n", 2)), weight("w", 1.0, shape=(1, 1))),
+        "exception",
+        "another shape: [1, 1]",
+        (),
+    ),
     "two nodes of one name": (of([relu("x", "h", "n"), relu("h", "y", "n")]), "exception", "called 'n'", (0, 1)),
     "a tensor that is computed twice": (of([relu("x", "y"), relu("x", "y")]), "exception", "2 times", (0, 1)),
     "an input that is computed": (of([relu("x", "y"), relu("y", "x")]), "exception", "an input", (1,)),
@@ -78,6 +96,10 @@ def test_inputs_initializers_and_functions_for_nothing_are_named() -> None:
         "Initializer: 'w' does not affect outputs, can be removed.",
         "Function: 'own::F' is never called.",
     ]
+
+
+def test_a_default_value_may_have_any_of_the_shapes_that_are_declared() -> None:
+    assert not list(rules.entries(with_input(info("w", ("n", -1, 3)), weight("w", *[1.0] * 6, shape=(1, 2, 3)))))
 
 
 def test_a_sound_model_breaks_no_rule() -> None:

@@ -46,7 +46,7 @@ def test_a_limit_that_comes_before_the_one_around_it_ends_one_alone() -> None:
 
 def test_what_cannot_be_compared_has_no_ratio() -> None:
     assert times_faster(None, 2.0) == ""
-    assert times_faster(3.0, 2.0, at_least=True) == "> 1.5×"  # noqa: RUF001
+    assert times_faster(3.0, 2.0, at_least=True) == "> 1.5×"
 
 
 def test_a_broken_row_of_rounds_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_broken_row_of_rounds_leaves_the_others(monkeypatch: pytest.MonkeyPatc
     )
     rows = rounds.table(100).splitlines()
     assert len(rows) == 2 + len(rounds.PATTERNS) * len(rounds.JOBS)
-    assert rows[3] == "| 100 | middle | 2 | 9 | 64 | 2.0× |"  # noqa: RUF001
+    assert rows[3] == "| 100 | middle | 2 | 9 | 64 | 2.0× |"
     assert rows[4] == "| 100 | middle | 4 |  | not measured: RuntimeError: no such / engine here |  |"
 
 

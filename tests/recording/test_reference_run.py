@@ -69,6 +69,7 @@ def test_what_does_not_depend_on_a_failing_node_is_recorded_and_that_is_told(tmp
     assert recorded.recording.values("t3") is not None and recorded.recording.values("t4") is None
     remarks = [event.text for event in recorded.events if isinstance(event, events.Remark)]
     assert len(remarks) == 1 and "fails at Relu 'n3'" in remarks[0]
+    assert len(recorded.runs) == 1  # what was tried to find that node is not told
 
 
 def test_if_no_engine_can_run_anything_nothing_is_known_and_that_is_told(tmp_path: Path) -> None:

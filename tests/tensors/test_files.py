@@ -409,17 +409,24 @@ def test_nothing_to_save_is_an_error(tmp_path: Path, extension: str) -> None:
 
 @pytest.mark.parametrize("extension", FORMATS)
 def test_a_path_that_cannot_be_written_is_wrong_usage(tmp_path: Path, extension: str) -> None:
-    with pytest.raises(errors.UsageError, match="there is no folder"):
-        write_feeds(tmp_path / "missing" / f"f{extension}", [FEED])
+    (tmp_path / "file").touch()
+    with pytest.raises(errors.UsageError, match="is no folder"):
+        write_feeds(tmp_path / "file" / f"f{extension}", [FEED])
+
+
+@pytest.mark.parametrize("extension", FORMATS)
+def test_folders_that_are_missing_are_made(tmp_path: Path, extension: str) -> None:
+    write_feeds(tmp_path / "a" / "b" / f"f{extension}", [FEED])
+    assert len(read_feeds(tmp_path / "a" / "b" / f"f{extension}")) == 1
 
 
 @pytest.mark.parametrize("extension", [*FORMATS, ".pkl"])
 def test_a_path_can_be_tried_before_long_work(tmp_path: Path, extension: str) -> None:
     with pytest.raises(errors.UsageError):
-        require_writable(tmp_path / "missing" / f"f{extension}")
-    if extension in FORMATS:
-        require_writable(tmp_path / f"f{extension}")
-        assert list(tmp_path.iterdir()) == []
+        require_writable(Path("/dev/null") / f"f{extension}")
+    for folder in (tmp_path, tmp_path / "missing") if extension in FORMATS else ():
+        require_writable(folder / f"f{extension}")
+    assert list(tmp_path.iterdir()) == []
 
 
 # Merging

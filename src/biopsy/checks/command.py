@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from biopsy import errors
 from biopsy.checks import verdict
-from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnRun, parse
+from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnCommand, OwnInspect, OwnRun, parse
 from biopsy.checks.file_names import names_undone
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.own_program import NAME, start_words
@@ -68,6 +68,11 @@ class CommandCheck(Check):
     def words(self) -> tuple[str, ...]:
         """The words as they were typed."""
         return self.command.words
+
+    @property
+    def sees_values(self) -> bool:
+        """Whether the command may depend on what the candidate computes."""
+        return not isinstance(self.command, OwnInspect)
 
     @property
     def names_candidate(self) -> bool:

@@ -111,9 +111,19 @@ class OwnCommand(CommandLine):
         return is_this_installation(self.program)
 
 
+_SHOWING_NODES = (" layers ", " --mode basic ", " --mode attrs ", " --mode full ")
+"""What ``inspect model`` shows nodes for: a value of --show, and some of --mode."""
+
+
 @dataclass(frozen=True)
 class OwnInspect(OwnCommand):
     """``biopsy inspect``: it looks at no values at all."""
+
+    @property
+    def prints_no_nodes(self) -> bool:
+        """Whether it is ``inspect model`` without an option that has it print nodes."""
+        options = " ".join(self.words[2:]).replace("=", " ")
+        return self.words[2:3] == ("model",) and not any(word in f" {options} " for word in _SHOWING_NODES)
 
     @property
     def compares_recorded(self) -> bool:

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from biopsy.filesystem.folders import make_folders_of, remove_empty
 from biopsy.filesystem.own_file import PRIVATE, lock, open_locked, require_own, stands_at
 from biopsy.filesystem.plain_file import NEVER_FOLLOWS, open_plain
 from biopsy.filesystem.user_key import user_key
@@ -87,6 +88,7 @@ class JournalFile:
         self.path = path
         self._key = user_key() or os.urandom(32)  # where no key can be had, nobody can resume it
         self._descriptor = descriptor
+        self._folders: list[Path] = []  # those made for it
         self._end = _End()
         self._doubtful = False  # whether more may stand in the file than ``_end`` says: what was not written to its end
         self._synced, self._rest = time.monotonic(), _SYNC_EVERY
@@ -97,9 +99,16 @@ class JournalFile:
     def open(cls, path: Path) -> JournalFile:
         """The file at ``path``, an empty one if there is none; nothing in it is read or changed.
 
-        Raises InUseError, or OSError as ``open_own`` does.
+        Folders that are missing are made. Raises InUseError, or OSError as ``open_own`` does.
         """
-        return cls(path, open_locked(path, _PATIENCE))
+        made = make_folders_of(path)
+        try:
+            file = cls(path, open_locked(path, _PATIENCE))
+        except BaseException:
+            remove_empty(made)
+            raise
+        file._folders = made
+        return file
 
     @property
     def count(self) -> int:
@@ -196,6 +205,7 @@ class JournalFile:
         with contextlib.suppress(OSError):
             if stands_at(self.path, self._descriptor):  # while we have the lock: what is there later is another's
                 self.path.unlink()
+                remove_empty(self._folders)
         self.abandon()
 
     def abandon(self) -> None:

@@ -72,6 +72,11 @@ class Check(ABC):
         return False
 
     @property
+    def sees_values(self) -> bool:
+        """Whether it may depend on what the candidate computes."""
+        return True
+
+    @property
     def names_candidate(self) -> bool:
         """Whether it is told where the candidate stands; if not, it knows the usual place by itself."""
         return True

@@ -55,7 +55,7 @@ def python_script(words: Sequence[str], default_name: str) -> PythonScript | Non
 
 def _run_by_name(words: Sequence[str]) -> PythonScript | None:
     """``python check.py ...``"""
-    interpreter = _interpreter(words[0])
+    interpreter = interpreter_of(words[0])
     place = _place_of_script(words)
     if interpreter is None or place is None or not Path(words[place]).is_file():
         return None
@@ -74,13 +74,13 @@ def _run_by_first_line(words: Sequence[str]) -> PythonScript | None:
     before = [program, rest] if rest else [program]
     if Path(program).name == "env":
         before = rest.removeprefix("-S").split() if rest.startswith("-S") else [rest]
-    interpreter = _interpreter(before[0]) if before else None
+    interpreter = interpreter_of(before[0]) if before else None
     if interpreter is None or _place_of_script([*before, found]) != len(before):
         return None
     return PythonScript(name=found, interpreter=interpreter, before=tuple(before), given=1)
 
 
-def _interpreter(word: str) -> Path | None:
+def interpreter_of(word: str) -> Path | None:
     """The file of a program, if it is an interpreter of Python, and no script that may do anything before it."""
     found = shutil.which(word)
     if found is None or not any(_NAME.fullmatch(path.name) for path in (Path(found), Path(found).resolve())):

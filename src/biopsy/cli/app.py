@@ -6,6 +6,7 @@ import argparse
 import errno
 import importlib
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -80,6 +81,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
     parser = parser_of(program, command)
     own, rest = check_words.split_at(getattr(module, "REST_OPTIONS", ()), asked.rest)
     rest_option = None if rest is None else asked.rest[len(own)]
+    misplaced.require_check_for_engines(command, own, rest_option or "--check", rest, program)
     own, rest, settings = project_settings.applied(program, command, own, rest)
     try:
         args = parser.parse_args(own, leading_options(parser, asked.leading))
@@ -87,7 +89,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         return int(exit_.code or 0)
     if rest is not None:
         args.check = rest
-    args.words = words
+    args.words, args.began, args.started = words, time.time(), time.monotonic()
     messages.apply(args, console)
     console.asks = getattr(args, "check", ()) is None
     if settings:

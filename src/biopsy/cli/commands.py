@@ -45,6 +45,7 @@ COMMANDS: tuple[Command, ...] = (
         may_crash=True,
         says_when_it_looks=True,
     ),
+    Command(("diagnose",), "biopsy.cli.diagnose.command", "find out why a model fails, and what avoids it"),
     Command(
         ("debug", "reduce"), "biopsy.cli.debug.reduce.command", "find the smallest part of a model that still fails"
     ),
@@ -156,6 +157,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
     ),
+    Command(("report",), "biopsy.cli.report", "make a page of a report"),
     Command(("completion",), "biopsy.cli.completion", "write a script that lets a shell complete commands and options"),
     Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
 )
@@ -282,4 +284,5 @@ _BEGIN = (
     ("demo", "find a real bug"),
     ("doctor", "which engines work here?"),
     ("run model.onnx --onnxrt", "does it run?"),
+    ("diagnose model.onnx --onnxrt", "why does it fail?"),
 )

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from biopsy import errors
 from biopsy.cli.line_form import LineForm
@@ -19,9 +19,15 @@ from biopsy.cli.log_file import LogFile
 from biopsy.similar_names import QUESTION
 from biopsy.text import printable, shortened
 
+if TYPE_CHECKING:
+    from biopsy import events
+
 _LONGEST_LINE = 4000
 _MOST_LINES = 40
 """Of a problem, and of a line on a terminal; more is shown with -v. A name may have megabytes."""
+
+_MOST_REMARKS = 200
+"""Kept for a report."""
 
 _COLOUR = r"\x1b\[[0-9;]*m"
 _NO_COLOUR = "\x1b[0m"
@@ -32,7 +38,7 @@ class Console:
     """The terminal, or the file or pipe in its place.
 
     ``verbosity`` is 0 by default, 1 or more after ``-v``, negative after ``-q``. It ``asks`` if a person is the check.
-    What is shown goes to the ``log`` too, if there is one.
+    What is shown goes to the ``log`` too, if there is one. ``remarks`` are what was said by ``remark`` and ``warn``.
     A stream that was closed, whose reader has gone (``| head``) or whose disk is full takes nothing more; the work goes
     on to its end.
     """
@@ -44,6 +50,7 @@ class Console:
         self.asks = False
         self.form = LineForm()
         self.log: LogFile | None = None
+        self.remarks: list[events.Remark] = []
 
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
@@ -54,6 +61,18 @@ class Console:
         """Lines of a remark on the way: not shown with ``-q``."""
         if self.verbosity > -1:
             self._lines(lines or ("",))
+
+    def remark(self, text: str, *lines: str) -> None:
+        """As ``note``: something worth knowing, that a report tells too."""
+        self._remember(text, lines)
+        self.note(text, *lines)
+
+    def _remember(self, text: str, lines: tuple[str, ...], *, warning: bool = False) -> None:
+        from biopsy import events  # dozens of records: they wait until the first is needed
+
+        said = events.Remark(text, warning=warning, lines=lines)
+        if len(self.remarks) < _MOST_REMARKS and said not in self.remarks:
+            self.remarks.append(said)
 
     def detail(self, *lines: str) -> None:
         """Lines shown only with ``-v``."""
@@ -80,6 +99,7 @@ class Console:
 
     def warn(self, text: str, *lines: str) -> None:
         """Something that may make the result worth less: on stderr, unless ``-q`` is given four times."""
+        self._remember(text, lines, warning=True)
         if self.verbosity > -4:
             self._problem(self._tinted("33", "warning: "), text, lines)
 
@@ -113,7 +133,7 @@ class Console:
     def _lines(self, lines: Iterable[str]) -> None:
         for line in lines:
             short = self._shortened(line) if _is_terminal(self._out) else line  # a file or a script gets all of it
-            self._write(self._out, self._with_coloured_verdict(printable(short)))
+            self._write(self._out, self._with_coloured_verdict(printable(short)), wraps=True)
 
     def _with_coloured_verdict(self, line: str) -> str:
         """The word that a command's verdict begins with, green or red where colours are wanted."""
@@ -125,20 +145,20 @@ class Console:
     def _problem(self, tag: str, text: str, lines: Iterable[str]) -> None:
         """A tag and a text, what it quotes of others, and lines of our own."""
         first, *quoted = text.split("\n")
-        self._write(self._err, tag + printable(self._shortened(first)))
+        self._write(self._err, tag + printable(self._shortened(first)), wraps=True)
         most = len(quoted) if self.verbosity > 0 else _MOST_LINES
         for line in quoted[:most]:
             self._write(self._err, f"  | {printable(self._shortened(line.rstrip().expandtabs()))}".rstrip())
         if len(quoted) > most:
             self._write(self._err, f"  | ... {len(quoted) - most} more lines, shown with -v")
         for line in lines:
-            self._write(self._err, printable(self._shortened(line)))
+            self._write(self._err, printable(self._shortened(line)), wraps=True)
 
     def _step(self, head: str, text: str) -> None:
         """Something to type or to read. It is shown as a whole or not at all: half a command line is another one."""
         if len(text) > _LONGEST_LINE and self.verbosity < 1:
             text = f"a line of {len(text)} characters, shown with -v"
-        self._write(self._err, f"  {head}  {printable(text)}")
+        self._write(self._err, f"  {head}  {printable(text)}", wraps=True)
 
     def _shortened(self, line: str) -> str:
         return line if self.verbosity > 0 else shortened(line, _LONGEST_LINE, ", shown with -v")
@@ -156,11 +176,13 @@ class Console:
     def _tinted(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}{_NO_COLOUR}" if self.form.is_coloured(self._err) else text
 
-    def _write(self, stream: TextIO | None, text: str) -> None:
+    def _write(self, stream: TextIO | None, text: str, *, wraps: bool = False) -> None:
         text = self.form.before_a_line() + text
         self._write_log(text)
         if stream is None:  # closed before we started, as by ``>&-``
             return
+        if wraps and stream.isatty():
+            text = _fitted(text, stream)
         try:
             print(_encodable(text, stream), file=stream, flush=True)
         except BrokenPipeError:
@@ -183,6 +205,27 @@ class Console:
         log, self.log = self.log, None
         if log is not None:
             log.close()
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """The text with line ends where the terminal's width asks for them. A script, and the log, get it as it is."""
+    width = _width(stream)
+    if len(text) <= width:
+        return text
+    from biopsy.cli.wrapped_text import wrapped
+
+    return "\n".join(wrapped(text, width))
+
+
+def _width(stream: TextIO) -> int:
+    """How many columns a terminal has; 0 where nobody can tell."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdecimal():
+        return int(asked)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return 0
 
 
 def _encodable(text: str, stream: TextIO) -> str:

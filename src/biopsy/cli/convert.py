@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import validity
 from biopsy.cli.arguments import absent_options, engine_options, file_kinds, groups, tensorrt
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.base import Engine, ModelInput
+    from biopsy.mixed_precision.constants import RangeLoss
 
 EXAMPLES = """\
 examples:
@@ -65,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     groups.add_weights_file(parser)
     groups.add_weights_threshold(parser)
+    validity.add_allow_invalid(parser)
     engine_options.add_engines(parser, "the engine that converts (default: the one that the ending says)")
     tensorrt.add(parser)
     absent_options.add(parser, "convert")
@@ -74,6 +77,8 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The files for weights beside the output."""
     if args.output is not None and args.output.suffix == ".xml":
         return {"the .bin file beside it": (args.output.with_suffix(".bin"), file_kinds.WRITTEN)}
+    if args.output is not None and args.output.suffix == ".onnx" and (args.engines or args.convert_to == "onnxrt"):
+        return {"the weights beside it": (args.output.with_name(f"{args.output.name}.data"), file_kinds.WRITTEN)}
     return groups.derived_weights(args)
 
 
@@ -92,10 +97,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         type(engine).version()  # imports its package
     verdict.report_looking()
     model = model_of(args)
+    original = model.data
     if args.fp_to_fp16:
         model = _in_fp16(model, console)
     if engine is None:
-        _write_onnx(model, args, console)
+        _write_onnx(model, original, args, console)
     else:
         _write_built(model, engine, args, console)
     return 0
@@ -129,7 +135,7 @@ def _engine(args: argparse.Namespace) -> Engine | None:
 
 
 def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
-    """The model in fp16, with a warning for each weight that becomes another number."""
+    """The model in fp16, with a warning for each weight or constant that becomes another number."""
     from biopsy.mixed_precision.whole_model import in_fp16
     from biopsy.model.load import parse
     from biopsy.quantities import count
@@ -138,22 +144,33 @@ def _in_fp16(model: ModelInput, console: Console) -> ModelInput:
     if not layers:
         console.warn("no node of the model can compute in fp16: --fp-to-fp16 has no effect")
     else:
-        console.note(f"{count(layers, 'layer')} in fp16; inputs and outputs keep their types")
+        console.note(f"{count(layers, 'node')} in fp16; inputs and outputs keep their types")
     for loss in losses:
-        console.warn(f"fp16 cannot hold all values of the weight {loss.name!r}")
+        console.warn(f"fp16 cannot hold all values of {loss.name!r}: {_lost(loss)}")
     return replace(model, data=data, path=None)
 
 
-def _write_onnx(model: ModelInput, args: argparse.Namespace, console: Console) -> None:
-    """Write an ONNX model and read it again."""
-    from biopsy.model import index, load, weights_file
+def _lost(loss: RangeLoss) -> str:
+    """What becomes of its values."""
+    from biopsy.quantities import count
+
+    of = f"of {count(loss.count, 'value')}"
+    parts = [f"{loss.saturated} {of} become infinite"] if loss.saturated else []
+    parts += [f"{loss.vanished} {of} become zero"] if loss.vanished else []
+    return ", ".join(parts)
+
+
+def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, console: Console) -> None:
+    """Write an ONNX model and read it again. Raises InvalidResult if it is less valid than the original."""
+    from biopsy.model import index, infer, load, weights_file
     from biopsy.quantities import count
 
     index.require_sound(model.data, model.path)
     name = groups.weights_file(args, args.output)
-    weights_file.save_with_weights(
-        load.parse(model.data, model.path), args.output, model.folder, name, args.external_data_size_threshold
-    )
+    made = load.parse(model.data, model.path)
+    infer.type_untyped_outputs(made)
+    validity.require_as_valid(args, made, original, model.folder, console)
+    weights_file.save_with_weights(made, args.output, model.folder, name, args.external_data_size_threshold)
     nodes = len(index.index_file(args.output).nodes)
     console.say(f"{args.output}: an ONNX model of {count(nodes, 'node')}, written and read again")
 

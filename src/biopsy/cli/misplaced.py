@@ -1,4 +1,4 @@
-"""Options behind ``--check``, which takes the whole rest of the line, that are probably not meant for the check."""
+"""Options on the wrong side of ``--check``, which takes the whole rest of the line: what to type instead."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import commands
 from biopsy.cli.check_words import own_command, split_at
 from biopsy.cli.parser import Parser, parser_of
+from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -37,6 +39,51 @@ def require_own_place(parser: Parser, option: str, rest: Sequence[str], program:
             )
 
 
+def require_check_for_engines(
+    command: commands.Command, own: Sequence[str], option: str, rest: Sequence[str] | None, program: str
+) -> None:
+    """Raise UsageError, with the line to type, if a search is given an engine, which belongs into its check.
+
+    ``own`` are the words before ``option``, ``rest`` those behind it; None if there is no check.
+    """
+    if command.words not in _SEARCHES or not any(word.partition("=")[0] in _ENGINES for word in own):
+        return  # the options of run cost their imports
+    from biopsy.checks.command_line import OwnRun, parse
+
+    run = parser_of(program, commands.read(["run"]).command or command)
+    left, moved = _parted(own, parser_of(program, command), run)
+    engines = [word for word in moved if word.partition("=")[0] in _ENGINES]
+    given = None if rest is None else parse(rest)
+    if not engines or not (given is None or isinstance(given, OwnRun)):
+        return
+    check = ["biopsy", "run", "{}", *moved] if given is None else [*given.with_options(*moved).words]
+    raise errors.UsageError(
+        f"{engines[0]} is no option of {' '.join(command.words)}: an engine belongs in the check",
+        next_steps=[line_of([program, *command.words, *left, option, *check])],
+    )
+
+
+_SEARCHES = {("debug", "reduce"), ("debug", "precision")}
+"""Commands whose check is asked about candidates."""
+
+_ENGINES = {"--engine", "--onnxrt", "--openvino", "--trt", "--reference", "--reference:float64"}
+
+
+def _parted(words: Sequence[str], mine: Parser, theirs: Parser) -> tuple[list[str], list[str]]:
+    """The words without the options, and their values, that only another command has; and those."""
+    left, moved = list[str](), list[str]()
+    room = 0
+    for word in words:
+        if word.startswith("-"):
+            is_theirs = theirs.has_option(word) and not mine.answers_to(word)
+            room = theirs.most_values(word) if is_theirs else 0
+            (moved if is_theirs else left).append(word)
+        else:
+            (moved if room else left).append(word)
+            room = max(0, room - 1)
+    return left, moved
+
+
 def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Console) -> None:
     """Warn of options of ``parser`` that a script is given and cannot know: its text neither has them nor reads all."""
     from biopsy.checks.command_line import OwnCommand, parse
@@ -47,6 +94,10 @@ def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Co
     given = [word.partition("=")[0] for word in rest if word.startswith("--") and parser.has_option(word)]
     texts = [_text(path) for path, is_run in check.files_named() if is_run] if given else []
     if not texts or None in texts:
+        mine = parser.prog.partition(" ")[2]
+        for name in dict.fromkeys(given):
+            if name not in _COMMON:
+                console.note(f"the check gets {name}; if it is meant for {mine}, write it before {option}")
         return
     for name in dict.fromkeys(given):
         if not any(name in text or any(sign in text for sign in _READ_ALL) for text in texts if text is not None):
@@ -54,6 +105,9 @@ def warn_of_unread(parser: Parser, option: str, rest: Sequence[str], console: Co
                 f"{name} stands behind {option}, so the check gets it, and does not read it: write it before {option}"
             )
 
+
+_COMMON = {"--help", "--verbose", "--quiet", "--silent", "--version", "--output"}
+"""Options that many programs have."""
 
 _READ_ALL = ("$@", "$*", "sys.argv[1:]", "parse_known_args", "click", "fire", "typer", "docopt")
 """Signs that a script hands its words on, or reads them in a way that their names do not show."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
@@ -42,6 +43,13 @@ class Parser(argparse.ArgumentParser):
     def answers_to(self, word: str) -> bool:
         """Whether a word is an option that this command has, or says why it has not."""
         return word.partition("=")[0] in self._option_string_actions
+
+    def most_values(self, word: str) -> int:
+        """How many of the words behind this option may be its values."""
+        action = self._option_string_actions[word.partition("=")[0]]
+        if "=" in word or action.nargs == 0:
+            return 0
+        return 1 if action.nargs in {None, "?"} else action.nargs if isinstance(action.nargs, int) else sys.maxsize
 
     def rivals(self, word: str, option: str) -> bool:
         """Whether a word is an option that says the same as another one, or excludes it."""

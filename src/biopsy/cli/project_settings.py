@@ -193,7 +193,13 @@ def _word(value: object, key: str, file: Path) -> str:
     text = str(value)
     if isinstance(value, str) and text.startswith("-"):
         raise errors.UsageError(f"{file}: {key} begins with a dash: {text!r}")
-    return os.path.relpath(file.parent / text) if key in _FILES else text
+    return _path(file.parent / text) if key in _FILES else text
+
+
+def _path(path: Path) -> str:
+    """A path from the current folder, as a word that is no option, whatever the file is called."""
+    text = os.path.relpath(path)
+    return f"{os.curdir}{os.sep}{text}" if text.startswith("-") else text
 
 
 def _is_wanted(key: str, command: Command, parser: Parser, given: Sequence[str]) -> bool:

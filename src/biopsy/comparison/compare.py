@@ -11,6 +11,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.comparison import error_scan, metrics
+from biopsy.comparison.differences import Differences, differences_between
 from biopsy.comparison.limits import Figures, JudgedLimit, figures, judge
 from biopsy.comparison.metrics import Element, ErrorStatistics, Statistics
 from biopsy.comparison.tolerance import (
@@ -65,7 +66,7 @@ class OutputComparison:
 
     ``measured`` is None where shapes differ or only one side holds strings. Statistics are None for strings. ``judged``
     are the figures that have a limit; ``tolerances_decide`` is False where they alone decide. ``figures`` are there
-    only where all detail was asked for.
+    only where all detail was asked for, ``differences`` then where it fails too.
     """
 
     name: str
@@ -84,6 +85,7 @@ class OutputComparison:
     judged: tuple[JudgedLimit, ...] = ()
     tolerances_decide: bool = True
     figures: Figures | None = None
+    differences: Differences | None = None
 
     @property
     def told(self) -> tuple[str, str]:
@@ -129,7 +131,7 @@ def compare_output(
 
     Raises DoesNotFit if the output lacks an axis along which ranks are asked for.
     """
-    measured = shown = None
+    measured = shown = pictured = None
     judged: tuple[JudgedLimit, ...] = ()
     tolerance = asked.tolerance_of(expected)
     if actual.shape != expected.shape:
@@ -146,6 +148,7 @@ def compare_output(
         if not measured.broken:
             _require_ranks(name, actual, judged)
         reason = _reason(measured, asked, tolerance, judged)
+        pictured = differences_between(actual, expected) if reason and detail == "full" and actual.size else None
     is_described = reason is not None or detail != "brief"
     return OutputComparison(
         name=name,
@@ -164,6 +167,7 @@ def compare_output(
         judged=judged,
         tolerances_decide=asked.tolerances_decide,
         figures=shown,
+        differences=pictured,
     )
 
 

@@ -13,9 +13,6 @@ from biopsy.comparison.noise import NoiseComparison, NoiseReport, explained_by
 from biopsy.comparison.non_finite import NotFinite
 from biopsy.comparison.runs import RunComparison
 
-VERSION = 1
-"""Of the schema: it grows when a key changes its meaning or goes, not when one is added."""
-
 
 def run_tree(compared: RunComparison) -> dict[str, Any]:
     """One engine's outputs against what was expected of them."""
@@ -56,6 +53,7 @@ def output_tree(output: OutputComparison) -> dict[str, Any]:
         "limits": [_limit_tree(one) for one in output.judged],
         "measured": plain(output.measured),
         "figures": plain(output.figures),
+        "differences": plain(output.differences),
         **{side: plain({"dtype": dtype, "shape": shape, "statistics": statistics})
            for side, (dtype, shape, statistics) in sides.items()},
     }  # fmt: skip

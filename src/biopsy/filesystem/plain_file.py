@@ -67,7 +67,8 @@ def open_delivering(path: Path) -> BinaryIO:
     try:
         kind = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
-            raise OSError(errno.EINVAL, "it is a device, not a file", str(path))
+            what = "folder" if stat.S_ISDIR(kind) else "device"
+            raise OSError(errno.EINVAL, f"it is a {what}, not a file", str(path))
         beginning = _first_of_pipe(descriptor, path) if stat.S_ISFIFO(kind) else b""
         os.set_blocking(descriptor, True)
     except BaseException:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from biopsy import errors
+from biopsy.filesystem.folders import folders_of, nearest_folder
 from biopsy.isolation import cleanup
-from biopsy.shell_words import line_of
 
 _NEW = (
     os.O_RDWR
@@ -44,8 +44,8 @@ def write_whole(path: Path, parts: Iterable[bytes | bytearray | memoryview]) -> 
     """Write ``parts`` one after the other to ``path``, replacing what stood there in one step.
 
     A link is replaced too, and not followed. What is no file, such as a pipe or /dev/null, is written to as it is.
-    Raises UsageError if the folder does not exist or cannot be written, or if nobody reads from the pipe; what stood at
-    ``path`` is then untouched.
+    Folders that are missing are made. Raises UsageError if the folder cannot be made or written, or if nobody reads
+    from the pipe; what stood at ``path`` is then untouched.
     """
     _write(path, parts, transient=False)
 
@@ -73,7 +73,7 @@ def _write(path: Path, parts: Iterable[bytes | bytearray | memoryview], *, trans
             with os.fdopen(_opened_stream(path), "wb") as stream:
                 stream.writelines(parts)
             return
-        with _replacement(path, transient=transient) as stream:
+        with folders_of(path), _replacement(path, transient=transient) as stream:
             stream.writelines(parts)
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -87,7 +87,7 @@ def open_anew(path: Path) -> BinaryIO:
     try:
         if _is_stream(path):
             return os.fdopen(_opened_stream(path), "wb")
-        with _replacement(path, transient=False) as stream:
+        with folders_of(path), _replacement(path, transient=False) as stream:
             return os.fdopen(os.dup(stream.fileno()), "wb")
     except OSError as error:
         raise cannot_write(path, error) from error
@@ -174,21 +174,22 @@ def _opened_stream(path: Path) -> int:
 def cannot_write(path: Path, error: OSError) -> errors.UsageError:
     """The error that tells why ``path`` cannot be written."""
     if not path.parent.is_dir():
-        return errors.UsageError(
-            f"cannot write {path}: there is no folder {path.parent}",
-            next_steps=[line_of(["mkdir", "-p", "--", str(path.parent)])],
-        )
+        why = error.strerror or error
+        return errors.UsageError(f"cannot write {path}: the folder {path.parent} cannot be made: {why}")
     return errors.UsageError(f"cannot write {path}: {error.strerror or error}")
 
 
 def require_writable(path: Path) -> None:
-    """Raise UsageError now if ``path`` could not be written later, at the end of long work."""
+    """Raise UsageError now if ``path`` could not be written later, at the end of long work.
+
+    Folders that are missing are not made yet.
+    """
     if path.is_dir():
         raise errors.UsageError(f"cannot write {path}: it is a directory")
     if _is_stream(path):
         return
-    probe = _temporary_name(path)
     try:
+        probe = nearest_folder(path) / _temporary_name(path).name
         create_new(probe).close()
         probe.unlink()
     except OSError as error:

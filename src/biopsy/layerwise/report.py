@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import json
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from biopsy.checks.words import as_word
 from biopsy.comparison.json_report import plain
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.layerwise.findings import LayerFinding, LayerFindings, TensorError
+from biopsy.model.digest import digest_of
 from biopsy.shell_words import line_of
 from biopsy.text import printable
 
@@ -30,20 +30,11 @@ class Engines:
     suspect: tuple[str, str]
 
 
-def digest_of(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def as_json(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> bytes:
-    """The report as JSON."""
+def layers_tree(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> dict[str, Any]:
+    """All that was found, as plain values."""
     first = findings.first_wrong
     sides = {"reference": engines.reference, "suspect": engines.suspect}
-    tree = {
+    return {
         "biopsy_layers": VERSION,
         "verdict": "right" if findings.passed else "unknown" if findings.nothing_wrong else "wrong",
         "complete": findings.complete,
@@ -61,13 +52,14 @@ def as_json(findings: LayerFindings, model: Path, engines: Engines, samples: int
         "remarks": list(findings.remarks),
         "layers": [_layer_tree(layer) for layer in findings.layers],
     }
-    return json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _layer_tree(layer: LayerFinding) -> dict[str, Any]:
     tree: dict[str, Any] = plain(layer)
     del tree["is_accused"]
-    return {**tree.pop("node"), **tree, "verdict": layer.verdict}
+    source = layer.node.source
+    node = {**tree.pop("node"), "source": None if source is None else source.as_tree()}
+    return {**node, **tree, "verdict": layer.verdict}
 
 
 _COLUMNS = (
@@ -114,6 +106,8 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     """
     try:
         tree = json.loads(read_whole(report))
+        if "biopsy_report" in tree:  # before, the object of the layers was the whole report
+            tree = tree["layers"]
         ranking = tuple(tuple(int(node) for node in suspect["nodes"]) for suspect in tree["ranking"])
         digest = tree["model"]["sha256"]
     except OSError as error:

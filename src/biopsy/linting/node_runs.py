@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import errors
@@ -32,12 +32,31 @@ _MOST_BUILT = 500
 
 @dataclass(kw_only=True)
 class NodeRuns:
-    """What an engine made of the nodes. ``ran`` are nodes that ran, ``unasked`` those that could not be asked about."""
+    """What an engine made of the nodes. ``ran`` are nodes that ran, ``unasked`` those that could not be asked about.
+
+    ``failed_on_values`` are nodes that may have failed because of the values, or their shapes, that they were given.
+    """
 
     source: str
     entries: list[LintEntry] = field(default_factory=list)
     ran: set[int] = field(default_factory=set)
     unasked: set[int] = field(default_factory=set)
+    failed_on_values: set[int] = field(default_factory=set)
+
+    def allow_for(self, other: NodeRuns) -> None:
+        """Take in what became of the nodes with other values: what failed on values alone is a warning then."""
+        excused = self.failed_on_values & other.ran
+        self.entries = [_excused(entry) if excused.issuperset(entry.nodes or {-1}) else entry for entry in self.entries]
+        self.entries += [entry for entry in other.entries if entry.nodes and self.unasked.issuperset(entry.nodes)]
+        asked = self.unasked - other.unasked
+        self.failed_on_values = (self.failed_on_values - excused) | (other.failed_on_values & asked)
+        self.ran |= excused | (asked & other.ran)
+        self.unasked -= asked
+
+
+def _excused(entry: LintEntry) -> LintEntry:
+    message = f"it fails with some made-up inputs, and runs with others: {entry.message}"
+    return replace(entry, level="warning", message=message)
 
 
 def examine(index: ModelIndex, samples: Sequence[Feed], worker: Worker, scratch: Path, source: str) -> NodeRuns:
@@ -122,6 +141,8 @@ class _Examination:
         except errors.EngineFailure as failure:
             if len(left) == 1:
                 self._failed.add(left[0])
+                if failure.stage == "run" or not self._has_known_shapes(left[0]):
+                    self.found.failed_on_values.add(left[0])
                 self.blame(left, failure.message)
                 return
             middle = len(left) // 2
@@ -131,6 +152,11 @@ class _Examination:
             return
         else:
             self.found.ran.update(left)
+
+    def _has_known_shapes(self, number: int) -> bool:
+        """Whether the model declares all shapes that a node reads; if not, they come from what it was run with."""
+        kinds = [self._index.tensor_type(tensor) for tensor in self._index.node_reads[number]]
+        return all(kind is not None and kind.is_static for kind in kinds)
 
     def _has_values(self, number: int, computed: Collection[int]) -> bool:
         """Whether all that a node reads is known, or among what the others have ``computed``."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from biopsy.linting.report import RULES, Level, LintEntry
 from biopsy.model import walk
 from biopsy.model.known_names import listed
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
 
 if TYPE_CHECKING:
     import onnx
@@ -80,6 +81,32 @@ def _empty_names(model: onnx.ModelProto) -> Iterator[LintEntry]:
     unnamed = [number for number, node in enumerate(graph.node) if not node.name]
     if unnamed:
         yield _entry("info", f"{len(unnamed)} of {len(graph.node)} nodes have no name: they are told by their places")
+
+
+def _inputs(model: onnx.ModelProto) -> Iterator[LintEntry]:
+    """Inputs without an element type, and those whose default value, an initializer, is of another type or shape."""
+    declared = {value.name: value.type.tensor_type for value in model.graph.input if value.type.HasField("tensor_type")}
+    for name, told in declared.items():
+        if not told.elem_type:
+            yield _entry("exception", f"the input {name!r} has no element type")
+    for weight in model.graph.initializer:
+        if weight.name not in declared or not declared[weight.name].elem_type:
+            continue
+        told = declared[weight.name]
+        if told.elem_type != weight.data_type:
+            types = (DTYPE_OF_ELEM.get(elem, str(elem)) for elem in (told.elem_type, weight.data_type))
+            yield _entry("exception", "the input {!r} is {}, its default value {}".format(weight.name, *types))
+        elif told.HasField("shape") and not _fits(told.shape.dim, weight.dims):
+            message = f"the default value of the input {weight.name!r} has another shape: {list(weight.dims)}"
+            yield _entry("exception", message)
+
+
+def _fits(declared: Sequence[onnx.TensorShapeProto.Dimension], dims: Sequence[int]) -> bool:
+    """Whether a shape is one of those declared; what is negative there is open to ONNX Runtime."""
+    pairs = zip(declared, dims, strict=False)
+    return len(declared) == len(dims) and all(
+        not dim.HasField("dim_value") or dim.dim_value < 0 or dim.dim_value == size for dim, size in pairs
+    )
 
 
 def _missing_producers(model: onnx.ModelProto) -> Iterator[LintEntry]:
@@ -250,6 +277,7 @@ _RULES: tuple[Callable[[onnx.ModelProto], Iterator[LintEntry]], ...] = (
     _duplicate_node_names,
     _duplicate_tensors,
     _empty_names,
+    _inputs,
     _missing_producers,
     _order,
     _opsets,

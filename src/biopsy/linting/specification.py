@@ -25,7 +25,7 @@ _UNKNOWN_TYPE = "expected to have type but instead is null"
 
 
 def entries(path: Path, *, whole: bool, timeout: float | None = None) -> Iterator[LintEntry]:
-    """What onnx says of the model in a file. ``whole``: whether the checker may look at the whole model too.
+    """What onnx says of the model in a file. ``whole``: whether its weights stand beside it, for the checker.
 
     ``timeout`` is in seconds. If onnx ends the process, that is an entry: an exception.
     """
@@ -51,36 +51,55 @@ def main() -> int:
 
 
 def _answer(request: Request, note: Note) -> dict[str, Any]:
-    from biopsy.model import load
+    from biopsy.model import infer, load
 
     path = Path(request["model"])
     note("check")
     model = load.parse(load.read_bytes(path), path)
-    found = [*(_whole(path) if request["whole"] else ()), *_each_node(model)]
-    return {"found": found}
+    light = infer.without_weights(model)
+    nodes = list(_each_node(light))
+    blames_nodes = any(source == CHECKER for source, *_ in nodes)
+    return {"found": [*_whole(str(path) if request["whole"] else light, blames_nodes=blames_nodes), *nodes]}
 
 
 def _found(source: str, message: str, nodes: Iterable[int] = (), level: Level = "exception") -> tuple[Any, ...]:
     return source, level, " ".join(message.split()), list(nodes)
 
 
-def _whole(path: Path) -> Iterator[tuple[Any, ...]]:
-    """What the checker says of the model as a whole, if it is not of a node."""
+def _whole(model: str | onnx.ModelProto, *, blames_nodes: bool) -> Iterator[tuple[Any, ...]]:
+    """What the checker says of the whole model, in a file or ``light``; nothing if it is a node that it blames alone.
+
+    Some nodes are at fault only beside others, such as one whose body computes what another has computed already.
+    """
     import onnx
 
+    if not isinstance(model, str):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        _empty_what_is_elsewhere(copy)
+        model = copy
     try:
-        onnx.checker.check_model(str(path))
+        onnx.checker.check_model(model)
     except Exception as error:  # the checker raises whatever it finds in native code
-        if _NODE_CONTEXT not in str(error):
-            yield _found(CHECKER, str(error))
+        if _NODE_CONTEXT not in str(error) or not blames_nodes:
+            yield _found(CHECKER, str(error).partition("==> Context:")[0])
 
 
-def _each_node(model: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
+def of_nodes(light: onnx.ModelProto) -> Iterator[tuple[int, str]]:
+    """The places of nodes that are wrong alone, with the reason. ``light`` is a model without its large weights.
+
+    Works in this process.
+    """
+    for _, _, message, nodes in _each_node(light):
+        yield nodes[0], message
+
+
+def _each_node(light: onnx.ModelProto) -> Iterator[tuple[Any, ...]]:
+    """What is said of models of one node each; ``light`` is the model as ``infer.without_weights`` gives it."""
     import onnx
 
     from biopsy.model import infer
 
-    light = infer.without_weights(model)
     frame = _Frame(light, infer.infer_value_infos(light.SerializeToString()))
     for number, node in enumerate(light.graph.node):
         one = frame.model_of(node, typed=False)
@@ -150,4 +169,19 @@ class _Frame:
                 graph.output.append(onnx.ValueInfoProto.FromString(info))
             elif not typed:
                 graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ()))
+        if not typed:
+            _empty_what_is_elsewhere(made)
         return made
+
+
+def _empty_what_is_elsewhere(model: onnx.ModelProto) -> None:
+    """Make tensors without elements of those whose values are not here: the checker would look for their files.
+
+    It does that where this process stands, which need not be the model's folder; and what was left out has no file.
+    """
+    from biopsy.model import external
+
+    for tensor in external.external_tensors(model):
+        external.clear_values(tensor)
+        del tensor.dims[:]
+        tensor.dims.append(0)

@@ -26,12 +26,14 @@ Levels = Callable[[int], Format]
 class Mixed:
     """The nodes of a mixed model, and what changes around them in its main graph.
 
-    ``weights`` are initializers in another type, ``unread`` the names of those that nothing reads any more.
+    ``weights`` are initializers in another type, ``unread`` the names of those that nothing reads any more; ``lowered``
+    counts the nodes that give another type than in the model.
     """
 
     graph: onnx.GraphProto
     weights: Mapping[str, onnx.TensorProto]
     unread: frozenset[str]
+    lowered: int = 0
 
 
 def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> Mixed:
@@ -43,7 +45,7 @@ def mixed(plan: PrecisionPlan, level: Levels, form: Form, weights: Weights) -> M
     scope = _Scope(plan.graph, None)
     graph = caster.cast(scope)
     unread = _unread(plan, graph, scope) if scope.converted else frozenset[str]()
-    return Mixed(graph, scope.converted, unread)
+    return Mixed(graph, scope.converted, unread, caster.lowered)
 
 
 @dataclass
@@ -94,6 +96,7 @@ class _Caster:
         self._form = form
         self._weights = weights
         self._taken = set(plan.taken)
+        self.lowered = 0
 
     def cast(self, scope: _Scope) -> onnx.GraphProto:
         self._enter(scope)
@@ -195,6 +198,8 @@ class _Caster:
     ) -> onnx.NodeProto:
         """The node with its inputs renamed, and its outputs defined."""
         outputs = {}
+        changed = [node.proto.output[at] for at in node.part.outputs]
+        self.lowered += any(scope.planned.elems[name] != results.elem for name in changed if name)
         for at, name in enumerate(node.proto.output):
             if not name:
                 continue

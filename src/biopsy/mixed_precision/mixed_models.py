@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from biopsy import errors
 from biopsy.mixed_precision.assembly import Assembly
-from biopsy.mixed_precision.caster import mixed
+from biopsy.mixed_precision.caster import Mixed, mixed
 from biopsy.mixed_precision.constants import RangeLoss, Weights, range_loss_of
 from biopsy.mixed_precision.formats import FLOAT16, FP32, Form, Format
 from biopsy.mixed_precision.functions import without_functions
 from biopsy.mixed_precision.plan import Layer, PrecisionPlan, plan_of
+from biopsy.mixed_precision.stored_values import stored_values
 
 if TYPE_CHECKING:
     import onnx
@@ -30,6 +32,10 @@ class MixedModels(Protocol):
         """How many other nodes compute but keep their precision, by the reason."""
 
     @property
+    def passive(self) -> Mapping[str, int]:
+        """How many nodes have no precision of their own, by the operator."""
+
+    @property
     def low_name(self) -> str: ...  # noqa: D102 -- what a person calls it
     @property
     def high_name(self) -> str: ...  # noqa: D102 -- what a person calls it
@@ -41,7 +47,7 @@ class MixedModels(Protocol):
         """The bytes of the model with these layers high and all others low."""
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
-        """Weights that the low precision cannot hold, among those that low layers read."""
+        """Weights and constants that the low precision cannot hold, among those that low layers read."""
 
 
 class CastModels:
@@ -71,6 +77,11 @@ class CastModels:
         return self._plan.stays
 
     @property
+    def passive(self) -> Mapping[str, int]:
+        """Nodes that hand values on, convert them, or give none that is rounded."""
+        return self._plan.passive
+
+    @property
     def low_name(self) -> str:
         """The low format."""
         return self._low.name
@@ -82,22 +93,20 @@ class CastModels:
 
     def parts(self, high: frozenset[int]) -> Sequence[bytes]:
         """The bytes of the model with these layers high and all others low."""
-        made = mixed(self._plan, lambda number: self._high if number in high else self._low, self.form, self._weights)
-        return self._assembly.parts(made)
+        return self._assembly.parts(self._mixed(high))
+
+    def _mixed(self, high: frozenset[int]) -> Mixed:
+        return mixed(self._plan, lambda number: self._high if number in high else self._low, self.form, self._weights)
 
     def range_loss(self, high: frozenset[int]) -> tuple[RangeLoss, ...]:
-        """Weights of the main graph with values that become infinite or zero in the low format."""
-        read = {
-            name
-            for node in self._plan.graph.nodes
-            if node.number >= 0 and node.number not in high
-            for name in node.proto.input
-        }
-        weights = [
-            weight for weight in self._plan.model.graph.initializer if weight.name in read and weight.data_type == 1
-        ]
-        found = (range_loss_of(weight, self._folder, self._low) for weight in weights)
-        return tuple(range_loss for range_loss in found if range_loss is not None)
+        """Weights and constants with values that become infinite or zero in the low format."""
+        stored = stored_values(self._plan.graph, lambda number: number not in high)
+        found = {name: range_loss_of(value, self._folder, self._low) for name, value in stored.items()}
+        return tuple(replace(loss, name=name) for name, loss in found.items() if loss is not None)
+
+    def lowered(self, high: frozenset[int]) -> int:
+        """How many nodes of the model give values of another type than in the model, those in bodies included."""
+        return self._mixed(high).lowered
 
 
 def _require_sense(low: Format, high: Format, form: Form) -> None:

@@ -85,6 +85,8 @@ def node_role(
         return NodeRole(Role.FIXED, reason=f"no schema of {node.op_type} is known for opset {opset}")
     if node.op_type in _IN_FLOAT_ONLY:
         return NodeRole(Role.FIXED, reason=f"the function that defines {node.op_type} computes in fp32")
+    if _reduces(node):
+        return NodeRole(Role.FIXED, reason=f"no engine is known to compute {node.op_type} with a reduction in fp16")
     outputs = _changing(node.output, formal.outputs, formal.shared, elem)
     given = {_at(formal.outputs, place) for place in outputs}
     together = _TOGETHER.get(node.op_type, frozenset())
@@ -100,6 +102,13 @@ def node_role(
         lacking = " and no ".join(suffix(elem) for elem in sorted(needed - types))
         return NodeRole(Role.FIXED, reason=f"{node.op_type} of opset {opset} knows no {lacking}")
     return NodeRole(Role.LAYER, inputs, outputs, types)
+
+
+def _reduces(node: onnx.NodeProto) -> bool:
+    """Whether a node scatters and reduces: ONNX Runtime loads it in fp16, and then refuses to run it."""
+    return node.op_type in {"ScatterND", "ScatterElements"} and any(
+        attribute.name == "reduction" and attribute.s not in {b"", b"none"} for attribute in node.attribute
+    )
 
 
 @dataclass(frozen=True)

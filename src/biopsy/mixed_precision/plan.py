@@ -71,7 +71,9 @@ class PlannedGraph:
 class PrecisionPlan:
     """A model, and what a search over its precisions needs to know of it. The model is not changed any more.
 
-    ``stays`` counts nodes that compute and cannot be changed, by the reason; ``taken`` are all names in use.
+    ``stays`` counts nodes that compute and cannot be changed, by the reason; ``passive``, by the operator, those that
+    have no precision of their own: they hand values on, convert them, or give none that is rounded. ``taken`` are all
+    names in use.
     """
 
     model: onnx.ModelProto
@@ -79,6 +81,7 @@ class PrecisionPlan:
     graph: PlannedGraph
     layers: list[Layer]
     stays: Counter[str]
+    passive: Counter[str]
     taken: frozenset[str]
 
 
@@ -91,7 +94,15 @@ def plan_of(model: onnx.ModelProto, needed: frozenset[int] = frozenset({FLOAT16}
     reader = _Reader(opset, needed)
     graph = reader.read(model.graph, _inferred(model), None, ())
     taken = frozenset(_names(model))
-    return PrecisionPlan(model=model, opset=opset, graph=graph, layers=reader.layers, stays=reader.stays, taken=taken)
+    return PrecisionPlan(
+        model=model,
+        opset=opset,
+        graph=graph,
+        layers=reader.layers,
+        stays=reader.stays,
+        passive=reader.passive,
+        taken=taken,
+    )
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
@@ -140,6 +151,7 @@ class _Reader:
         self._needed = needed
         self.layers: list[Layer] = []
         self.stays: Counter[str] = Counter()
+        self.passive: Counter[str] = Counter()
 
     def read(
         self, graph: onnx.GraphProto, inferred: onnx.GraphProto, outer: _KnownTypes | None, where: tuple[str, ...]
@@ -155,6 +167,8 @@ class _Reader:
                 self.layers.append(_layer(planned_node, place, where, types))
             elif part.reason:
                 self.stays[part.reason] += 1
+            else:
+                self.passive[node.op_type] += 1
             here = (*where, label(node.op_type, node.name, place))
             for (at, inner, body), (_, _, twin) in zip(_bodies(node), _bodies(typed), strict=True):
                 planned_node.bodies.append((at, inner, self.read(body, twin, types, (*here, node.attribute[at].name))))

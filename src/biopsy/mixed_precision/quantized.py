@@ -72,6 +72,7 @@ class QuantizedModels:
             raise errors.UsageError(f"int8 needs opset {_LEAST_OPSET}, and the model has opset {plan.opset}")
         able = [layer for layer in plan.layers if layer.op_type in self._quantized and not layer.where]
         self.layers: Sequence[Layer] = [_numbered(layer, number) for number, layer in enumerate(able)]
+        self.passive: Mapping[str, int] = plan.passive
         left = Counter(layer.op_type for layer in plan.layers if layer.op_type not in self._quantized)
         inside = sum(1 for layer in plan.layers if layer.where)
         self.stays: Mapping[str, int] = {

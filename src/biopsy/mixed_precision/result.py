@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,14 +17,22 @@ from biopsy.session.result_file import files_of
 from biopsy.text import html_table, printable, some_of
 
 
-@dataclass(frozen=True)
+def _tell_nobody(result: PrecisionResult) -> None:
+    """What writes no report."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrecisionTarget:
-    """Where results go: the mixed model, its weights beside it, the report as JSON, the names as text."""
+    """Where results go: the mixed model, its weights beside it, the report, the names as text.
+
+    ``write_report`` writes what is known into ``report``; it may be called several times.
+    """
 
     output: Path | None = None
     external: str | None = None
     report: Path | None = None
     names: Path | None = None
+    write_report: Callable[[PrecisionResult], None] = _tell_nobody
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -40,8 +47,9 @@ class PrecisionResult:
     ``high`` are the layers that must be high, of ``layers`` in all; none if all may be low.
     ``one_minimal``: lowering any one of them alone makes the check fail. ``verified`` counts passing checks of the
     final model, each in a process of its own; 0 where a person decides. ``stopped`` names the limit that ended the
-    search. ``range_loss`` are weights that the low precision cannot hold, of layers that are low. ``remembered`` counts
-    runs of the check that an interrupted search had done.
+    search. ``stays`` and ``passive`` are nodes that are no layers: see ``PrecisionPlan``. ``range_loss`` are weights
+    that the low precision cannot hold, of layers that are low. ``remembered`` counts runs of the check that an
+    interrupted search had done.
     """
 
     model: str
@@ -61,6 +69,7 @@ class PrecisionResult:
     stopped: str | None = None
     range_loss: tuple[RangeLoss, ...] = ()
     stays: Mapping[str, int] = field(default_factory=dict)
+    passive: Mapping[str, int] = field(default_factory=dict)
     remembered: int = 0
 
     @property
@@ -90,14 +99,14 @@ class PrecisionResult:
 def write_files(result: PrecisionResult, target: PrecisionTarget) -> None:
     """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
     if target.report is not None:
-        write_report(result, target.report)
+        target.write_report(result)
     if target.names is not None:
         write_names(result, target.names)
 
 
-def write_report(result: PrecisionResult, path: Path) -> None:
-    """Write what was found as JSON. Raises UsageError if it cannot be written."""
-    report = {
+def precision_tree(result: PrecisionResult) -> dict[str, object]:
+    """All that was found, as plain values."""
+    return {
         "biopsy_precision": 1,
         "model": result.model,
         "low": result.low,
@@ -111,6 +120,7 @@ def write_report(result: PrecisionResult, path: Path) -> None:
         "nodes_to_exclude": result.names,
         "one_minimal": result.one_minimal,
         "fixed": dict(result.stays),
+        "passive": dict(result.passive),
         "damaged_weights": [range_loss.told() for range_loss in result.range_loss],
         "outcomes": dict(result.outcomes),
         "verified": result.verified,
@@ -118,7 +128,6 @@ def write_report(result: PrecisionResult, path: Path) -> None:
         "output": None if result.output is None else str(result.output),
         "seconds": round(result.seconds, 3),
     }
-    write_whole(path, [json.dumps(report, indent=2).encode() + b"\n"])
 
 
 def _layer(layer: Layer) -> dict[str, object]:

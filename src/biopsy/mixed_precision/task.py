@@ -292,6 +292,7 @@ class PrecisionTask:
             stopped=stopped,
             range_loss=models.range_loss(high),
             stays=models.stays,
+            passive=models.passive,
             remembered=self._oracle.tally.remembered,
         )
 

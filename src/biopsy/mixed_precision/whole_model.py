@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def in_fp16(model: onnx.ModelProto, folder: Path) -> tuple[bytes, int, tuple[RangeLoss, ...]]:
-    """The model's bytes with nodes that compute in fp16, how many, and the weights that fp16 cannot hold.
+    """The model's bytes with nodes that compute in fp16, how many do, and the weights and constants it cannot hold.
 
     Inputs and outputs keep their types, with Casts behind and before them. ``folder`` is where the external weights
     stand; they are cast in the model. Raises UsageError if the model's opset has no Cast to fp16.
     """
     models = CastModels(model, FP16, FP32, "native", folder, {})
-    return b"".join(models.parts(frozenset())), len(models.layers), models.range_loss(frozenset())
+    return b"".join(models.parts(frozenset())), models.lowered(frozenset()), models.range_loss(frozenset())

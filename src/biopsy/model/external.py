@@ -192,6 +192,16 @@ def require_safe_locations(data: bytes, folder: Path, path: Path | None = None) 
                 _require_place(tensor, folder)
 
 
+def files_referred_to(data: bytes, folder: Path) -> list[Path]:
+    """The files that the tensors of a serialized model refer to, whether or not they are there.
+
+    Raises ModelError for a model that cannot be parsed, or one that refers to what may not be read.
+    """
+    if not may_refer(data):
+        return []
+    return sorted({resolve(folder, _said(tensor).location, tensor.name) for tensor in _referring(parse(data, None))})
+
+
 def _require_safe_engine_files(model: onnx.ModelProto, folder: Path) -> None:
     """Raise ModelError if a node stands for what an engine has built and names a file for it that may not be read."""
     for node in walk.nodes(model):

@@ -10,8 +10,10 @@ from biopsy.model import value_info
 from biopsy.model.index import ModelIndex
 from biopsy.model.infer import infer_value_infos
 from biopsy.model.known_names import no_such_input
+from biopsy.model.load import parse
 from biopsy.model.slice import without_weights
 from biopsy.model.tensor_type import Dim, Shape, TensorType
+from biopsy.model.validity import inference_objection, judged_form
 
 
 def override_input_shapes(
@@ -24,10 +26,12 @@ def override_input_shapes(
     the model had declared is it left open. Nothing else that the model declares is touched.
 
     Returns the tensors whose sizes were all declared and are now open, if all inputs are fixed: a run can tell them,
-    and only that. Raises DoesNotFit for a name that is no input, which it blames on ``option``.
+    and only that. Raises DoesNotFit for a name that is no input, and for shapes that strict shape inference refuses
+    where it accepts the model without them; it is blamed on ``option``.
     """
     if not shapes:
         return frozenset()
+    before = _objection(index)
     sizes: dict[str, Dim] = {}
     contradicted = False
     for name, shape in shapes.items():
@@ -46,8 +50,19 @@ def override_input_shapes(
             index.infos[tensor] = value_info.value_info(index.names[tensor], now)
             if kind.is_static and not now.is_static:
                 opened.add(tensor)
+    refused = _objection(index) if before is None else None
+    if refused is not None:
+        raise errors.DoesNotFit(
+            f"{option}: the model cannot have these shapes: {refused}",
+            next_steps=[f"give {option} sizes that the operators can work with"],
+        )
     told = (index.tensor_type(tensor) for tensor in index.fed_inputs())
     return frozenset(opened) if all(kind is not None and kind.is_static for kind in told) else frozenset()
+
+
+def _objection(index: ModelIndex) -> str | None:
+    """What strict shape inference says against a model; None if it accepts it."""
+    return inference_objection(judged_form(parse(without_weights(index), index.path)))
 
 
 def undeclared(index: ModelIndex, tensors: Iterable[int]) -> ModelIndex:

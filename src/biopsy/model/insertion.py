@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
-from biopsy.model import sanitize, walk
+from biopsy.model import infer, sanitize, walk
 from biopsy.model.known_names import listed
 from biopsy.similar_names import did_you_mean
 
@@ -28,15 +28,17 @@ class NewNode:
     attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
 
 
-def insert(model: onnx.ModelProto, new: NewNode) -> None:
+def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None:
     """Put a node into the main graph; what nobody needs any more then is removed, as ``sanitize.clean_up`` does.
 
     A tensor that is among its inputs and its outputs is split: the node reads it, and whatever read it before reads the
     node's result. An output of the model keeps its name then, and what computes it gets another. Declared types and
-    shapes of tensors behind the node are forgotten, those of the model's outputs too, but for their element types.
+    shapes of tensors behind the node are forgotten, those of the model's outputs too; outputs get the types that can be
+    inferred, and keep their element type where none can, or where nothing ``infers``.
 
     Raises UsageError for a name that is no tensor of the main graph, an output that is an input of the model or a
-    weight and not split, and a node that would depend on its own result.
+    weight and not split, a name that another node or output of the node has, and a node that would depend on its own
+    result.
     """
     from onnx import helper
 
@@ -45,11 +47,14 @@ def insert(model: onnx.ModelProto, new: NewNode) -> None:
     taken = walk.named(graph)
     for option, names in (("--inputs", new.inputs), ("--outputs", new.outputs)):
         _require_known(option, names, known)
-    fixed = {info.name for info in graph.input} | {weight.name for weight in graph.initializer}
+    _require_single(graph, new)
+    fixed = _given(graph)
     sources = {name: name for name in new.inputs}
-    results = []
-    for name in dict.fromkeys(new.outputs):
-        if name in sources:
+    results: list[str] = []
+    for name in new.outputs:
+        if not name:
+            results.append(name)
+        elif name in sources:
             sources[name], result = _split(graph, name, taken, fixed)
             results.append(result)
         elif name in fixed:
@@ -61,17 +66,33 @@ def insert(model: onnx.ModelProto, new: NewNode) -> None:
     node = helper.make_node(new.operator, inputs, results, name=new.name or None)
     node.attribute.extend(helper.make_attribute(name, value) for name, value in new.attributes.items())
     graph.node.append(node)
-    _forget_types_behind(graph, results)
+    ends = _forget_types_behind(graph, results)
     sanitize.clean_up(model)
     try:
         sanitize.sort_nodes(model)
     except errors.ModelError as error:
         raise errors.UsageError(f"the node cannot stand there: {error.message}") from error
+    if infers:
+        infer.type_outputs(model, ends)
+
+
+def _given(graph: onnx.GraphProto) -> set[str]:
+    """Tensors that no node computes."""
+    sparse = {weight.values.name for weight in graph.sparse_initializer}
+    return {info.name for info in graph.input} | {weight.name for weight in graph.initializer} | sparse
+
+
+def _require_single(graph: onnx.GraphProto, new: NewNode) -> None:
+    """Raise UsageError if a name that may stand once would stand twice."""
+    twice = next((name for name in new.outputs if name and new.outputs.count(name) > 1), None)
+    if twice is not None:
+        raise errors.UsageError(f"--outputs: a node computes {twice!r} only once")
+    if new.name and any(node.name == new.name for node in graph.node):
+        raise errors.UsageError(f"--name: the model has a node {new.name!r} already: engines refuse a second one")
 
 
 def _tensors(graph: onnx.GraphProto) -> set[str]:
-    found = {info.name for info in graph.input} | {weight.name for weight in graph.initializer}
-    return found | {name for node in graph.node for name in (*node.input, *node.output) if name}
+    return _given(graph) | {name for node in graph.node for name in (*node.input, *node.output) if name}
 
 
 def _require_known(option: str, names: Sequence[str], known: Collection[str]) -> None:
@@ -120,14 +141,17 @@ def _rename(names: MutableSequence[str], old: str, new: str) -> None:
             names[place] = new
 
 
-def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> None:
-    """Drop what is declared of tensors that are computed from ``names``, and of those themselves."""
-    behind = set(names)
+def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[str]:
+    """Drop what is declared of tensors that are computed from ``names``, and of those themselves.
+
+    Outputs of the model among them keep their element types; their names are returned.
+    """
+    behind = {*names} - {""}
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in walk.reads(node):
             readers.setdefault(name, []).append(node)
-    waiting = list(names)
+    waiting = list(behind)
     while waiting:
         new = {name for node in readers.get(waiting.pop(), ()) for name in node.output if name} - behind
         behind |= new
@@ -139,3 +163,4 @@ def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> None:
     for info in graph.output:
         if info.name in behind and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
+    return {info.name for info in graph.output if info.name in behind}

@@ -54,20 +54,21 @@ def freeze_inputs(model: onnx.ModelProto, shapes: Mapping[str, Shape]) -> Frozen
     """
     inputs = {info.name: info for info in model.graph.input}
     found: dict[str, set[int]] = {}
-    resized = False
+    resized = ranked_anew = False
     for name, shape in shapes.items():
         declared = _declared(inputs, name)
         for old, new in zip(declared.shape or (), shape, strict=False):
             if isinstance(old, str) and isinstance(new, int):
                 found.setdefault(old, set()).add(new)
         resized |= _contradicts(declared.shape, shape)
+        ranked_anew |= declared.shape is None or len(declared.shape) != len(shape)
         inputs[name].ParseFromString(value_info.value_info(name, TensorType(declared.elem, shape)))
     conflicts = tuple(sorted(symbol for symbol, sizes in found.items() if len(sizes) > 1))
     sizes = {symbol: next(iter(values)) for symbol, values in found.items() if len(values) == 1}
     for info in _infos(model):
         _substitute(info.type, sizes)
     if resized:
-        _forget_shapes(model)
+        _forget_shapes(model, keep_ranks=not ranked_anew)
     return Frozen(sizes, conflicts)
 
 
@@ -102,12 +103,19 @@ def _substitute(kind: onnx.TypeProto, sizes: Mapping[str, int]) -> None:
         _substitute(getattr(kind, which).elem_type, sizes)
 
 
-def _forget_shapes(model: onnx.ModelProto) -> None:
-    """Drop the shapes of everything but the main graph's own inputs."""
+def _forget_shapes(model: onnx.ModelProto, *, keep_ranks: bool) -> None:
+    """Drop the shapes of everything but the main graph's own inputs. With ``keep_ranks``, its outputs only lose sizes:
+    onnx's checker refuses one without any shape.
+    """
     for place, graph in enumerate(walk.graphs(model)):
-        for info in (*(graph.input if place else ()), *graph.output, *graph.value_info):
+        ends = () if keep_ranks and not place else graph.output
+        for info in (*(graph.input if place else ()), *ends, *graph.value_info):
             if info.type.HasField("tensor_type"):
                 info.type.tensor_type.ClearField("shape")
+    if keep_ranks:
+        for info in model.graph.output:
+            for dim in info.type.tensor_type.shape.dim if info.type.HasField("tensor_type") else ():
+                dim.Clear()
 
 
 def refresh_shapes(model: onnx.ModelProto) -> None:

@@ -49,6 +49,14 @@ def describe_weight(buffer: Buffer, weight: Weight, folder: Path, *, values: boo
     return " · ".join(filter(None, parts))
 
 
+def values_text(buffer: Buffer, weight: Weight, folder: Path) -> str:
+    """The values of a weight that is not sparse: all of a few, else the first ones after statistics of all.
+
+    ``folder`` is where external data stands; missing or unsafe data is told in the text.
+    """
+    return " · ".join(filter(None, _values_text(buffer, weight, folder, _elements(weight))))
+
+
 def _elements(weight: Weight) -> int:
     assert weight.kind.shape is not None
     return elements(dim for dim in weight.kind.shape if isinstance(dim, int))

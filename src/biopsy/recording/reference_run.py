@@ -73,6 +73,10 @@ class Recording:
         inner = {self._index.names[tensor] for tensor in self._index.producer}
         return any(not inner.isdisjoint(sample) for sample in self._given.samples)
 
+    def is_given(self, name: str) -> bool:
+        """Whether the samples hold a tensor, so that its values are theirs and no run has recorded them."""
+        return name in self._given
+
     def include(self, tensors: Iterable[int]) -> None:
         """Have these recorded too, in one more run if the one that was made left them out; not if that run fails."""
         included = {t for t in tensors if not self._made_up or t in self.value_free} - self._included
@@ -165,7 +169,8 @@ class Recording:
         while high - low > 1:
             middle = (low + high) // 2
             try:
-                self._record(engine, tuple(sorted(order[:middle])))
+                tried = tuple(sorted(order[:middle]))
+                self._node_run(events.ignore).record(engine, tried, self._marked(tried))  # this is not what is kept
                 low = middle
             except errors.BiopsyError:
                 high = middle
@@ -184,10 +189,14 @@ class Recording:
 
     def _record(self, engine: str, nodes: tuple[int, ...], tensors: Sequence[int] | None = None) -> ValuesInMemory:
         """Run some nodes and return what they compute: ``tensors``, or else all that may be needed."""
-        run = NodeRun(self._index, self._given.samples, self._folder, self._listener)
-        recorded = run.record(engine, nodes, self._marked(nodes) if tensors is None else tensors)
+        recorded = self._node_run(self._listener).record(
+            engine, nodes, self._marked(nodes) if tensors is None else tensors
+        )
         self._recorded_by = engine, nodes
         return recorded
+
+    def _node_run(self, listener: events.Listener) -> NodeRun:
+        return NodeRun(self._index, self._given.samples, self._folder, listener)
 
     def _marked(self, nodes: Sequence[int]) -> list[int]:
         """The outputs of the recording run: every tensor that those nodes compute and whose value may be needed."""

@@ -27,15 +27,17 @@ _NOTE = "signature"
 _UNMASKED = "the outputs are right; an inner tensor is wrong: continuing as with --mark-intermediate"
 
 
-def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False) -> ErrorSize | None:
+def preflight(
+    driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, beside: bool = False
+) -> tuple[Judged, ErrorSize | None]:
     """Check the original, which must fail, and a one-node Identity model, which must not unless that is allowed.
 
     ``beside``: once the original has failed, the rest may be asked while the search begins, if several checks may run.
     Where the original's outputs are right and an inner tensor is wrong, every tensor of a candidate becomes an output
     from then on if the problem leaves that open.
 
-    Returns the size of the original's error, None where the check tells none. Raises OriginalPasses if the original
-    passes, CheckError if the check cannot say, or fails on anything.
+    Returns how the original fails, and the size of its error, None where the check tells none. Raises OriginalPasses if
+    the original passes, CheckError if the check cannot say, or fails on anything.
     """
     oracle, failure = driver.oracle, driver.oracle.failure
     failure.reference = _resumed_signature(driver)
@@ -71,7 +73,7 @@ def preflight(driver: Driver, flakiness: Flakiness, *, allow_vacuous: bool, besi
             else:
                 flakiness.begin(trial, tries)
                 _try_identity(driver, identity, allow_vacuous=allow_vacuous)
-    return error
+    return judged, error
 
 
 def _look_closer_beside(
@@ -154,11 +156,25 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    return errors.OriginalPasses(
-        message,
-        details=details,
-        next_steps=["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"],
-    )
+    is_masked = marked is not None and marked.outcome is Outcome.REPRODUCES  # the details say what to type
+    steps = [] if is_masked else _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
+    return errors.OriginalPasses(message, details=details, next_steps=steps)
+
+
+def _steps_to_a_failure(judged: Judged, *, sees_values: bool) -> list[str]:
+    """What to change so that the original fails, at most two things."""
+    verdict = judged.evidence.verdict
+    if verdict.hint:
+        return [verdict.hint]
+    if verdict.outcome == "passes":
+        return ["give the inputs that it fails with (--load-inputs), or smaller tolerances (--atol, --rtol)"]
+    steps = ["run that line by hand; if your check shows a failure otherwise, give --fail-regex or --fail-code"]
+    if sees_values:
+        steps.append(
+            "if only an inner tensor is wrong, record all of them (--onnx-outputs mark all), and check with"
+            " biopsy run {} --load-inputs layerwise.json --load-outputs golden.json"
+        )
+    return steps
 
 
 def _marked(driver: Driver, judged: Judged) -> Judged | None:
@@ -167,6 +183,8 @@ def _marked(driver: Driver, judged: Judged) -> Judged | None:
     A wrong tensor can be masked by what follows it.
     """
     if judged.outcome is Outcome.INVALID or not driver.problem.may_cut_outputs or driver.problem.mark_intermediate:
+        return None
+    if not driver.check.sees_values:
         return None
     if not driver.check.automatic:
         driver.listener(
@@ -192,13 +210,7 @@ def _masked(driver: Driver, judged: Judged) -> list[str]:
     uncounted = _uncounted(judged, driver.oracle.failure.rules)
     if judged.outcome is not Outcome.PASSES or uncounted:
         return [f"  fails   otherwise {marked}: {judged.reason}"]
-    if judged.evidence.verdict.stage or not driver.check.automatic:
-        return [f"  passes  also {marked}"]
-    return [
-        f"  passes  also {marked}, as far as this check looks at them:",
-        "          to have inner tensors compared, save them with 'biopsy run MODEL --onnx-outputs mark all',",
-        "          and check with  biopsy run {} --load-inputs layerwise.json --load-outputs golden.json",
-    ]
+    return [] if judged.evidence.verdict.hint else [f"  passes  also {marked}"]
 
 
 def _uncounted(judged: Judged, rules: Rules) -> str:
@@ -217,6 +229,8 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
     for _ in range(driver.oracle.memory.repetitions):
         try:
             judged = driver.oracle.again(trial)
+        except errors.CheckChanged:
+            raise
         except errors.CheckError:
             return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
         if judged.outcome is Outcome.REPRODUCES:
@@ -245,21 +259,32 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     assert driver.reference is not None
     found = signature_of(judged.evidence)
     ends = last_words(driver.reference, found, driver.oracle.failure.rules)
+    alike = _what_all_have(driver)
+    reason = [telling_apart(driver.reference, found)] if ends else [] if alike else [_likeliest_reason(driver, found)]
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else _end_of_output(found)
     return errors.CheckError(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
         " and a reduction would say nothing.",
-        details=[f"  tried   {driver.check.line(name)}", *shown, *_what_all_have(driver)],
+        details=[f"  tried   {driver.check.line(name)}", *shown, *alike],
         kept="nothing was written",
         next_steps=[
-            *([telling_apart(driver.reference, found)] if ends else []),
-            "run that line by hand: it shows all that the check prints",
-            "is the path in the check right, and does it look at the candidate, {}, rather than at a file of its own?",
-            "does the script fail before it compares, for instance because it hard-codes input names? Read them from"
-            " session.get_inputs(); --fail-regex or --fail-code name the failure that you are after",
-            "is the engine itself broken? biopsy doctor; biopsy run on any small model then shows the same failure",
-            "--allow-vacuous-check    continues anyway",
+            *reason,
+            "run that line by hand: it shows all that the check prints (--allow-vacuous-check reduces anyway)",
         ],
+    )
+
+
+def _likeliest_reason(driver: Driver, found: Signature) -> str:
+    """Why a check fails on anything, by what is known of it, and what to do about that."""
+    if not driver.check.names_candidate:
+        return "the check does not name the candidate: write {} in it, where the path of the model belongs"
+    if found.stage in {"load", "build", "run"}:
+        return "is the engine itself broken? 'biopsy doctor' tells, and 'biopsy run' on any small model"
+    if found.reported:
+        return "does the check look at the candidate, {}, rather than at a file of its own?"
+    return (
+        "does the check fail before it compares? A wrong path does that, and so do input names of the whole model: read"
+        " them from the candidate"
     )
 
 
@@ -276,6 +301,8 @@ def _what_all_have(driver: Driver) -> list[str]:
     plain = _identity(identity_bytes(), "a one-node Identity model of opset 17")
     try:
         passes = driver.oracle.again(plain).outcome is Outcome.PASSES
+    except errors.CheckChanged:
+        raise
     except errors.CheckError:
         return []
     if not passes:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.outcome import Outcome
+from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import ErrorSize
+from biopsy.model.index import index_bytes
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
@@ -16,7 +17,7 @@ from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.preflight import preflight
-from biopsy.reduction.result import Reduction, Target, reads_of
+from biopsy.reduction.result import Reduction, Target, reads_of, sources_of
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.verification import Verification, verified
 from biopsy.session.beside import SearchInDoubtError
@@ -53,7 +54,7 @@ class ReductionTask:
         self._allow_vacuous = allow_vacuous
         self._is_saved = False  # whether a result of this search stands on disk
         self._inputs: Path | None = None
-        self._error_before: ErrorSize | None = None
+        self._original: tuple[Judged | None, ErrorSize | None] = (None, None)
         self._verification = Verification()
         paths = (path for path in target.files if path not in target.streams)
         self.result = ResultFile(paths, self.write, driver.listener)
@@ -81,7 +82,7 @@ class ReductionTask:
     def preflight(self) -> None:
         """Check the original, which must fail, and a model of one Identity node, which must not."""
         beside = not self._feeding.is_wanted  # then another check is asked from the beginning of the search on
-        self._error_before = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous, beside=beside)
+        self._original = preflight(self._driver, self._flakiness, allow_vacuous=self._allow_vacuous, beside=beside)
 
     def begin(self) -> None:
         """Have candidates fed with recorded values, where the check can be."""
@@ -164,6 +165,8 @@ class ReductionTask:
         driver, tally = self._driver, self._driver.oracle.tally
         assert driver.best is not None
         others = tally.other_failures
+        judged, error = self._original
+        left = index_bytes(b"".join(driver.best_parts()))
         return Reduction(
             output=self._target.output,
             nodes_before=len(driver.problem.index.nodes),
@@ -178,9 +181,12 @@ class ReductionTask:
             remembered=tally.remembered,
             stopped=stopped,
             last_words=self._verification.last_words,
-            reads=reads_of(driver.best_parts()),
-            error_before=self._error_before,
+            reads=reads_of(left),
+            sources=sources_of(left),
+            error_before=error,
             error_after=self._verification.error,
+            judged_before=judged,
+            judged_after=self._verification.judged,
             inputs=self._inputs,
             failure=driver.reference,
             values_free=self._context.are_values_free,

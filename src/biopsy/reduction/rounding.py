@@ -50,6 +50,8 @@ def _asked(oracle: Oracle, trial: Trial) -> Rounding | None:
     asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
     try:
         return oracle.again(asking).evidence.verdict.rounding
+    except errors.CheckChanged:
+        raise
     except errors.CheckError:
         return None  # it was no question about a candidate
 

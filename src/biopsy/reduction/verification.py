@@ -19,7 +19,7 @@ from biopsy.session.trial import Trial
 
 @dataclass(frozen=True)
 class Verification:
-    """What the last check has shown: in how many runs the result failed once, its error, and its last words.
+    """What the last check has shown: in how many runs the result failed once, its error, and how it was judged.
 
     ``last_words`` are what the original and the result say at their end where these tell of different failures.
     """
@@ -27,6 +27,7 @@ class Verification:
     tries: int = 0
     error: ErrorSize | None = None
     last_words: tuple[str, str] | None = None
+    judged: Judged | None = None
 
 
 def verified(
@@ -49,7 +50,7 @@ def verified(
     verdict = judged.evidence.verdict
     driver.listener(events.Verified(str(output), 1, tries))
     words = _compared_last_words(driver, signature_of(judged.evidence))
-    return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words)
+    return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words, judged)
 
 
 def _compared_last_words(driver: Driver, result: Signature) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from biopsy import errors, events
+from biopsy import events
 from biopsy.checks.outcome import Check, Outcome
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.model.index import ModelIndex
@@ -93,10 +93,6 @@ class OtherFailures:
         if self._folder is None:
             return None
         path = self._folder / f"other_failure_{number}.onnx"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise errors.UsageError(f"cannot make the folder {path.parent}: {error.strerror or error}") from error
         write_result(trial.parts, path, self._place.candidate.parent, None, self._index.has_external_data)
         return path
 

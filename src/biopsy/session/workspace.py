@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from biopsy import errors
+from biopsy.filesystem.folders import make_folders_of
 from biopsy.filesystem.own_file import InUseError
 from biopsy.filesystem.write import cannot_write, create_new
 from biopsy.isolation.cleanup import TransientFolder
@@ -131,6 +132,7 @@ def _copied(index: ModelIndex, locations: Iterable[str], wanted: Path) -> Transi
     time and no more.
     """
     try:
+        make_folders_of(wanted)
         copied = _first_free(wanted)
     except OSError as error:
         raise cannot_write(wanted, error) from error

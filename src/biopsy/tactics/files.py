@@ -28,7 +28,10 @@ def read_tactics(path: Path) -> TacticRecord | TacticReplay:
 
 
 def _read(path: Path) -> TacticRecord | TacticReplay | None:
-    """What a file holds; None if that is something else. A file that begins like no JSON object is not read whole."""
+    """What a file holds; None if that is something else. A file that begins like no JSON object is not read whole.
+
+    Raises DataError for a file of tactics that is damaged; one called .json that is cut short could be one.
+    """
     with open_delivering(path) as stream:
         beginning = stream.read(64)
         if beginning.lstrip(_BLANK)[:1] not in (b"{", b""):
@@ -36,7 +39,9 @@ def _read(path: Path) -> TacticRecord | TacticReplay | None:
         data = beginning + stream.read()
     try:
         tree = json.loads(data)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if path.suffix == ".json":
+            raise errors.DataError(f"{path} is damaged: it is no JSON ({error})") from error
         return None
     if isinstance(tree, dict) and KEY in tree:
         return record_of(tree, path)

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 
 from biopsy import errors
+from biopsy.filesystem.folders import make_folders_of
 from biopsy.filesystem.own_file import InUseError, open_locked, stands_at, unlock
 from biopsy.filesystem.privacy import make_as_private_as_new
 from biopsy.filesystem.user_key import user_key
@@ -102,6 +103,7 @@ class AppendableStore:
     def _opened(self) -> BinaryIO:
         """The file of the tensors, which nobody else has."""
         try:
+            make_folders_of(self._data_path)
             descriptor = open_locked(self._data_path, 0, mode=0o666)
         except InUseError as error:
             raise errors.UsageError(f"another process is recording into {self._path}") from error

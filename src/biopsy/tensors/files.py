@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from biopsy import errors
+from biopsy.filesystem.folders import folders_of
 from biopsy.filesystem.plain_file import FileState, state_at
 from biopsy.filesystem.similar_files import files_meant
 from biopsy.filesystem.write import cannot_write, write_whole
@@ -169,7 +170,7 @@ def _write_folder(folder: Path, container: Container) -> None:
     """One JSON file per iteration, first in a folder beside it, so that a half-written one is never seen."""
     require_new_folder(folder)
     try:
-        with temporary_folder(f".{folder.name}.", folder.parent) as temporary:
+        with folders_of(folder), temporary_folder(f".{folder.name}.", folder.parent) as temporary:
             made = temporary / "iterations"
             made.mkdir()
             for number, one in enumerate(_split(container)):

@@ -35,7 +35,7 @@ _LARGEST_STEP = 64
 
 
 @dataclass(frozen=True)
-class Axis:
+class TensorAxis:
     """Where a size stands: an axis of an input, or of the tensor of that ``number`` in the model."""
 
     name: str
@@ -56,9 +56,11 @@ def size_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
     """Every size of inputs and weights that can be changed, with what it is tied to."""
     closed = _with_sizes_as_fed(fed)
     stand = _places(closed.model)
-    axes = [place for place, size in stand.items() if isinstance(place, Axis) and (size > 1 or place.number is None)]
+    axes = [
+        place for place, size in stand.items() if isinstance(place, TensorAxis) and (size > 1 or place.number is None)
+    ]
     axes = axes[:_MOST_AXES]  # weights of size 1 are that because they are the same for all
-    groups: dict[tuple[Axis | ListedSize, ...], int] = {}
+    groups: dict[tuple[TensorAxis | ListedSize, ...], int] = {}
     for size in sorted({stand[axis] for axis in axes}):
         anchors = [axis for axis in axes if stand[axis] == size]
         places = [place for place, other in stand.items() if other == size]
@@ -75,19 +77,19 @@ def joined_size_features(fed: FedModel, sizes: Collection[int]) -> Iterator[Feat
     stand = _places(_with_sizes_as_fed(fed).model)
     for size in sorted(sizes):
         group = tuple(place for place, other in stand.items() if other == size)
-        if sum(isinstance(place, Axis) for place in group) > 1 and size > 1:
+        if sum(isinstance(place, TensorAxis) for place in group) > 1 and size > 1:
             yield _feature(group, size, _title(fed.model, group), {})
 
 
 def _groups(
-    fed: FedModel, validity: Validity, axes: Sequence[Axis], places: Sequence[Axis | ListedSize]
-) -> list[tuple[Axis | ListedSize, ...]]:
+    fed: FedModel, validity: Validity, axes: Sequence[TensorAxis], places: Sequence[TensorAxis | ListedSize]
+) -> list[tuple[TensorAxis | ListedSize, ...]]:
     if not validity.is_strict:  # nobody can tell what is tied, so all that has this size is
         return [tuple(places)]
 
     size = _places(fed.model)[axes[0]]
 
-    def is_valid(group: Sequence[Axis | ListedSize]) -> bool:
+    def is_valid(group: Sequence[TensorAxis | ListedSize]) -> bool:
         made = (resized(group, other)(fed) for other in (size + 1, 2 * size))
         return any(one is not None and validity.told(one.model) is not None for one in made)
 
@@ -120,7 +122,7 @@ def _title(model: onnx.ModelProto, group: Sequence[object]) -> str:
     """Axes by their roles; lists of sizes only follow."""
     roles: dict[str, list[str]] = {}
     for place in group:
-        if isinstance(place, Axis):
+        if isinstance(place, TensorAxis):
             roles.setdefault(place.name, []).append(role_of(model, place.name, place.axis))
     return " = ".join(f"{sizes_called(dict.fromkeys(named))} of {name}" for name, named in roles.items())
 
@@ -136,11 +138,11 @@ def _with_sizes_as_fed(fed: FedModel) -> FedModel:
     return made
 
 
-def _places(model: onnx.ModelProto) -> dict[Axis | ListedSize, int]:
+def _places(model: onnx.ModelProto) -> dict[TensorAxis | ListedSize, int]:
     """Every place where a size stands, with the size; open dimensions have none."""
-    found: dict[Axis | ListedSize, int] = {}
+    found: dict[TensorAxis | ListedSize, int] = {}
     for name, dims in _dims_of_inputs(model):
-        found |= {Axis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
+        found |= {TensorAxis(name, axis): dim.dim_value for axis, dim in enumerate(dims) if dim.dim_value > 0}
     lists = lists_of_sizes(model)
     for number, (name, tensor) in enumerate(named_tensors(model)):
         if name in lists and not is_external(tensor):
@@ -148,7 +150,7 @@ def _places(model: onnx.ModelProto) -> dict[Axis | ListedSize, int]:
             flat = [] if values is None else values.ravel().tolist()
             found |= {ListedSize(number, at): int(value) for at, value in enumerate(flat) if value > 0}
         elif has_sizes(tensor) and not is_external(tensor):
-            found |= {Axis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
+            found |= {TensorAxis(name, axis, number): size for axis, size in enumerate(tensor.dims) if size > 0}
     for number, node in enumerate(walk.nodes(model)):
         for attribute in node.attribute:
             if attribute.name in SIZE_ATTRIBUTES and attribute.name != "group":
@@ -167,7 +169,7 @@ def _dims_of_inputs(model: onnx.ModelProto) -> Iterator[tuple[str, Any]]:
 # Edits
 
 
-def resized(group: Sequence[Axis | ListedSize], size: int) -> Edit:
+def resized(group: Sequence[TensorAxis | ListedSize], size: int) -> Edit:
     """The edit that gives all places of a group another size: values are repeated, or cut off at the end."""
 
     def edit(fed: FedModel) -> FedModel | None:
@@ -179,7 +181,7 @@ def resized(group: Sequence[Axis | ListedSize], size: int) -> Edit:
     return edit
 
 
-def _resized_at(fed: FedModel, place: Axis | ListedSize, size: int) -> FedModel | None:
+def _resized_at(fed: FedModel, place: TensorAxis | ListedSize, size: int) -> FedModel | None:
     """One place of a model that may be changed."""
     if isinstance(place, ListedSize):
         return fed if _listed_anew(fed.model, place, size) else None

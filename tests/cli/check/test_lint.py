@@ -68,6 +68,30 @@ def test_what_fails_with_the_inputs_of_the_user_is_named(tmp_path: Path) -> None
     assert (status, report["summary"]) == (0, {"passing": ["a", "b", "c"], "failing": []})
 
 
+def test_what_fails_because_of_made_up_values_alone_is_a_warning(tmp_path: Path) -> None:
+    divides = "g (int64[4] a, int64[4] b) => (int64[4] y) { [div] d = Div(a, b) [neg] y = Neg(d) }"
+    status, report = lint(parsed(f'<ir_version: 8, opset_import: ["" : 17]> {divides}', tmp_path))
+    assert (status, report["summary"]) == (0, {"passing": ["div", "neg"], "failing": []})
+    (entry,) = report["lint_entries"]
+    assert (entry["level"], entry["nodes"]) == ("warning", ["div"])
+    assert "it fails with some made-up inputs, and runs with others" in entry["message"]
+
+
+def test_what_fails_because_of_a_guessed_size_alone_is_a_warning(tmp_path: Path) -> None:
+    folds = "g (float[N, 4] x) => (float[M, 8] y) <int64[2] s = {-1, 8}> { [a] h = Reshape(x, s) [b] y = Relu(h) }"
+    status, report = lint(parsed(f'<ir_version: 8, opset_import: ["" : 17]> {folds}', tmp_path))
+    assert (status, report["summary"]) == (0, {"passing": ["a", "b"], "failing": []})
+    assert [entry["level"] for entry in report["lint_entries"]] == ["warning"]
+
+
+def test_what_fails_with_all_made_up_inputs_stays_an_error(tmp_path: Path) -> None:
+    folds = (
+        "g (float[6] x, int64[2] s) => (float[N, M] y) <int64[1] k = {99}> { [m] t = Mul(s, k) [a] y = Reshape(x, t) }"
+    )
+    status, report = lint(parsed(f'<ir_version: 8, opset_import: ["" : 17]> {folds}', tmp_path), "--val-range", "[1,2]")
+    assert (status, report["summary"]) == (1, {"passing": ["m"], "failing": ["a"]})
+
+
 def test_an_operator_that_nobody_knows_is_a_warning(tmp_path: Path) -> None:
     made = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 17, "com.x" : 1]> g (float[2] x) => (float[2] y, float[2] z)'

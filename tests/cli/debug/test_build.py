@@ -85,7 +85,7 @@ def test_precision_is_named_where_it_decides_which_builds_are_bad(here: Path, ca
     assert not Path("polygraphy_debug.blob").exists()
     assert main(["debug", "diff-tactics", "--dir", "replays", "--report", "report.json"]) == 0
     assert "\n  1  precision=bf16\n" in capsys.readouterr().out
-    first = json.loads(Path("report.json").read_text())["groups"][0]
+    first = json.loads(Path("report.json").read_text())["builds"]["difference"]["groups"][0]
     assert (first["bad"], first["good"]) == (10, 0)
     assert {"where": "product", "kind": "precision", "value": "bfloat16"} in first["choices"]
 
@@ -115,8 +115,15 @@ def test_the_general_form_of_the_seeds(here: Path, capsys):
 
 def test_without_an_engine_one_that_works_here_is_taken_and_said(here: Path, capsys):
     assert build("--until", "1", "--check", "build") == 0
-    shown = capsys.readouterr().out
-    assert "model.onnx with trt" in shown or "model.onnx with onnxrt" in shown
+    said, plan = capsys.readouterr().out.splitlines()[:2]
+    engine = plan.split()[3].rstrip(",")
+    assert engine in {"trt", "onnxrt"}
+    assert said == f"no engine is named: {engine} is used"
+
+
+def test_without_an_engine_that_of_the_check_is_taken_and_said(here: Path, capsys):
+    assert build("--until", "1", "--check", "biopsy", "run", "{}", "--onnxrt") == 0
+    assert capsys.readouterr().out.startswith("no engine is named: onnxrt is used, as in the check\n")
 
 
 def test_where_every_build_succeeds_and_building_is_the_check_that_is_the_answer(here: Path, capsys):
@@ -238,18 +245,28 @@ def test_a_time_limit_of_builds_that_is_none_is_refused(here: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("check", ["true", "false"])
-def test_what_build_proposes_works_where_all_builds_are_alike(
+def test_where_all_builds_are_alike_no_comparison_is_proposed_and_one_ends_well(
     here: Path, capsys: pytest.CaptureFixture[str], check: str
 ):
     words = ["--onnxrt", "--until", "2", "--save-tactics", "r.json", "--artifacts", "r.json", "--art-dir", "replays"]
     assert build(*words, "--check", check) == 0
     shown = capsys.readouterr().out
-    assert "biopsy debug diff-tactics --dir replays" in shown
+    assert "diff-tactics" not in shown
+    assert f"Next       {'--until bad' if check == 'true' else '--vary KEY=V1,V2'}" in shown
     rate = "2/2 | Pass Rate: 100.0%" if check == "true" else "0/2 | Pass Rate: 0.0%"
     assert f"Finished 2 iteration(s) | Passed: {rate}" in shown.splitlines()
     assert main(["debug", "diff-tactics", "--dir", "replays"]) == 0
     lacking = "bad" if check == "true" else "good"
     assert f"there are no {lacking} builds to compare with" in capsys.readouterr().out
+
+
+def test_where_builds_differ_the_next_line_records_or_compares_them(here: Path, capsys: pytest.CaptureFixture[str]):
+    check = script("sys.exit(n % 2)")
+    assert build("--onnxrt", "--until", "2", "--check", *check) == 0
+    recorded = capsys.readouterr().out.splitlines()[-1].split()
+    assert recorded[:5] == ["biopsy", "debug", "build", "--save-tactics", "replay.json"]
+    assert build(*recorded[3:5], "--onnxrt", "--until", "2", "--check", *check) == 0
+    assert capsys.readouterr().out.endswith("biopsy debug diff-tactics --dir polygraphy_artifacts\n")
 
 
 def test_settings_of_tensorrt_without_its_name_are_tensorrts(here: Path, capsys: pytest.CaptureFixture[str]):

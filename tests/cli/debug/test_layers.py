@@ -49,6 +49,52 @@ def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_t
     assert "biopsy surgeon extract m.onnx -o suspect.onnx --inputs t20:auto:auto --outputs t21:auto\n" in shown
 
 
+TRUSTED = "onnxrt:optimization=none"
+
+
+@pytest.mark.parametrize(
+    ("words", "reference", "suspect"),
+    [
+        (["--engine", TWO_WRONG], TRUSTED, TWO_WRONG),
+        (["--reference", "--engine", TWO_WRONG], "reference", TWO_WRONG),
+        (["--reference", "--suspect", TWO_WRONG], "reference", TWO_WRONG),
+        (["--reference-engine", "reference", "--engine", TWO_WRONG], "reference", TWO_WRONG),
+        (["--threads", "1"], TRUSTED, "onnxrt:threads=1"),
+    ],
+)
+def test_engines_are_named_as_for_run_and_the_first_of_two_is_trusted(
+    here: Path, capsys, words: list[str], reference: str, suspect: str
+) -> None:
+    save(chain(22), here / "m.onnx")
+    assert layers(*words) == (suspect == TWO_WRONG)
+    shown = capsys.readouterr().out
+    assert f"\nrecorded   {reference} · " in shown
+    assert f"\nwhole      {suspect} · " in shown
+
+
+def test_without_an_engine_one_that_works_here_is_the_suspect_and_that_is_said(here: Path, capsys) -> None:
+    save(chain(2), here / "m.onnx")
+    assert layers() == 0
+    said = capsys.readouterr().out.splitlines()[0]
+    engine = said.split()[4]
+    assert said == f"no engine is named: {engine} is the suspect"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--onnxrt", "--openvino", "--reference"], "too many engines: onnxrt, openvino, reference; "),
+        (["--suspect", "onnxrt", "--onnxrt", "--reference"], "too many engines: --suspect onnxrt, onnxrt, reference; "),
+        (["--suspect", "onxrt"], "did you mean 'onnxrt'?"),
+        (["--engine", "onnxrt:optimizaton=none"], "did you mean 'optimization'?"),
+        (["--suspct", "onnxrt"], "did you mean '--suspect'?"),
+    ],
+)
+def test_engines_that_are_too_many_or_mistyped_are_wrong_usage(here: Path, capsys, words: list[str], told: str) -> None:
+    assert layers(*words) == 2
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("name", "outputs"),
     [
@@ -152,7 +198,7 @@ def test_an_open_shape_is_said_and_can_be_chosen(here: Path, capsys) -> None:
 
 def test_the_report_has_every_layer_and_the_ranking(here: Path) -> None:
     layers("--suspect", TWO_WRONG, "--report", "l.json", "--csv", "l.csv")
-    tree = json.loads((here / "l.json").read_text())
+    tree = json.loads((here / "l.json").read_text())["layers"]
     assert (tree["biopsy_layers"], tree["verdict"], tree["complete"], tree["samples"]) == (1, "wrong", True, 1)
     assert tree["suspect"]["label"] == TWO_WRONG and tree["reference"]["label"] == "onnxrt:optimization=none"
     assert [one["nodes"] for one in tree["ranking"]] == [[20], [10]]
@@ -178,7 +224,7 @@ def test_the_csv_has_one_line_per_layer(here: Path) -> None:
 
 def test_infinities_are_texts_so_that_the_report_is_json_for_everyone(here: Path) -> None:
     layers("--suspect", "fake:nan.n7=1", "--report", "l.json")
-    tree = json.loads((here / "l.json").read_text(), parse_constant=pytest.fail)
+    tree = json.loads((here / "l.json").read_text(), parse_constant=pytest.fail)["layers"]
     assert tree["layers"][7]["introduced"]["absolute"] == "inf"
 
 
@@ -239,11 +285,10 @@ def test_a_report_of_another_model_or_no_report_is_refused(here: Path, capsys) -
         (["--suspect", "onnxrt", "--memory-limit", "much"], 2, "--memory-limit much: not a valid size"),
         (["--suspect", "onnxrt", "--atol", "x"], 2, "--atol"),
         (["--suspect", "onnxrt", "--report", "m.onnx"], 2, "given twice"),
-        (["--suspect", "onnxrt", "--report", "no/l.json"], 2, "no folder no"),
-        (["--suspect", "onnxrt", "--work-dir", "no"], 2, "no folder no"),
+        (["--suspect", "onnxrt", "--report", "m.onnx/l.json"], 2, "m.onnx is no folder"),
+        (["--suspect", "onnxrt", "--work-dir", "m.onnx/w"], 2, "m.onnx is no folder"),
         (["--suspect", "onnxrt", "--load-inputs", "no.npz"], 2, "no.npz"),
         (["--suspect", "onnxrt", "--reference-engine", "fake:refuse.n3=build"], 4, "cannot build the model"),
-        ([], 2, "--suspect"),
     ],
 )
 def test_wrong_words_and_missing_engines_are_told(
@@ -277,7 +322,7 @@ def test_interrupted_it_shows_and_writes_what_was_measured(here: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 5 and "interrupted: what was measured" in err and "kept  l.json" in err
     assert "(interrupted: not all was measured)" in out
-    tree = json.loads((here / "l.json").read_text())
+    tree = json.loads((here / "l.json").read_text())["layers"]
     assert tree["complete"] is False and any(layer["introduced"] for layer in tree["layers"])
 
 
@@ -312,6 +357,6 @@ def test_tensors_of_ten_times_the_memory_limit_need_little_more_than_the_limit(h
     save(made, here / "large.onnx")
     base = peaks("small.onnx", *suspect)
     found = peaks("large.onnx", *suspect, "--memory-limit", "31MB")
-    ranking = json.loads((here / "l.json").read_text())["ranking"]
+    ranking = json.loads((here / "l.json").read_text())["layers"]["ranking"]
     assert [one["nodes"] for one in ranking] == [[200], [100]]
     assert all(now - before < 3 * 31_000 for now, before in zip(found, base, strict=True)), (base, found)

@@ -54,6 +54,14 @@ def test_where_no_layer_can_be_low_it_is_said_in_a_few_words() -> None:
     assert shown(replace(result_with(6), layers=6)).startswith("\nall 6 layers need float32\n  Sin 'n0'\n")
 
 
+def test_nodes_that_are_no_layers_are_counted_and_named() -> None:
+    text = shown(replace(result_with(2), passive={"Reshape": 1, "Relu": 2}))
+    assert "\n3 nodes have no precision of their own: 2 Relu, Reshape\n" in text
+    assert "\n1 node has no precision of its own: Shape\n" in shown(replace(result_with(2), passive={"Shape": 1}))
+    many = {f"Op{number}": 1 for number in range(12)}
+    assert "Op7, 4 operators more\n" in shown(replace(result_with(2), passive=many))
+
+
 @pytest.mark.parametrize("form", ["emulate", "native"])
 def test_the_form_of_the_candidates_is_said(form: Literal["emulate", "native"]) -> None:
     assert f"form   fp16, {'emulated' if form == 'emulate' else 'native'} (--{form})" in shown(

@@ -59,6 +59,55 @@ def test_an_option_of_reduce_behind_check_is_told_where_it_belongs() -> None:
     assert step(ran) == "write --hide-fail-output before --check"
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--onnxrt"], "biopsy debug reduce m.onnx -o r.onnx --check biopsy run {} --onnxrt"),
+        (
+            ["--engine", "reference:float64", "--mode=bisect", "--atol", "1e-3", "--onnxrt"],
+            "biopsy debug reduce m.onnx -o r.onnx --mode=bisect "
+            "--check biopsy run {} --engine reference:float64 --atol 1e-3 --onnxrt",
+        ),
+        (
+            ["--reference", "--check", "biopsy", "run", "{}", "--onnxrt"],
+            "biopsy debug reduce m.onnx -o r.onnx --check biopsy run {} --onnxrt --reference",
+        ),
+    ],
+)
+def test_an_engine_outside_of_the_check_is_answered_with_the_whole_line(words: list[str], line: str) -> None:
+    ran = reduce(*words)
+    assert ran.returncode == 2
+    assert "is no option of debug reduce: an engine belongs in the check" in ran.stderr
+    assert shlex.split(step(ran)) == shlex.split(line)
+    by_hand = subprocess.run(shlex.split(step(ran)), capture_output=True, text=True, timeout=60, env=ENVIRONMENT)
+    assert by_hand.returncode == 3, by_hand.stderr
+
+
+def test_an_option_of_reduce_that_a_foreign_program_gets_is_named() -> None:
+    ran = reduce("--check", "sh", "-c", "exit 0", "{}", "--max-checks", "3")
+    assert "the check gets --max-checks; if it is meant for debug reduce, write it before --check" in ran.stdout
+
+
+def test_a_check_that_compares_nothing_is_told_so() -> None:
+    ran = reduce("--check", "biopsy", "run", "{}", "--onnxrt")
+    assert ran.returncode == 3
+    assert step(ran).startswith("it compares nothing: name a second engine")
+    assert "passes  also" not in ran.stderr
+
+
+def test_a_check_that_computes_nothing_is_not_asked_about_inner_tensors() -> None:
+    ran = reduce("--check", "biopsy", "inspect", "model", "{}")
+    assert ran.returncode == 3
+    assert "intermediate" not in ran.stderr
+
+
+def test_a_check_that_does_not_name_the_candidate_is_told_so_where_it_fails_on_anything() -> None:
+    ran = reduce("--check", "false")
+    assert ran.returncode == 4
+    assert step(ran).startswith("the check does not name the candidate: write {} in it")
+    assert ran.stderr.count("  next  ") == 2
+
+
 def test_options_that_both_have_are_left_to_the_check() -> None:
     ran = reduce("--check", "biopsy", "run", "{}", "--reference", "-q", "--external-data-dir", ".")
     assert ran.returncode == 3, ran.stderr

@@ -400,7 +400,7 @@ def test_marked_outputs_are_the_models_own_first_then_all_others():
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(capsys: Captured):
-    assert run("model.onnx", "--onnxrt", "--save-outputs", "nowhere/out.json") == 2
+    assert run("model.onnx", "--onnxrt", "--save-outputs", "model.onnx/out.json") == 2
     assert capsys.readouterr().out == ""
 
 
@@ -478,7 +478,7 @@ def test_noise_tells_a_bug_from_rounding(capsys: Captured, verdict: Path):
     assert re.search(r"BUG: its error is [\d.e+]+ times that of plain float32 \(at most 10 is rounding\)", shown)
     assert shown.splitlines()[-1] == "FAILED | 'logits' of onnxrt is wrong by more than rounding"
     assert json.loads(verdict.read_text())["kind"] == "beyond-rounding"
-    good, bad = json.loads(Path("report.json").read_text())["noise"]
+    good, bad = json.loads(Path("report.json").read_text())["run"]["noise"]
     assert (good["suspect"], good["passed"]) == ("onnxrt:optimization=basic", True)
     assert (bad["plain"], bad["exact"]) == ("onnxrt:optimization=none", "reference:float64")
     assert bad["outputs"][0]["ratio"] > 1000
@@ -504,38 +504,40 @@ def test_a_report_holds_what_was_shown(capsys: Captured):
     assert run("variant.onnx", "--onnxrt", *loads, "--psnr", "30", "--validate") == 1
     shown = capsys.readouterr().out
     report = json.loads(Path("report.json").read_text())
-    assert (report["biopsy_report"], report["verdict"]) == (1, "fails")
-    assert report["reasons"] == ["'out' of onnxrt differs from golden.json"]
+    assert (report["biopsy_report"], report["command"], report["status"]) == (2, "run", 1)
+    assert report["verdict"]["kind"] == "fails"
+    assert report["verdict"]["text"] == "'out' of onnxrt differs from golden.json"
     assert report["model"]["path"] == "variant.onnx"
-    (engine,) = report["engines"]
+    ran = report["run"]
+    (engine,) = ran["engines"]
     assert (engine["label"], engine["name"], engine["failure"]) == ("onnxrt", "onnxrt", None)
     assert engine["version"]
     assert len(engine["seconds"]) == 1
-    (output,) = report["comparisons"][0]["iterations"][0]["outputs"]
+    (output,) = ran["comparisons"][0]["iterations"][0]["outputs"]
     worst = output["measured"]["worst_absolute"]
     assert f"at {worst['index']}: {worst['actual']:.7g}, expected {worst['expected']:.7g}" in shown
     assert output["limits"][0]["metric"] == "psnr"
     assert f"psnr {output['limits'][0]['value']:.7g} dB" in shown
     assert set(output["figures"]) == {"l2", "cosine", "psnr", "snr", "ulp"}
-    assert report["not_finite"] == []
+    assert ran["not_finite"] == []
 
 
 def test_a_report_names_what_json_has_no_number_for_and_engines_that_fail():
     save(model([helper.make_node("Log", ["x"], ["y"])], [info("x", (2,))], [info("y", (2,))]), Path("log.onnx"))
     write_feeds("in.json", [{"x": np.array([-1, 0], np.float32)}])
     assert run("log.onnx", "--onnxrt", "--load-inputs", "in.json", "--validate", "--report", "r.json") == 1
-    (odd,) = json.loads(Path("r.json").read_text())["not_finite"]
+    (odd,) = json.loads(Path("r.json").read_text())["run"]["not_finite"]
     assert (odd["engine"], odd["name"], odd["nan"], odd["value"]) == ("onnxrt", "y", 1, "nan")
     save(chain(1, ops=["Foo"]), Path("foo.onnx"))
     assert run("foo.onnx", "--onnxrt", "--report", "r.json") == 1
     report = json.loads(Path("r.json").read_text())
-    assert report["engines"][0]["failure"]["stage"] == "load"
+    assert report["run"]["engines"][0]["failure"]["stage"] == "load"
     assert run("model.onnx", "--onnxrt", "--report", "r.json") == 0
-    assert json.loads(Path("r.json").read_text())["verdict"] == "passes"
+    assert json.loads(Path("r.json").read_text())["verdict"]["kind"] == "passes"
 
 
 def test_a_report_that_cannot_be_written_is_told_before_anything_runs(capsys: Captured):
-    assert run("model.onnx", "--onnxrt", "--report", "nowhere/r.json") == 2
+    assert run("model.onnx", "--onnxrt", "--report", "model.onnx/r.json") == 2
     assert capsys.readouterr().out == ""
 
 

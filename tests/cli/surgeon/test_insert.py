@@ -92,6 +92,24 @@ def test_shapes_behind_the_node_are_those_that_follow() -> None:
     assert not any(one.type.tensor_type.HasField("shape") for one in onnx.load("o.onnx").graph.output)
 
 
+@pytest.mark.parametrize("tensor", ["s", "y"])
+def test_outputs_have_the_type_that_the_node_makes_them(tensor: str) -> None:
+    assert insert("--op", "Cast", "--inputs", tensor, "--outputs", tensor, "--attrs", f"to={TensorProto.INT32}") == 0
+    made = onnx.load("o.onnx")
+    assert {info.name: info.type.tensor_type.elem_type for info in made.graph.output} == {
+        "y": TensorProto.INT32,
+        "z": TensorProto.FLOAT,
+    }
+    onnx.checker.check_model(made, full_check=True)
+    assert ort.InferenceSession("o.onnx").run(["y"], {"x": np.ones((2, 3), np.float32)})[0].dtype == np.int32
+
+
+def test_an_optional_output_that_is_left_out_stays_so() -> None:
+    assert insert("--op", "Dropout", "--inputs", "n", "--outputs", "n", "") == 0
+    (node,) = (node for node in onnx.load("o.onnx").graph.node if node.op_type == "Dropout")
+    assert node.output[1] == ""
+
+
 def test_bodies_read_what_the_node_computes(folder: Path) -> None:
     def branch(name: str, *nodes: onnx.NodeProto) -> onnx.GraphProto:
         return helper.make_graph(list(nodes), name, [], [helper.make_tensor_value_info("b", 1, None)])
@@ -134,6 +152,9 @@ def test_what_is_no_attribute_is_refused(word: str) -> None:
         (["--op", "Relu", "--inputs", "x", "--outputs", "nope"], "its tensors are: 'n', 's', 'two', 'w', 'x'"),
         (["--op", "Relu", "--inputs", "x", "--outputs", "w"], "'w' is an input or a weight"),
         (["--op", "Relu", "--inputs", "s", "--outputs", "n"], "depends on its own result"),
+        (["--op", "Split", "--inputs", "n", "--outputs", "s", "s"], "computes 's' only once"),
+        (["--op", "Relu", "--name", "abs", "--inputs", "n", "--outputs", "n"], "a node 'abs' already"),
+        (["--op", "Cast", "--inputs", "n", "--outputs", "n", "--attrs", "to=1", "to=10"], "'to' is given twice"),
     ],
 )
 def test_what_cannot_be_is_told_and_nothing_is_written(options: list[str], said: str, folder: Path, capsys) -> None:
@@ -143,19 +164,39 @@ def test_what_cannot_be_is_told_and_nothing_is_written(options: list[str], said:
     assert (folder / "o.onnx").read_bytes() == b"mine"
 
 
+def test_a_sparse_weight_is_not_computed_a_second_time(capsys) -> None:
+    made = onnx.load("m.onnx")
+    made.graph.sparse_initializer.add().values.name = "sparse"
+    onnx.save(made, "m.onnx")
+    assert insert("--op", "Relu", "--inputs", "x", "--outputs", "sparse") == 2
+    assert "'sparse' is an input or a weight" in capsys.readouterr().err
+
+
 def test_operators_that_onnx_does_not_have_or_that_take_less_are_told(capsys) -> None:
     assert insert("--op", "Mystery", "--inputs", "n", "--outputs", "n") == 0
     assert "ONNX has no operator 'Mystery'" in capsys.readouterr().err
-    assert insert("--op", "Relu", "--inputs", "n", "w", "--outputs", "n") == 0
+    assert insert("--op", "Relu", "--inputs", "n", "w", "--outputs", "n", "--allow-invalid") == 0
     assert "Relu has 1 input, and was given 2" in capsys.readouterr().err
 
 
+def test_what_no_engine_would_load_is_written_only_if_that_is_asked_for(folder: Path, capsys) -> None:
+    wrong = ["--op", "Relu", "--inputs", "n", "w", "--outputs", "n"]
+    assert insert(*wrong) == 1
+    told = capsys.readouterr().err
+    assert "the Relu that computes" in told
+    assert "--allow-invalid" in told
+    assert not (folder / "o.onnx").exists()
+    assert insert(*wrong, "--allow-invalid") == 0
+    assert "what was written is invalid, and the model was not" in capsys.readouterr().err
+    assert "Relu" in operators()
+
+
 def test_attributes_that_the_operator_does_not_have_or_lacks_are_told(capsys) -> None:
-    assert insert("--op", "Abs", "--inputs", "n", "--outputs", "n", "--attrs", "k=1") == 0
+    assert insert("--op", "Abs", "--inputs", "n", "--outputs", "n", "--attrs", "k=1", "--allow-invalid") == 0
     told = capsys.readouterr().err
     assert "Abs of opset" in told
     assert "has no attribute 'k' (it has none)" in told
-    assert insert("--op", "Cast", "--inputs", "n", "--outputs", "n") == 0
+    assert insert("--op", "Cast", "--inputs", "n", "--outputs", "n", "--allow-invalid") == 0
     assert "Cast needs the attribute 'to'" in capsys.readouterr().err
     assert insert("--op", "Cast", "--inputs", "n", "--outputs", "n", "--attrs", "to=1") == 0
     assert "attribute" not in capsys.readouterr().err

@@ -144,25 +144,27 @@ def add_resume(group: argparse._ArgumentGroup, search: str) -> None:
         action="store_true",
         help=f"start over instead of resuming an interrupted {search}, whose journal (OUTPUT.journal) is kept aside",
     )
-    group.add_argument(
-        "--load-debug-replay",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="start with the outcomes in this file, written by --save-debug-replay",
-    )
-    group.add_argument(
-        "--save-debug-replay",
-        type=file_kinds.written_over("load_debug_replay"),
-        nargs="?",
-        const=Path("polygraphy_debug_replay.json"),
-        metavar="FILE",
-        help="save every outcome as JSON (default FILE: polygraphy_debug_replay.json)",
+    add_replays(
+        group, "start with the outcomes in this file, written by --save-debug-replay", "save every outcome as JSON"
     )
     group.add_argument(
         "--replay-form",
         choices=("biopsy", "polygraphy"),
         default="biopsy",
         help="the form of --save-debug-replay; only that of biopsy can be loaded again (default: biopsy)",
+    )
+
+
+def add_replays(group: argparse._ArgumentGroup, loaded: str, saved: str) -> None:
+    """``--load-debug-replay`` and ``--save-debug-replay``, and what each does."""
+    group.add_argument("--load-debug-replay", type=file_kinds.READ, metavar="FILE", help=loaded)
+    group.add_argument(
+        "--save-debug-replay",
+        type=file_kinds.written_over("load_debug_replay"),
+        nargs="?",
+        const=Path("polygraphy_debug_replay.json"),
+        metavar="FILE",
+        help=f"{saved} (default FILE: polygraphy_debug_replay.json)",
     )
 
 

@@ -64,8 +64,26 @@ def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:
         yield Purpose(path, "the check", CHECKS_PROGRAM if is_program else CHECKS_DATA, READ)
 
 
-CHECKS_PROGRAM, CHECKS_DATA = " program of the check", " file of the check"
+CHECKS_PROGRAM, CHECKS_DATA, WEIGHTS = " program of the check", " file of the check", " weights"
 """In the place of ``dest``: no option is called so."""
+
+
+def _weights_of_the_model(found: Sequence[Purpose], folder: Path | None) -> list[Purpose]:
+    """The files that the weights of the model stand in, which no option names.
+
+    They are looked for only where something that is a file already is to be replaced: only then can one be lost.
+    """
+    model = next((one.path for one in found if one.dest == "model"), None)
+    replaced = [one.path for one in found if one.kind.task != "read" and one.path.is_file()]
+    if model is None or all(_same(path, model) for path in replaced):
+        return []
+    from biopsy.model import external, load
+
+    try:
+        files = external.files_referred_to(load.read_bytes(model), folder or model.parent)
+    except errors.BiopsyError:  # the command itself says what is wrong with the model
+        return []
+    return [Purpose(path, "the weights of the model", WEIGHTS, READ) for path in files]
 
 
 def require_distinct(purposes: Sequence[Purpose]) -> None:
@@ -135,5 +153,6 @@ def require_no_file_twice(parser: argparse.ArgumentParser, args: argparse.Namesp
     found += [Purpose(path, name, name, kind) for name, (path, kind) in derived.items() if path is not None]
     for one in found:
         _require_short_name(one)
+    found += _weights_of_the_model(found, getattr(args, "external_data_dir", None))
     check: Any = getattr(args, "check", None)
     require_distinct([*found, *purposes_of_check(check or ())])

@@ -108,14 +108,16 @@ def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] |
     return "all" if names in (["mark", "all"], ["*"]) else names
 
 
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Where inputs come from, and where they go."""
+def add_inputs(parser: argparse.ArgumentParser, *, saved: bool = True) -> None:
+    """Where inputs come from, and, if they can be ``saved``, where they go."""
     group = parser.add_argument_group("inputs (default: random ones, the same for the same seed)")
     _add_source(
         group, "load inputs from these files, one after the other; tensors that the model does not take are ignored"
     )
     _add_draws(group, iterations=1, seed=1)
     _add_shapes(group)
+    if not saved:
+        return
     group.add_argument(
         "--save-inputs",
         "--save-input-data",
@@ -129,6 +131,12 @@ def add_recorded_inputs(group: argparse._ArgumentGroup, meaning: str) -> None:
     """Where the inputs come from that a search records values with, random ones of them too."""
     _add_source(group, meaning)
     _add_draws(group, iterations=None, seed=None)
+
+
+def add_fallback_inputs(group: argparse._ArgumentGroup) -> None:
+    """The inputs of the one run that types and shapes are taken from."""
+    _add_source(group, "the run that types and shapes are taken from has the first of these inputs")
+    _add_draws(group, iterations=1, seed=None)
 
 
 def draws_given(args: argparse.Namespace) -> dict[str, object]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
+from biopsy.cli.data import tensor_files
 from biopsy.quantities import count
 
 if TYPE_CHECKING:
@@ -27,16 +27,7 @@ The extension chooses the format: .json, .npz, .safetensors; none for a folder w
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="files or folders, all of inputs or all of outputs",
-    )
-    parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="the file to write"
-    )
+    tensor_files.add(parser, "files or folders, all of inputs or all of outputs")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -64,15 +55,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         )
     if kinds == {"feeds"}:
         feeds = [feed for path, one in zip(args.paths, containers, strict=True) for feed in feeds_of(one, path)]
+        _warn_of_names(args.output, [("inputs", [list(feed) for feed in feeds])], console)
         write_feeds(args.output, feeds)
         console.say(f"{args.output}: {count(len(feeds), 'iteration')} of inputs")
-        _warn_of_names(args.output, [("inputs", [list(feed) for feed in feeds])], console)
         return 0
     results = concatenated(containers)
+    _warn_of_names(args.output, [(result.runner, _names(result)) for result in results], console)
     write_results(args.output, results)
     for result in results:
         console.say(f"{args.output}: {count(len(result.iterations), 'iteration')} of {result.runner}")
-    _warn_of_names(args.output, [(result.runner, _names(result)) for result in results], console)
     return 0
 
 

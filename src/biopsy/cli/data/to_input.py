@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from biopsy.cli.arguments import file_kinds
 from biopsy.cli.console import Console
+from biopsy.cli.data import tensor_files
 from biopsy.quantities import count
 
 EPILOG = """\
@@ -23,16 +23,7 @@ If two files hold the same tensor, the later file wins. Each iteration keeps its
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    parser.add_argument(
-        "paths",
-        nargs="+",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="files or folders of inputs, or of outputs of one runner",
-    )
-    parser.add_argument(
-        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE", help="the file to write"
-    )
+    tensor_files.add(parser, "files or folders of inputs, or of outputs of one runner")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

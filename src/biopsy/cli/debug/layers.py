@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.checks.words import as_word
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
-from biopsy.engines.yardsticks import PLAIN
-from biopsy.shell_words import line_of
+from biopsy.cli.arguments.report_option import add_report
+from biopsy.cli.debug import bundling, layers_engines
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.layerwise.examination import Examination
     from biopsy.layerwise.findings import LayerFindings
     from biopsy.layerwise.question import Question
-    from biopsy.layerwise.report import Engines
+    from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
 
-DEFAULT_REFERENCE = PLAIN[0]
 _DEFAULT_LIMIT = "1GB"
 
 _EPILOG = """\
 examples:
-  biopsy debug layers model.onnx --suspect onnxrt
-  biopsy debug layers model.onnx --reference-engine reference:float64 --suspect openvino --atol 1e-3 --rtol 1e-3
+  biopsy debug layers model.onnx --onnxrt
+  biopsy debug layers model.onnx --reference:float64 --openvino --atol 1e-3 --rtol 1e-3
   biopsy debug layers model.onnx --suspect openvino --load-inputs inputs.npz --report layers.json --csv layers.csv
   biopsy debug reduce model.onnx -o reduced.onnx --order-by layers.json --check biopsy run {} --onnxrt --openvino
 
@@ -39,33 +39,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``debug layers``."""
     parser.epilog = _EPILOG
     parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
-    group = parser.add_argument_group("engines")
-    spec = "NAME[:key=value,...]"
-    group.add_argument(
-        "--suspect",
-        required=True,
-        metavar=spec,
-        help="the engine to examine, such as openvino; 'biopsy doctor' lists all",
-    )
-    group.add_argument(
-        "--reference-engine",
-        default=DEFAULT_REFERENCE,
-        metavar=spec,
-        help=f"the engine to trust, preferably one that does not optimize (default: {DEFAULT_REFERENCE})",
-    )
+    layers_engines.add(parser)
+    group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer, e.g. 90s"
     )
-    group = parser.add_argument_group("what to measure, and how much to show")
     group.add_argument(
         "--nodes", metavar="REGEX", help="measure only layers whose name, operator or output matches somewhere"
     )
     group.add_argument(
         "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    group.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found as JSON"
-    )
+    add_report(group)
+    bundling.add(group, "the worst layer or group")
     group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
     group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
     _add_memory(parser)
@@ -97,31 +83,55 @@ def _add_memory(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Examine the model; returns 0 if all is right, 1 if some layer is wrong."""
+    from contextlib import nullcontext
+
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.debug.layers_report import LayersReport, say_result
+    from biopsy.filesystem.folders import folders_of
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.layerwise.examination import Examination
 
+    bundling.require_possible(args)
     _require_sense(args)
-    question = _question(args, console)
+    report = report_file(args, console)
+    layers_engines.settle(args, console)
+    fed: list[Feed] = []
+    question = _question(args, fed, console)
     interrupted = False
-    with (
-        temporary_folder("biopsy-", args.work_dir) as scratch,
-        ended_politely(),
-        LayersReport(console, args.events) as report,
-    ):
-        examination = Examination(question, scratch, report)
-        report.model(question.index, args.model)
-        try:
-            findings = examination.run()
-        except KeyboardInterrupt:
-            findings, interrupted = examination.findings, True
-    _write(args, findings, examination.engines, examination.samples)
-    say_result(console, findings, args)
+    with LayersReport(console, args.events) as progress, report.also_of_errors():
+        with (
+            folders_of(args.work_dir / "a file") if args.work_dir else nullcontext(),
+            temporary_folder("biopsy-", args.work_dir) as scratch,
+            ended_politely(),
+        ):
+            examination = Examination(question, scratch, progress)
+            progress.model(question.index, args.model)
+            try:
+                findings = examination.run()
+            except KeyboardInterrupt:
+                findings, interrupted = examination.findings, True
+        status = errors.Interrupted.status if interrupted else 0 if findings.passed else 1
+        report.write(status, lambda: _sections(args, findings, examination, question.index))
+        _write_csv(args, findings)
+        say_result(console, findings, args)
+        progress.ended(status)
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
-    return 0 if findings.passed else 1
+    if args.bundle is not None:
+        _pack(args, question, findings, fed, console)
+    return status
+
+
+def _pack(
+    args: argparse.Namespace, question: Question, findings: LayerFindings, fed: Sequence[Feed], console: Console
+) -> None:
+    if findings.passed:
+        console.warn(f"{args.bundle} is not written: nothing is wrong")
+        return
+    from biopsy.cli.debug import layers_bundle
+
+    layers_bundle.pack(args, question, findings, fed, console)
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -129,16 +139,15 @@ def _require_sense(args: argparse.Namespace) -> None:
     from biopsy.model.load import require_file
 
     require_file(args.model)
-    for path in (args.report, args.csv, args.events, args.save_inputs):
+    for path in (args.csv, args.events, args.save_inputs):
         if path is not None and (path.suffix or path != args.save_inputs):
             require_writable(path)
-    if args.work_dir is not None and not args.work_dir.is_dir():
-        raise errors.UsageError(
-            f"there is no folder {args.work_dir}", next_steps=[line_of(["mkdir", "-p", as_word(args.work_dir)])]
-        )
+    if args.work_dir is not None:
+        require_writable(args.work_dir / "a file")
 
 
-def _question(args: argparse.Namespace, console: Console) -> Question:
+def _question(args: argparse.Namespace, fed: list[Feed], console: Console) -> Question:
+    """The question; once it is known what is fed, that stands in ``fed``."""
     from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.layerwise.question import question_about
@@ -147,7 +156,7 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     return question_about(
         args.model,
         args.external_data_dir,
-        lambda kinds: _feeds(kinds, args, console),
+        lambda kinds: _feeds(kinds, args, fed, console),
         suspect=args.suspect,
         reference=args.reference_engine,
         judge=Judge(*tolerances_of(args), limits_of(args)),
@@ -157,21 +166,39 @@ def _question(args: argparse.Namespace, console: Console) -> Question:
     )
 
 
-def _feeds(kinds: Mapping[str, TensorType | None], args: argparse.Namespace, console: Console) -> Sequence[Feed]:
+def _feeds(
+    kinds: Mapping[str, TensorType | None], args: argparse.Namespace, fed: list[Feed], console: Console
+) -> Sequence[Feed]:
     """The input samples, saved if that is asked for."""
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
     feeds, _ = settled(kinds, inputs_of(args), console)
     save(args.save_inputs, feeds)
+    fed[:] = feeds
     return feeds
 
 
-def _write(args: argparse.Namespace, findings: LayerFindings, engines: Engines, samples: int) -> None:
-    from biopsy.filesystem.write import write_whole
-    from biopsy.layerwise.report import as_csv, as_json
+def _sections(
+    args: argparse.Namespace, findings: LayerFindings, examination: Examination, index: ModelIndex
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.cli.debug.layers_next import advice_of
+    from biopsy.report.layers import layers_sections
+    from biopsy.report.model_summary import model_tree
+    from biopsy.report.versions import versions_tree
 
-    if args.report is not None:
-        write_whole(args.report, [as_json(findings, args.model, engines, samples)])
+    return {
+        "model": model_tree(index, args.model),
+        "versions": versions_tree([args.reference_engine, args.suspect]),
+        **layers_sections(findings, index, args.model, examination.engines, examination.samples),
+        "next": [vars(one) for one in advice_of(findings, args)],
+    }
+
+
+def _write_csv(args: argparse.Namespace, findings: LayerFindings) -> None:
+    from biopsy.filesystem.write import write_whole
+    from biopsy.layerwise.report import as_csv
+
     if args.csv is not None:
         write_whole(args.csv, [as_csv(findings)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from biopsy.mixed_precision.result import PrecisionResult
 
 _MOST_SHOWN = 24
+_MOST_OPERATORS = 8
 _END = {"high": "all high", "low": "all low"}
 
 
@@ -104,6 +106,8 @@ def say_result(console: Console, result: PrecisionResult, names: Path | None, li
     _say_weights(console, result)
     for reason, times in result.stays.items():
         console.note(f"{count(times, 'node')} left as in the model: {reason}")
+    if result.passive:
+        console.note(_passive_line(result.passive))
     counts = [f"{times} {outcome}" for outcome, times in result.outcomes.items()]
     counts += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(counts)}")
@@ -128,9 +132,8 @@ def _say_form(console: Console, result: PrecisionResult) -> None:
 
 def _say_layers(console: Console, result: PrecisionResult) -> None:
     if not result.high:
-        console.say(
-            f"0 of {result.layers} layers need {result.precision}: the check passes with every layer in {result.low}"
-        )
+        layers = count(result.layers, "layer")
+        console.say(f"0 of {layers} need {result.precision}: the check passes with every layer in {result.low}")
         return
     console.say(_split_line(result))
     shown = result.high if console.verbosity > 0 else result.high[:_MOST_SHOWN]
@@ -152,6 +155,16 @@ def _split_line(result: PrecisionResult) -> str:
     return (
         f"{len(result.high)} of {count(result.layers, 'layer')} in {result.precision}, the rest in {result.low}: {why}"
     )
+
+
+def _passive_line(passive: Mapping[str, int]) -> str:
+    """``3 nodes have no precision of their own: 2 Relu, Reshape``, the most frequent operators first."""
+    often = sorted(passive.items(), key=lambda item: -item[1])
+    told = [f"{times} {operator}" if times > 1 else operator for operator, times in often[:_MOST_OPERATORS]]
+    more = [f"{len(often) - len(told)} operators more"] if len(often) > len(told) else []
+    total = sum(passive.values())
+    lack = "has no precision of its own" if total == 1 else "have no precision of their own"
+    return f"{count(total, 'node')} {lack}: {', '.join(told + more)}"
 
 
 def _say_weights(console: Console, result: PrecisionResult) -> None:

@@ -12,6 +12,7 @@ from biopsy import errors
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.cli.run.inputs import Feeder
     from biopsy.engines.base import Engine, ModelInput, Session
     from biopsy.engines.feeding import Inputs
 
@@ -62,14 +63,14 @@ def is_built(path: Path) -> bool:
 
 
 def session_of(
-    engine: Engine, model: ModelInput, inputs: Inputs, args: argparse.Namespace, console: Console
+    engine: Engine, model: ModelInput, feeder: Feeder, args: argparse.Namespace, console: Console
 ) -> Session:
     """What the engine makes of the model, saved if that was asked for, its remarks told. Raises EngineFailure."""
     if model.path is not None and is_built_model(args):
         session = engine.load(model.path)
     else:
         if engine.capabilities.wants_shapes:
-            model = replace(model, shapes=_shapes(inputs))
+            model = replace(model, shapes=_shapes(model, feeder, args))
         session = engine.build(model)
     for remark in session.remarks:
         console.warn(remark)
@@ -80,8 +81,19 @@ def session_of(
     return session
 
 
-def _shapes(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
-    """Shapes of the inputs to come, as far as a person has said them."""
+def _shapes(model: ModelInput, feeder: Feeder, args: argparse.Namespace) -> Mapping[str, Sequence[tuple[int, ...]]]:
+    """Shapes of the inputs to come: what a person has said, and what the feeder chooses where the model is run."""
+    said = _said(feeder.inputs)
+    if args.build_only:
+        return said
+    from biopsy.model.index import index_bytes
+
+    index = index_bytes(model.data, model.folder)
+    feeder.feeds({index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()})
+    return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **said}
+
+
+def _said(inputs: Inputs) -> Mapping[str, Sequence[tuple[int, ...]]]:
     if inputs.given is None:
         known = {name: tuple(dim for dim in shape if dim is not None) for name, shape in inputs.shapes.items()}
         return {name: [shape] for name, shape in known.items() if len(shape) == len(inputs.shapes[name])}

@@ -92,7 +92,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     limits = tolerances, stats, comparing.limits_of(args)
     compared = compare(pairs, golden, limits, args, console, function=functions.compare)
     noise = judge_rounding(done, execution, options.noise_ratios_of(args)) if args.compare_with else []
-    findings = hinted(Findings(ran, compared, noise, not_finite), golden, feeder.guessed, console)
+    findings = Findings(ran, compared, noise, not_finite)
+    findings = hinted(findings, golden, feeder.guessed, console, validated=args.validate)
     return conclude(_reported(findings, pairs, execution), console)
 
 
@@ -137,5 +138,5 @@ def _reported(
     if args.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args.report, args.model, findings)
+        write_report(args, findings, execution.console)
     return findings

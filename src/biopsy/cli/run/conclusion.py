@@ -31,7 +31,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
     if args.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args.report, args.model, findings)
+        write_report(args, findings, console)
     return conclude(findings, console)
 
 
@@ -40,11 +40,17 @@ def hinted(
     golden: Sequence[RunnerResult],
     guessed: Mapping[str, Sequence[int]],
     console: Console,
+    *,
+    validated: bool,
 ) -> Findings:
-    """The findings with hints on whose fault a failure is, if any; ``guessed`` are shapes that nobody said."""
+    """The findings with hints on whose fault a failure is, or what a pass is worth.
+
+    ``guessed`` are shapes that nobody said; ``validated``: whether values were looked at by themselves.
+    """
+    from biopsy.cli.run.hints import guessed_shapes, nothing_compared, whose_fault
+
     if not found.reasons:
-        return found
-    from biopsy.cli.run.hints import guessed_shapes, whose_fault
+        return replace(found, hint=nothing_compared(found, validated=validated))
 
     hints = [hint for hint in (whose_fault(found, golden), guessed_shapes(guessed)) if hint is not None]
     for hint in hints:
@@ -74,7 +80,7 @@ def conclude(found: Findings, console: Console) -> int:
     elif found.undecided is not None:
         raise errors.CannotCompare(found.undecided)
     else:
-        verdict.report_pass()
+        verdict.report_pass(found.hint)
         console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")

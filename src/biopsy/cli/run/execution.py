@@ -77,7 +77,7 @@ class ModelExecution:
         from biopsy.cli.run.building import session_of
         from biopsy.engines.runner import run_session, runner_name
 
-        session = session_of(engine, self.model, feeder.inputs, self.args, self.console)
+        session = session_of(engine, self.model, feeder, self.args, self.console)
         if self.args.build_only:
             self.console.note(f"{engine.label} {engine.version()} has built the model")
             return Ran(engine, remarks=tuple(session.remarks))

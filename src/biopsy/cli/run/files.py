@@ -48,5 +48,5 @@ def compare_files(args: argparse.Namespace, console: Console) -> int:
     if args.report is not None:
         from biopsy.cli.run.report import write_report
 
-        write_report(args.report, args.model, findings)
+        write_report(args, findings, console)
     return conclude(findings, console)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.shell_words import option_line
+from biopsy.shell_words import ListOption, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -65,8 +65,9 @@ def settled(
     found = feeds_for(wanted, inputs)
     if found.made_up:
         console.warn(f"the inputs loaded have no {', '.join(map(repr, found.made_up))}: random values are used for it")
-    for name, shape in found.guessed.items():
-        console.warn(f"{guess_told(name, shape)} ({option_line('--input-shapes', f'{name}:[...]')} to choose)")
+    if found.guessed:
+        choice = line_of([ListOption("--input-shapes", [f"{name}:[...]" for name in found.guessed])])
+        console.warn(f"{_guesses_told(found.guessed)} ({choice} to choose)")
     feeds = [checked_feed(feed, wanted, number) for number, feed in enumerate(found.feeds)]
     changes = casts(found.feeds, feeds) if inputs.given is not None else ()
     if changes:
@@ -74,9 +75,13 @@ def settled(
     return feeds, found.guessed
 
 
-def guess_told(name: str, shape: Sequence[int]) -> str:
-    """That the shape of an input was chosen by nobody."""
-    return f"the model leaves the shape of input {name!r} open: {list(shape)} is used"
+def _guesses_told(guessed: Mapping[str, Sequence[int]]) -> str:
+    """That the shapes of inputs were chosen by nobody."""
+    if len(guessed) == 1:
+        ((name, shape),) = guessed.items()
+        return f"the model leaves the shape of input {name!r} open: {list(shape)} is used"
+    shapes = ", ".join(f"{name!r} {list(shape)}" for name, shape in guessed.items())
+    return f"the model leaves the shapes of {len(guessed)} inputs open: {shapes} are used"
 
 
 def save(path: Path | None, feeds: Sequence[Feed]) -> None:

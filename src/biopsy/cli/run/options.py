@@ -8,6 +8,7 @@ from functools import partial
 from biopsy.cli.arguments import file_kinds, groups
 from biopsy.cli.arguments.comparing import number_from
 from biopsy.cli.arguments.named_values import by_name
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.arguments.types import byte_size
 from biopsy.cli.run import functions
 
@@ -31,9 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     functions.add(parser)
     _add_building(parser)
     group = parser.add_argument_group("report and memory")
-    group.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="also write the findings to this file, as JSON"
-    )
+    add_report(group)
     group.add_argument(
         "--memory-limit",
         type=byte_size,

@@ -1,19 +1,22 @@
-"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; and its report as JSON."""
+"""What ``biopsy run`` shows of comparisons, all of what fails, little of what passes; and its report."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from biopsy import errors
 from biopsy.cli.console import Console
+from biopsy.cli.run.findings import what_passed
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 from biopsy.comparison.non_finite import NotFinite
 from biopsy.comparison.runs import RunComparison
 
 if TYPE_CHECKING:
-    from biopsy.cli.run.findings import Findings, Ran
+    from biopsy.cli.run.findings import Findings
 
 _MOST_PASSING = 10
 _MOST_FAILING = 20
@@ -92,41 +95,38 @@ def show_not_finite(found: Sequence[tuple[str, NotFinite]], console: Console) ->
         )
 
 
-def write_report(path: Path, model: Path, found: Findings) -> None:
-    """Write everything found as JSON (docs/reference/file-formats.md). Raises UsageError if it cannot be written."""
-    import hashlib
-    import json
+def write_report(args: argparse.Namespace, found: Findings, console: Console) -> None:
+    """Write everything found. Raises UsageError if it cannot be written."""
+    from biopsy.cli.report_file import report_file
 
-    from biopsy.comparison import json_report
-    from biopsy.filesystem.write import write_whole
-
-    digest = hashlib.sha256()
-    with model.open("rb") as stream:
-        while piece := stream.read(1 << 20):
-            digest.update(piece)
-    tree = {
-        "biopsy_report": json_report.VERSION,
-        "verdict": found.verdict,
-        "reasons": found.reasons,
-        "hint": found.hint or None,
-        "model": {"path": str(model), "sha256": digest.hexdigest()},
-        "engines": [_engine_tree(one) for one in found.ran],
-        "comparisons": [json_report.run_tree(one) for one in found.compared],
-        "noise": [json_report.noise_tree(one) for one in found.noise],
-        "not_finite": [json_report.not_finite_tree(engine, odd) for engine, odd in found.odd],
-    }
-    write_whole(path, [json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"])
+    report_file(args, console).write(_STATUS[found.verdict], lambda: sections(args.model, found))
 
 
-def _engine_tree(one: Ran) -> dict[str, Any]:
-    failure = one.failure
+_STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
+
+
+def sections(model: Path, found: Findings) -> dict[str, Any]:
+    """What a report tells of a run of the model in a file."""
+    from biopsy.report.model_summary import model_tree_of
+    from biopsy.report.run import EngineRun, run_section
+    from biopsy.report.verdict import verdict_tree
+    from biopsy.report.versions import versions_tree
+
+    runs = [
+        EngineRun(
+            engine=one.engine,
+            seconds=[] if one.result is None else [iteration.runtime for iteration in one.result.iterations],
+            remarks=one.remarks,
+            failure=one.failure,
+        )
+        for one in found.ran
+    ]
+    text = "; ".join(found.reasons) or found.undecided or what_passed(found)
+    ran = run_section(runs, found.compared, found.noise, found.odd)
+    crashed = any(one.crashed for one in found.ran)  # to ask its version could crash this process too
     return {
-        "label": one.engine.label,
-        "name": one.engine.name,
-        "version": None if one.crashed else one.engine.version(),  # to ask for it could crash this process too
-        "seconds": [] if one.result is None else [iteration.runtime for iteration in one.result.iterations],
-        "remarks": list(one.remarks),
-        "failure": None
-        if failure is None
-        else {"stage": failure.stage, "kind": failure.kind, "message": failure.message},
+        "verdict": verdict_tree(found.verdict, text, certainty=found.hint or None),
+        "model": model_tree_of(model),
+        "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
+        "run": {"reasons": found.reasons, "hint": found.hint or None, **ran},
     }

@@ -7,8 +7,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import fallback, model_files
+from biopsy.cli.arguments import file_kinds, groups
+from biopsy.cli.surgeon import model_files, shape_inference
 from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,15 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--outputs", nargs="+", metavar="NAME:TYPE", help="outputs of the part (default: the model's own)"
     )
     group = parser.add_argument_group("shape inference, for what is auto")
-    shapes = group.add_mutually_exclusive_group()
-    shapes.add_argument(
-        "--shape-inference",
-        "--do-shape-inference",
-        action="store_true",
-        help="has no effect: what is auto is inferred anyway",
+    ways = shape_inference.add(
+        group, no_effect="what is auto is inferred anyway", without="take only what the model declares"
     )
-    shapes.add_argument("--no-shape-inference", action="store_true", help="take only what the model declares")
-    shapes.add_argument(
+    ways.add_argument(
         "--force-fallback-shape-inference",
         action="store_true",
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed"
@@ -62,7 +57,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:SHAPE",
         help="shapes of the model's inputs in that run, where it leaves them open",
     )
-    fallback.add_no_onnxruntime(group)
+    shape_inference.add_no_onnxruntime(group)
+    groups.add_fallback_inputs(group)
 
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
@@ -86,7 +82,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         for infos in (part.graph.input, part.graph.output)
     ]
     kept = len(part.graph.node)
-    model_files.save(args, part, opened.folder)
+    model_files.save(
+        args, part, opened, console, at_fault=["do --inputs and --outputs give the types that the tensors have?"]
+    )
     console.say(f"{kept} of {len(index.nodes)} nodes are in {args.output}")
     console.note(f"  inputs   {shown[0] or 'none'}")
     console.note(f"  outputs  {shown[1]}")
@@ -99,14 +97,17 @@ def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Co
 
     shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
 
+    shape_inference.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
+    by_running = shape_inference.FallbackRun(args, opened.folder, console, shapes)
+
     def run(names: Sequence[str]) -> Mapping[str, TensorType]:
         from biopsy.model.outputs import mark_outputs
 
         marked = mark_outputs(opened.data, names)
         if args.force_fallback_shape_inference:
-            return fallback.types_by_running(marked, opened.folder, shapes)
+            return by_running.types(marked)
         try:
-            found = fallback.types_by_running(marked, opened.folder, shapes)
+            found = by_running.types(marked)
         except errors.BiopsyError as error:
             console.note(f"  {error.message}")
             return {}

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import fallback, model_files
+from biopsy.cli.surgeon import model_files, shape_inference
 from biopsy.quantities import count
 from biopsy.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from biopsy.cli.console import Console
     from biopsy.model.insertion import AttributeValue
@@ -49,15 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="attributes: 1 is a whole number, 1.0 a float, '1' in quotes a text, [0,1] a list of these",
     )
     inference = parser.add_argument_group("shape inference")
-    shapes = inference.add_mutually_exclusive_group()
-    shapes.add_argument(
-        "--shape-inference",
-        "--do-shape-inference",
-        action="store_true",
-        help="has no effect: shapes are inferred anyway",
-    )
-    shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
-    fallback.add_no_onnxruntime(inference)
+    shape_inference.add(inference, no_effect="shapes are inferred anyway", without="write no inferred types and shapes")
+    shape_inference.add_no_onnxruntime(inference)
 
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
@@ -69,7 +62,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Insert, write, and tell what else changed."""
     from biopsy.model import insertion, sanitize
 
-    attributes = dict(parse_attribute(word) for word in args.attrs)
+    attributes = parse_attributes(args.attrs)
     opened = model_files.opened(args)
     model = opened.parsed()
     before = sanitize.count_operators(model)
@@ -78,13 +71,16 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         insertion.NewNode(
             operator=args.op, name=args.name, inputs=args.inputs, outputs=args.outputs, attributes=attributes
         ),
+        infers=not args.no_shape_inference,
     )
     if not args.no_shape_inference:
         sanitize.refresh_shapes(model)
-    model_files.save(args, model, opened.folder)
     _warn_of_operator(args.op, len(args.inputs), len(args.outputs), console)
-    opset = next((used.version for used in model.opset_import if used.domain in {"", "ai.onnx"}), 1)
-    _warn_of_attributes(args.op, opset, attributes, console)
+    opset = next((used.version for used in model.opset_import if used.domain in {"", "ai.onnx"}), None)
+    if opset is None:
+        console.warn("the model imports no opset of ai.onnx, to which the node belongs: engines will refuse it")
+    _warn_of_attributes(args.op, opset or 1, attributes, console)
+    model_files.save(args, model, opened, console)
     changes = sanitize.changes(before, sanitize.count_operators(model))
     console.say(f"{printable(args.op)} inserted, written to {args.output}")
     console.note(f"  {', '.join(changes) or 'as many nodes of each operator as before'}")
@@ -105,7 +101,7 @@ def _warn_of_operator(op: str, inputs: int, outputs: int, console: Console) -> N
     ):
         if not least <= number <= most:
             known = count(most, what) if least == most else f"{least} to {count(most, what)}"
-            console.warn(f"{op} has {known}, and was given {number}: engines will refuse it")
+            console.warn(f"{op} has {known}, and was given {number}")
 
 
 def _warn_of_attributes(op: str, opset: int, given: Collection[str], console: Console) -> None:
@@ -119,10 +115,21 @@ def _warn_of_attributes(op: str, opset: int, given: Collection[str], console: Co
     for name in given:
         if name not in declared:
             known = f"it has {', '.join(sorted(declared))}" if declared else "it has none"
-            console.warn(f"{op} of opset {opset} has no attribute {name!r} ({known}): engines will refuse it")
+            console.warn(f"{op} of opset {opset} has no attribute {name!r} ({known})")
     for name, attribute in declared.items():
         if attribute.required and name not in given:
-            console.warn(f"{op} needs the attribute {name!r}: engines will refuse it (--attrs {name}=VALUE)")
+            console.warn(f"{op} needs the attribute {name!r} (--attrs {name}=VALUE)")
+
+
+def parse_attributes(words: Sequence[str]) -> dict[str, AttributeValue]:
+    """Attributes by name. Raises UsageError as ``parse_attribute``, and for one that is given twice."""
+    found: dict[str, AttributeValue] = {}
+    for word in words:
+        name, value = parse_attribute(word)
+        if name in found:
+            raise _wrong(word, f"{name!r} is given twice")
+        found[name] = value
+    return found
 
 
 def parse_attribute(word: str) -> tuple[str, AttributeValue]:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import validity
 from biopsy.cli.arguments import absent_options, file_kinds, groups
 
 if TYPE_CHECKING:
     import onnx
 
+    from biopsy.cli.console import Console
     from biopsy.model.weights_file import Anew
 
 
@@ -37,6 +39,7 @@ def add(parser: argparse.ArgumentParser, command: str) -> None:
     )
     groups.add_weights_file(group)
     groups.add_weights_threshold(group)
+    validity.add_allow_invalid(parser)
     absent_options.add(parser, command)
 
 
@@ -86,15 +89,32 @@ def opened(args: argparse.Namespace) -> Opened:
     return Opened(data=data, path=args.model, folder=folder, ignores_weights=args.ignore_external_data)
 
 
-def save(args: argparse.Namespace, model: onnx.ModelProto, folder: Path, anew: Sequence[Anew] = ()) -> None:
-    """Write ``model`` as the options say; ``anew`` are initializers with other values. Raises as ``weights_file``."""
+def save(
+    args: argparse.Namespace,
+    model: onnx.ModelProto,
+    opened: Opened,
+    console: Console,
+    anew: Sequence[Anew] = (),
+    *,
+    at_fault: Sequence[str] = (),
+    loads: bool = True,
+) -> None:
+    """Write ``model`` as the options say; ``anew`` are initializers with other values.
+
+    It is not written if it is less valid than what was opened: ``at_fault`` are lines on the options that may have made
+    it so, ``loads`` says whether an engine can be asked. Raises InvalidResult then, and as ``weights_file`` does.
+    """
     from biopsy.filesystem.write import write_whole
     from biopsy.model import weights_file
 
+    filled = [weight.name for weight, _ in anew]
+    validity.require_as_valid(
+        args, model, opened.data, opened.folder, console, filled=filled, at_fault=at_fault, loads=loads
+    )
     if args.ignore_external_data:
         weights_file.put_inside(model, args.output, anew)
         write_whole(args.output, [weights_file.serialized(model, args.output)])
         return
     name = groups.weights_file(args, args.output)
     threshold = args.external_data_size_threshold
-    weights_file.save_with_weights(model, args.output, folder, name, threshold, anew=anew)
+    weights_file.save_with_weights(model, args.output, opened.folder, name, threshold, anew=anew)

@@ -45,7 +45,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     left = [(factor, _why_left(factor, opened)) for factor in sparsity.factors(model)]
     fit = [factor for factor, why in left if why is None]
     anew = [(factor.weight, _values(factor, opened.folder)) for factor in fit]
-    model_files.save(args, model, opened.folder, anew)
+    model_files.save(args, model, opened, console, anew)
     console.say(f"{count(len(fit), 'weight')} pruned to 2:4 sparsity, written to {args.output}")
     for factor, why in left:
         if why is not None:

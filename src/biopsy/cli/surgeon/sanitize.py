@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import file_kinds, groups, types
-from biopsy.cli.surgeon import fallback, model_files
+from biopsy.cli.surgeon import model_files, shape_inference
 
 if TYPE_CHECKING:
     import onnx
@@ -82,7 +81,8 @@ def _add_shape_inference(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
     )
-    fallback.add_no_onnxruntime(group)
+    shape_inference.add_no_onnxruntime(group)
+    groups.add_fallback_inputs(group)
 
 
 def _add_folding(parser: argparse.ArgumentParser) -> None:
@@ -136,20 +136,31 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         sanitize.sort_nodes(model)
     if args.override_input_shapes:
         _freeze(model, args.override_input_shapes, console)
-    _infer(model, folder, args)
+    run = shape_inference.FallbackRun(args, folder, console)
+    _infer(model, run, args)
     if args.fold_constants:
         sanitize.fold_constants(model, folder, _folding(args))
-        _infer(model, folder, args)
+        _infer(model, run, args)
     _bound(model, args, console)
     if args.cleanup:
         sanitize.clean_up(model)
     after = sanitize.count_operators(model)
-    model_files.save(args, model, folder)
+    model_files.save(args, model, opened, console, at_fault=_at_fault(args))
     for why in sanitize.endless(model):
         console.warn(f"what was written is no valid ONNX, and no engine can run it: {why}")
     console.say(f"{before.total()} -> {after.total()} nodes, written to {args.output}")
     console.note(f"  {', '.join(sanitize.changes(before, after)) or 'no node was added or removed'}")
     return 0
+
+
+def _at_fault(args: argparse.Namespace) -> list[str]:
+    """What may have made a result invalid, for somebody who is to type something else."""
+    lines = {
+        "give --override-input-shapes sizes that the operators can work with": args.override_input_shapes,
+        "leave out --force-fallback-shape-inference": args.force_fallback_shape_inference,
+        "leave out --fold-constants, or add --no-fold-shapes": args.fold_constants,
+    }
+    return [line for line, given in lines.items() if given]
 
 
 def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
@@ -161,6 +172,7 @@ def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
         "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
         "--fold-size-threshold": args.fold_size_threshold is not None,
     }
+    shape_inference.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
     for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
         console.warn(f"{option} has no effect without --fold-constants")
 
@@ -217,10 +229,10 @@ def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
         console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
 
 
-def _infer(model: onnx.ModelProto, folder: Path, args: argparse.Namespace) -> None:
+def _infer(model: onnx.ModelProto, run: shape_inference.FallbackRun, args: argparse.Namespace) -> None:
     from biopsy.model import sanitize
 
     if args.force_fallback_shape_inference:
-        sanitize.infer_by_running(model, lambda data: fallback.types_by_running(data, folder))
+        sanitize.infer_by_running(model, run.types)
     elif not args.no_shape_inference:
         sanitize.refresh_shapes(model)

@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     model = opened.parsed()
     found = stripping.refillings(model)
     stripping.unmark(model, [one.weight for one in found])
-    model_files.save(args, model, opened.folder, [(one.weight, one.values) for one in found])
+    model_files.save(args, model, opened, console, [(one.weight, one.values) for one in found])
     console.say(f"random values for {count(len(found), 'weight')}, written to {args.output}")
     sparse = sum(one.factor is not None for one in found)
     if sparse:

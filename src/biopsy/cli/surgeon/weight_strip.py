@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     opened = model_files.opened(args)
     model = opened.parsed()
     done = stripping.strip(model, None if opened.ignores_weights else opened.folder, excluded)
-    model_files.save(args, model, opened.folder)
+    model_files.save(args, model, opened, console, loads=False)
     for name in done.unused:
         console.warn(f"--exclude-list names {name!r}, which is no weight that would be stripped")
     console.say(f"{count(len(done.names), 'weight')} stripped, {size_text(done.size)}, written to {args.output}")

@@ -191,15 +191,17 @@ class TensorRt(Engine):
 
 
 def _guessed(dynamic: Sequence[Any], profiles: Sequence[Mapping[str, ShapeRange]]) -> Iterator[str]:
-    """A remark on each input whose shape was guessed in any profile."""
+    """A remark on the inputs whose shapes were guessed in any profile."""
+    told, names = [], []
     for port in dynamic:
         span = next((spans[port.name] for spans in profiles if spans[port.name].is_guess), None)
         if span is not None:
             what = "the values" if port.is_shape_tensor else "the shape"
-            yield (
-                f"nothing says {what} of input {port.name!r}: the engine is built for {list(span.best)} "
-                f"(--trt-min-shapes, --trt-opt-shapes, --trt-max-shapes {port.name}:[...])"
-            )
+            told.append(f"{what} of input {port.name!r}: the engine is built for {list(span.best)}")
+            names.append(f"{port.name}:[...]")
+    if told:
+        options = f"--trt-min-shapes, --trt-opt-shapes, --trt-max-shapes {' '.join(names)}"
+        yield f"nothing says {'; nor '.join(told)} ({options})"
 
 
 def _in_words(spans: Mapping[str, ShapeRange]) -> str:

@@ -9,10 +9,7 @@ _TO_FP16 = shared.TO_FP16._replace(why="surgeon commands change what they name, 
 _ALL = (_TO_FP16, shared.ONE_WEIGHTS_FILE)
 
 _DRAWN = OptionDifference(
-    shared.DRAWS,
-    "refused",
-    "the run that --force-fallback-shape-inference takes types and shapes from has random inputs",
-    "give their shapes alone",
+    shared.DRAWS, "differs", "says the inputs of the run that --force-fallback-shape-inference takes shapes from: one"
 )
 _ANYWAY = OptionDifference(
     ("--shape-inference", "--do-shape-inference"), "differs", "it is the default; --no-shape-inference switches it off"
@@ -30,7 +27,7 @@ _EXTRACT = (
     _ANYWAY,
     _BY_ONNX,
     shared.LOADER_MODULE,
-    _DRAWN._replace(instead="--model-input-shapes NAME:SHAPE ...    chooses their shapes"),
+    _DRAWN,
 )
 
 _SANITIZE = (
@@ -38,7 +35,7 @@ _SANITIZE = (
     _KEPT,
     _BY_ONNX,
     shared.LOADER_MODULE,
-    _DRAWN._replace(instead="--override-input-shapes NAME:SHAPE ...    chooses their shapes"),
+    _DRAWN,
     OptionDifference(
         ("--partitioning",),
         "differs",

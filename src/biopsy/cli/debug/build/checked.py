@@ -11,6 +11,7 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.build.options import PLACEHOLDER, USUAL_NAME
 
 if TYPE_CHECKING:
+    from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.building import BuildPlan, CheckFor
     from biopsy.tactics.setting_changes import CheckTemplate
@@ -27,6 +28,13 @@ def engine_of(args: argparse.Namespace) -> EngineSpec:
     if checked is not None:
         return EngineSpec(checked)
     return engine_options.default_engine(runs=False)
+
+
+def say_choice(args: argparse.Namespace, spec: EngineSpec, console: Console) -> None:
+    """Say which engine is used, and why that, where the line names none."""
+    if engine_options.only_engine(args) is None:
+        why = ", as in the check" if _engine_of_check(args.check or []) is not None else ""
+        console.note(f"no engine is named: {spec.text} is used{why}")
 
 
 def _engine_of_check(words: list[str]) -> str | None:

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from biopsy.checks.words import as_word
-from biopsy.cli.debug.build.progress import outcomes_text
+from biopsy.cli.debug.build.progress import BuildProgress, outcomes_text
 from biopsy.cli.debug.finished import finished_line
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
 from biopsy.shell_words import line_of
+
+_NEXT = "Next"
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.tactics.building import BuildPlan, BuildTally
 
 
-def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: float) -> None:
-    """What was counted, what bad builds share, and what to type next."""
+USUAL_RECORD = "replay.json"
+"""Where examples and proposed lines keep what an engine chose."""
+
+
+def say_result(console: Console, plan: BuildPlan, tally: BuildTally, *, seconds: float, recorded: str) -> None:
+    """What was counted, what bad builds share, and what to type next.
+
+    ``recorded`` is the same command line with a record of what the engine chose.
+    """
     from biopsy.checks.outcome import Outcome
     from biopsy.cli.inspect.diff_tactics import verdict_lines
     from biopsy.tactics.difference import difference
@@ -30,7 +39,7 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: fl
     for variation in plan.variations:
         for value in variation.values:
             console.say(_rate_line(f"{variation.key}={value}", tally))
-    if plan.artifacts.files and tally.runs:
+    if plan.artifacts.files and plan.artifacts.folder.is_dir():
         console.say(f"{'files':<{COLUMN}} {plan.artifacts.folder}, in good, bad and other")
     if not tally.builds:
         return
@@ -38,16 +47,45 @@ def say_result(console: Console, plan: BuildPlan, tally: BuildTally, seconds: fl
         console.say(f"built {tally.runs} of {count(tally.runs, 'time')}")
         return
     console.note("")
-    for line in verdict_lines(difference(tally.builds)):
-        console.say(line)
-    if plan.record is not None:
-        words = ["biopsy", "debug", "diff-tactics", "--dir", as_word(plan.artifacts.folder)]
-        console.note(f"{'Next':<{COLUMN}} {line_of(words)}")
-    else:
-        again = line_of(["biopsy", *sys.argv[1:3]])
-        console.note(
-            f"{'Next':<{COLUMN}} {again} ... --save-tactics replay.json    keeps what was chosen in each build"
-        )
+    verdict = list(verdict_lines(difference(tally.builds)))
+    console.say(*verdict)
+    has_advice = any(line.startswith(_NEXT) for line in verdict)
+    for place, line in enumerate(_next(plan, tally, recorded)):
+        console.note(f"{'' if has_advice or place else _NEXT:<{COLUMN}} {line}")
+
+
+def _next(plan: BuildPlan, tally: BuildTally, recorded: str) -> Iterator[str]:
+    """What to type next: a comparison only where there are two kinds of builds to compare."""
+    from biopsy.checks.outcome import Outcome
+
+    good, bad = tally.outcomes[Outcome.PASSES], tally.outcomes[Outcome.REPRODUCES]
+    if good and bad and plan.record is not None:
+        yield line_of(["biopsy", "debug", "diff-tactics", "--dir", as_word(plan.artifacts.folder)])
+    elif good and bad:
+        yield "with a record of what is chosen in each build:"
+        yield recorded
+    elif good and plan.until != "bad":
+        yield "--until bad    goes on building until one fails"
+    elif bad and not plan.variations:
+        doctor = line_of(["biopsy", "doctor", plan.spec.name])
+        yield f"--vary KEY=V1,V2    builds with other settings, as listed by: {doctor}"
+
+
+def sections(plan: BuildPlan, tally: BuildTally, seconds: float, progress: BuildProgress) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.builds import builds_tree, builds_verdict
+    from biopsy.report.model_summary import model_tree_of
+    from biopsy.report.versions import versions_tree
+    from biopsy.tactics.build_findings import findings_of
+
+    found, path = findings_of(plan, tally, seconds), plan.model.path
+    return {
+        "verdict": builds_verdict(found),
+        "model": None if path is None else model_tree_of(path),
+        "versions": versions_tree([plan.spec.text]),
+        "search": progress.history.tree(),
+        "builds": builds_tree(found),
+    }
 
 
 def _rate_line(key: str, tally: BuildTally) -> str:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli import lines
+from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import bundling, checking
 from biopsy.cli.debug.reduce import options
 from biopsy.cli.debug.reduce.outputs import explanation_journal, feeds_recorded, output_of
 from biopsy.cli.debug.reduce.symbols import with_sizes_of_symbols
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
+    from biopsy import events
+    from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
+    from biopsy.cli.report_file import ReportFile
     from biopsy.model.index import ModelIndex
+    from biopsy.reduction.job import ReductionJob
+    from biopsy.reduction.result import Reduction
+    from biopsy.variation.result import Variation
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -67,6 +74,7 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
+    bundling.require_possible(args)
     jobs = checking.jobs_of(args, console)
     own_run = checking.own_run(args)
     index_of_model = cache(partial(_index, args))
@@ -76,10 +84,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         from biopsy.cli.debug.recorded_inputs import require_draws
         from biopsy.cli.debug.reduce.explanation import explained, is_wanted, require_explainable
         from biopsy.cli.debug.reduce.job import job_of
-        from biopsy.cli.debug.reduction_report import ReductionReport, say_result
         from biopsy.cli.run.names import require_names_of_check
-        from biopsy.reduction.job_run import run_job
 
+        report = report_file(args, console)
         require_explainable(args)
         job = job_of(args, jobs)
         index = index_of_model()
@@ -87,19 +94,70 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         require_draws(args, fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
-        with checking.ended_politely(), ReductionReport(console, args.events, _shown(args)) as report:
-            result = run_job(index, check, job, report, tells_values=is_wanted(args))
-            variation = explained(args, result, jobs, report)
+        search = partial(_search, index, check, job, is_wanted(args))
+        return _reduced(args, console, report, index, search, partial(explained, args, jobs))
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
         raise errors.Interrupted(stop.message, kept=stop.kept, resume=_same_line(args)) from stop
     except errors.CheckChanged as error:
-        raise lines.begun_anew(error, lines.fresh_line(args.words, REST_OPTIONS, "reduce")) from error
+        raise line_again.begun_anew(error, line_again.fresh_line(args.words, REST_OPTIONS, "reduce")) from error
     finally:
         check.close()
-    say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), variation)
-    return errors.Interrupted.status if result.stopped else 0
+
+
+def _search(
+    index: ModelIndex, check: Check, job: ReductionJob, tells_values: bool, listener: events.Listener
+) -> Reduction:
+    from biopsy.reduction.job_run import run_job
+
+    with checking.ended_politely():
+        return run_job(index, check, job, listener, tells_values=tells_values)
+
+
+def _reduced(
+    args: argparse.Namespace,
+    console: Console,
+    report: ReportFile,
+    index: ModelIndex,
+    search: Callable[[events.Listener], Reduction],
+    explain: Callable[[Reduction, events.Listener], Variation | None],
+) -> int:
+    """Search, show what was found, write the report; the exit status."""
+    from biopsy.cli.debug.reduce.report import Sections
+    from biopsy.cli.debug.reduction_report import ReductionReport, say_result
+
+    words = bundling.words_to_hide(args)  # the result may take the place of the model
+    with ReductionReport(console, args.events, _shown(args)) as progress:
+        sections = Sections(args, index, progress.history, wanted=report.path is not None or args.bundle is not None)
+        with report.also_of_errors(sections.of_error):
+            result = search(progress)
+            variation = explain(result, progress)
+        status = errors.Interrupted.status if result.stopped else 0
+        report.write(status, partial(sections.of_result, result, variation, report.folder))
+        say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), variation)
+        if args.bundle is not None:
+            made = report.as_bytes(status, partial(sections.of_result, result, variation, args.bundle))
+            bundling.pack(_packing(args, result, words, made), console)
+        return progress.ended(status, result.nodes)
+
+
+def _packing(
+    args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes
+) -> bundling.Packing:
+    from biopsy.checks.command import CommandCheck
+
+    return bundling.Packing(
+        target=args.bundle,
+        original=args.model,
+        model=result.output,
+        check=CommandCheck(args.check, str(args.iter_artifact), args.check_timeout, args.check_memory),
+        rules=checking.rules_of(args),
+        own_run=checking.own_run(args),
+        inputs=result.inputs,
+        words=words,
+        reports={} if words is not None else bundling.reports_of(report),  # they tell of the whole original
+    )
 
 
 def _index(args: argparse.Namespace) -> ModelIndex:
@@ -109,7 +167,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:
-    return lines.resume_line(args.words, REST_OPTIONS, without)
+    return line_again.resume_line(args.words, REST_OPTIONS, without)
 
 
 def _shown(args: argparse.Namespace) -> str:

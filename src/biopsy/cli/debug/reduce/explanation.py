@@ -1,4 +1,4 @@
-"""``--explain``: what may vary in the result of a reduction. Importing this imports what varies models."""
+"""``--explain``: what may vary in the result of a reduction."""
 
 from __future__ import annotations
 
@@ -11,18 +11,11 @@ from biopsy import errors, events
 from biopsy.cli.arguments import checks
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.reduce.outputs import explanation_journal
-from biopsy.engines.feeding import Inputs
-from biopsy.model.index import index_file
-from biopsy.session.budget import Budget
-from biopsy.session.flakiness import Repeating
-from biopsy.session.iteration import IterationFiles
-from biopsy.session.options import SearchOptions
-from biopsy.session.pool import Parallelism
-from biopsy.variation.job import USUAL_CHECKS, USUAL_SECONDS, VariationJob
-from biopsy.variation.vary import vary
 
 if TYPE_CHECKING:
+    from biopsy.engines.feeding import Inputs
     from biopsy.reduction.result import Reduction
+    from biopsy.variation.job import VariationJob
     from biopsy.variation.result import Variation
 
 
@@ -51,7 +44,7 @@ def require_explainable(args: argparse.Namespace) -> None:
         )
 
 
-def explained(args: argparse.Namespace, result: Reduction, jobs: int, listener: events.Listener) -> Variation | None:
+def explained(args: argparse.Namespace, jobs: int, result: Reduction, listener: events.Listener) -> Variation | None:
     """What may vary in the result; None if that is not wanted, or cannot be found out, which is told.
 
     Raises Interrupted if it is stopped.
@@ -61,7 +54,10 @@ def explained(args: argparse.Namespace, result: Reduction, jobs: int, listener: 
     if result.stopped is not None:
         listener(events.Remark(f"may vary   not asked: the reduction was ended by {result.stopped}"))
         return None
-    with contextlib.closing(checking.check_of(args, jobs)) as check:
+    from biopsy.model.index import index_file
+    from biopsy.variation.vary import vary
+
+    with checking.ended_politely(), contextlib.closing(checking.check_of(args, jobs)) as check:
         try:
             return vary(index_file(result.output), check, _job(args, result, jobs), _without_model(listener))
         except errors.Interrupted as stop:
@@ -73,6 +69,13 @@ def explained(args: argparse.Namespace, result: Reduction, jobs: int, listener: 
 
 
 def _job(args: argparse.Namespace, result: Reduction, jobs: int) -> VariationJob:
+    from biopsy.session.budget import Budget
+    from biopsy.session.flakiness import Repeating
+    from biopsy.session.iteration import IterationFiles
+    from biopsy.session.options import SearchOptions
+    from biopsy.session.pool import Parallelism
+    from biopsy.variation.job import USUAL_CHECKS, USUAL_SECONDS, VariationJob
+
     resume = checks.resume_of(args, explanation_journal(args, result.output), "explanation")
     return VariationJob(
         search=SearchOptions(

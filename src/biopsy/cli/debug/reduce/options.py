@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, types
+from biopsy.cli.arguments.report_option import add_report
+from biopsy.cli.debug import bundling
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +21,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the reduced model (default: MODEL_reduced.onnx)",
     )
+    add_report(parser)
     parser.add_argument(
         "--min-good",
         "--minimal-good",
@@ -26,6 +29,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="also write the passing model that is closest in size",
     )
+    bundling.add(parser, "the result")
     parser.add_argument(
         "--mode",
         choices=("minimal", "bisect", "linear"),

@@ -1,4 +1,4 @@
-"""The line that goes on with what a command line began."""
+"""The command line that was typed, once more: to go on with what it began, to begin anew, or with one more option."""
 
 from __future__ import annotations
 
@@ -19,9 +19,14 @@ def resume_line(words: Sequence[str], rest: Collection[str], without: Collection
 
 def fresh_line(words: Sequence[str], rest: Collection[str], command: str) -> str:
     """The line that begins anew what the words of a ``command``, the last word of its name, began."""
+    return line_with(words, rest, command, ["--fresh"])
+
+
+def line_with(words: Sequence[str], rest: Collection[str], command: str, added: Sequence[str]) -> str:
+    """The line that does the same once more, with options ``added`` behind the last word of the command's name."""
     kept = list(_kept(words, rest, {"--fresh": 0}))
     place = kept.index(command) + 1
-    return line_of(["biopsy", *kept[:place], "--fresh", *kept[place:]])
+    return line_of(["biopsy", *kept[:place], *added, *kept[place:]])
 
 
 def begun_anew(error: errors.CheckChanged, line: str) -> errors.CheckChanged:

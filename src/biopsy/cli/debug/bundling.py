@@ -1,0 +1,173 @@
+"""``--bundle`` of commands that find a failing model: from their arguments to the job of a bundle, and what is said."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli.arguments import file_kinds
+
+if TYPE_CHECKING:
+    from biopsy.checks.command import CommandCheck
+    from biopsy.checks.judge import Rules
+    from biopsy.cli.console import Console
+    from biopsy.report.bundle.job import RunQuestion
+    from biopsy.report.bundle.make import Bundle
+
+
+def add(parser: argparse.ArgumentParser | argparse._ArgumentGroup, found: str) -> None:
+    """Add the option; ``found`` is what it packs, in words."""
+    parser.add_argument(
+        "--bundle",
+        type=file_kinds.WRITTEN,
+        metavar="DIR|FILE.zip",
+        help=f"also pack {found} to send: the model, its inputs, what is expected, a script that shows the failure "
+        "without biopsy (it is run before), a test, versions, and the text of an issue",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """What a command packs: the model that fails, and the check that it fails.
+
+    ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
+    not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
+    original that the bundle may not tell, as ``words_to_hide`` gave them.
+    """
+
+    target: Path
+    original: Path
+    model: Path
+    check: CommandCheck
+    rules: Rules
+    own_run: argparse.Namespace | None
+    inputs: Path | None = None
+    folder: Path | None = None
+    words: Mapping[str, str] | None = None
+    reports: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def require_possible(args: argparse.Namespace) -> None:
+    """Raise UsageError if ``--bundle`` was given and there could be none at the end."""
+    if args.bundle is None:
+        return
+    from biopsy.report.bundle.packing import require_target
+
+    require_target(args.bundle)
+    if getattr(args, "check", ()) is None:
+        raise errors.UsageError(
+            "--bundle needs a check that can be run again, and without --check a person is asked",
+            next_steps=["--check biopsy run {} --onnxrt", "or leave out --bundle"],
+        )
+
+
+def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
+    """What the bundle of ``--anonymize`` may not tell of the model, which is read now; None for any other bundle."""
+    if args.bundle is None or not args.anonymize:
+        return None
+    from biopsy.report.bundle.names_of_model import words_of_model
+
+    return words_of_model(args.model)
+
+
+def reports_of(report: bytes) -> dict[str, bytes]:
+    """The members that a report becomes: its JSON, and the page of it where that can be made."""
+    found = {"report.json": report}
+    with contextlib.suppress(errors.BiopsyError):  # without the packages that draw it
+        from biopsy.report.page.document import page_of
+
+        found["report.html"] = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
+    return found
+
+
+def pack(packing: Packing, console: Console) -> None:
+    """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
+    from biopsy.report.bundle.job import BundleJob
+    from biopsy.report.bundle.make import make_bundle
+    from biopsy.report.bundle.names_of_model import without_words_of
+
+    own = packing.own_run
+    job = BundleJob(
+        target=packing.target,
+        original=packing.original,
+        model=packing.model,
+        folder=packing.folder or packing.model.parent,
+        check=packing.check,
+        rules=packing.rules,
+        run=None if own is None else question_of(own),
+        inputs=packing.inputs,
+        secrets=None if packing.words is None else without_words_of(packing.words, packing.model),
+        reports=packing.reports,
+    )
+    bundle = make_bundle(job)
+    _say(bundle, console)
+    if packing.words is not None and own is not None and (own.load_inputs or own.load_outputs):
+        console.warn("inputs.npz and expected.npz of the bundle hold numbers that come from your inputs")
+    _require_reproduced(bundle)
+
+
+def question_of(own: argparse.Namespace) -> RunQuestion:
+    """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
+    from biopsy.cli.arguments import comparing, engine_options, groups
+    from biopsy.cli.run.settings import tolerances_of
+    from biopsy.engines.registry import create
+    from biopsy.model.outputs import OutputChoice
+    from biopsy.report.bundle.job import RunQuestion
+
+    tolerances, stats = tolerances_of(own)
+    return RunQuestion(
+        engines=[create(spec) for spec in engine_options.specs_to_run(own)],
+        outputs=OutputChoice(
+            names=groups.marked_outputs(own), operators=own.onnx_outputs_by_type, without=own.onnx_exclude_outputs
+        ),
+        tolerances=tolerances,
+        stats=stats,
+        limits=comparing.limits_of(own),
+        golden=own.load_outputs or (),
+        build_only=own.build_only,
+        beyond=next(iter(_beyond(own)), ""),
+    )
+
+
+def _beyond(own: argparse.Namespace) -> Sequence[str]:
+    asked = {
+        "--compare-with": own.compare_with,
+        "--compare-func-script": own.compare_func_script,
+        "--postprocess-func-script": own.postprocess_func_script,
+    }
+    return [f"the option {option}" for option, value in asked.items() if value]
+
+
+_SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
+
+
+def _say(bundle: Bundle, console: Console) -> None:
+    from biopsy.quantities import size_text
+
+    told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
+    told += [name for name in bundle.members if name not in _SHOWN]
+    console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")
+    for remark in bundle.remarks:
+        console.warn(f"the bundle: {remark}")
+    if bundle.standing == "alone":
+        console.say("         reproduce.py was run without biopsy, and fails")
+    elif bundle.standing == "with biopsy":
+        why = f": without it there is no way to ask for {bundle.needs_biopsy}" if bundle.needs_biopsy else ""
+        console.warn(f"reproduce.py fails as it should, but only where biopsy is installed{why}")
+
+
+def _require_reproduced(bundle: Bundle) -> None:
+    if bundle.standing != "not":
+        return
+    raise errors.CheckError(
+        f"{bundle.path} is not fit to be sent: its reproduce.py does not show the failure (it ended with status "
+        f"{bundle.status}, and not with 1)",
+        details=[f"  {line}" for line in bundle.output.splitlines()[-5:]],
+        kept=f"{bundle.path}, which says so in ISSUE.md and NOT-REPRODUCED.txt, and the result beside it",
+    )

@@ -1,0 +1,127 @@
+"""The file of ``--report``: that it can be written is made sure of at the beginning, it is written whole at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    import argparse
+
+    from biopsy.cli.console import Console
+
+Sections: TypeAlias = "Callable[[], Mapping[str, Any]]"
+"""Makes what a command has to tell besides what every report begins with; called only if a report is wanted."""
+
+_PAGE = ".html"
+
+
+def _nothing() -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportFile:
+    """The report of one command line: where it goes, None for nowhere, and what was typed when.
+
+    ``began`` is in seconds since 1970, ``started`` by ``time.monotonic``.
+    """
+
+    path: Path | None
+    command: str
+    line: str
+    began: float
+    started: float
+    console: Console
+
+    @property
+    def folder(self) -> Path:
+        """The folder that paths in the report are seen from."""
+        return Path() if self.path is None else self.path.parent
+
+    def write(self, status: int, sections: Sections) -> None:
+        """Write the report of a command that ends with this status. Raises UsageError if it cannot be written."""
+        if self.path is None:
+            return
+        from biopsy.filesystem.write import write_whole
+
+        found = self.as_bytes(status, sections)
+        write_whole(self.path, [_page(found) if self.path.suffix == _PAGE else found])
+
+    def as_bytes(self, status: int, sections: Sections) -> bytes:
+        """The report of a command that ends with this status, as it stands in a file."""
+        from biopsy.report.envelope import CommandRun, as_json, report_tree
+
+        ended = CommandRun(
+            command=self.command,
+            line=self.line,
+            status=status,
+            began=self.began,
+            seconds=time.monotonic() - self.started,
+        )
+        tree = report_tree(ended, {**sections(), "remarks": [vars(one) for one in self.console.remarks]})
+        return as_json(tree)
+
+    @contextlib.contextmanager
+    def also_of_errors(self, sections: Sections = _nothing) -> Iterator[None]:
+        """Write a report also where what stands inside ends with an error that says something of the model.
+
+        That is none of the command line, which keeps the work from beginning.
+        """
+        try:
+            yield
+        except errors.BiopsyError as error:
+            if not isinstance(error, errors.UsageError):
+                self._write_of(error, sections)
+            raise
+
+    def _write_of(self, error: errors.BiopsyError, sections: Sections) -> None:
+        def told() -> Mapping[str, Any]:
+            from biopsy.report.verdict import verdict_of_error
+
+            return {"verdict": verdict_of_error(error), **sections()}
+
+        try:
+            self.write(error.status, told)
+        except errors.UsageError as unwritten:  # the other error is the one to end with
+            self.console.warn(unwritten.message)
+
+
+def _page(report: bytes) -> bytes:
+    """The page of a report as it stands in a file: the same as is made of that file later."""
+    from biopsy.report.page.document import page_of
+
+    return page_of(json.loads(report)).encode()
+
+
+def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
+    """The report that a command line asks for.
+
+    Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
+    """
+    from biopsy.cli import commands
+    from biopsy.filesystem.write import require_writable
+    from biopsy.shell_words import line_of
+
+    command = commands.read(args.words).command
+    if args.report is not None:
+        require_writable(args.report)
+        if args.report.suffix == _PAGE:
+            from biopsy.report.page.document import require_possible
+
+            require_possible()
+    return ReportFile(
+        path=args.report,
+        command=" ".join(command.words) if command else "",
+        line=line_of(["biopsy", *args.words]),
+        began=args.began,
+        started=args.started,
+        console=console,
+    )

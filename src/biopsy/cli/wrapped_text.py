@@ -1,0 +1,105 @@
+"""A line that is wider than the terminal, as several: broken at blanks, and indented under its last column.
+
+What may be pasted stays whole, however long: a command, what stands in quotes, a word. The terminal breaks it where it
+must, and gives it back whole when it is copied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from biopsy.cli.commands import COMMANDS
+
+_NARROWEST = 40
+"""Below so many columns nothing is wrapped."""
+
+_LEAST_INDENT = 2
+
+_GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
+"""What stands between columns."""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+_OWN = "|".join(sorted({command.words[0] for command in COMMANDS} | {"help", "--help"}))
+_OTHERS = "pip|uv|pipx|git|mkdir|gunzip|bash|sh|python3?|cp|mv|rm|chmod|docker|source|cd"
+_COMMAND = re.compile(
+    rf"""
+    (?: ^ | \s )  (?P<own> (?: biopsy | polygraphy ) \s (?: {_OWN} ) \b )    # wherever it stands
+    | (?: ^\s* | \s\s | (?<!error)(?<!warning): \s | \$\s )  (?P<other> --?[A-Za-z] | \./ | (?: {_OTHERS} ) \s )
+    | ^\s* (?P<head> tried | resume ) \s
+    """,
+    re.VERBOSE,
+)
+"""Where something begins that a person may paste; it ends with its column."""
+
+_UNIT = re.compile(r"(?:[A-Z]\w* (?=')|--[a-z][a-z-]* (?=[^-\s]))?(?:'[^']*'|\[[^][]{0,40}\]|\S)+(?: (?:->|·)(?= ))?")
+"""What is never broken: a word, with what stands in quotes or is an index; an operator and its node, with the arrow
+behind them; an option and its value."""
+
+
+def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[str]:
+    """The lines, none of them wider than ``width`` unless something in it is that must stay whole.
+
+    Colours have no width. What follows the first line is indented, by ``least_indent`` or more.
+    """
+    if width < _NARROWEST or _width(line) <= width:
+        return [line]
+    indent = " " * _hanging(_COLOUR.sub("", line), width, least_indent)
+    lines, shown = [], ""
+    for gap, unit in _in_parts(_units(line), width - len(indent)):
+        helps = len(gap) == 1 or _width(indent + unit) <= width  # a column that is too wide stays where it begins
+        if shown.strip() and helps and _width(shown + gap + unit) > width:
+            lines.append(shown)
+            shown = indent + unit
+        else:
+            shown += gap + unit
+    return [*lines, shown]
+
+
+def _in_parts(units: Iterable[tuple[str, str]], most: int) -> Iterator[tuple[str, str]]:
+    """The units, those between two dots as one where that is not wider than ``most``."""
+    parts: list[list[tuple[str, str]]] = [[]]
+    has_dots = False
+    for gap, unit in units:
+        if len(gap) > 1:
+            parts.append([])
+        parts[-1].append((gap, unit))
+        if unit.endswith("·"):
+            has_dots = True
+            parts.append([])
+    for part in filter(None, parts):
+        whole = "".join(gap + unit for gap, unit in part)
+        blanks = len(part[0][0])
+        if has_dots and _width(whole) - blanks <= most:
+            yield whole[:blanks], whole[blanks:]
+        else:
+            yield from part
+
+
+def _width(text: str) -> int:
+    return len(_COLOUR.sub("", text))
+
+
+def _hanging(line: str, width: int, least: int) -> int:
+    """Where the last column begins that leaves at least half of the width; else a little behind the line's start."""
+    columns = [match.end() for match in _GAP.finditer(line) if match.end() <= width // 2]
+    start = len(line) - len(line.lstrip())
+    return columns[-1] if columns else max(start + _LEAST_INDENT, least)
+
+
+def _units(line: str) -> Iterator[tuple[str, str]]:
+    """The blanks before each unit, and the unit."""
+    place = 0
+    while place < len(line):
+        command = _COMMAND.search(line, place)
+        start = len(line) if command is None else command.start(command.lastgroup or 0)
+        for unit in _UNIT.finditer(line, place, start):
+            yield line[place : unit.start()], unit[0]
+            place = unit.end()
+        if command is None:
+            return
+        gap = _GAP.search(line, command.end())
+        end = len(line) if gap is None else gap.start()
+        yield line[place:start], line[start:end]
+        place = end

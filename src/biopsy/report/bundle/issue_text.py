@@ -1,0 +1,182 @@
+"""The text of ``ISSUE.md``: what a maintainer is told, under the headings of the form of that engine's tracker.
+
+Whatever comes from the model, the engine or the check stands in code, with fences longer than any in it: no name makes
+a heading, a link or a mention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from biopsy.quantities import count, size_text
+from biopsy.report.bundle.failure import ObservedFailure
+from biopsy.report.bundle.issue_forms import FORMS, IssueForm
+from biopsy.report.bundle.reproduction import Reproduction
+from biopsy.text import printable, shortened
+
+_MOST_OF_MODEL = 6000  # characters
+_MOST_OF_SCRIPT = 7000
+_MOST_OF_OUTPUT = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class IssueFacts:
+    """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
+
+    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks.
+    """
+
+    failure: ObservedFailure
+    reproduction: Reproduction
+    model: str
+    script: str
+    versions: Mapping[str, Any]
+    excluded: Sequence[str] = ()
+    remarks: Sequence[str] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def issue_text(facts: IssueFacts) -> str:
+    """The text, in Markdown."""
+    engine = facts.failure.engine
+    form = FORMS.get("" if engine is None else engine.name, FORMS[""])
+    parts = [f"# {_heading(facts.failure.title)}", *_warning(facts)]
+    for heading, content in form.sections:
+        lines = list(_CONTENTS[content](facts, form))
+        if lines:
+            parts += [f"## {heading}", *lines]
+    return "\n\n".join(parts) + "\n"
+
+
+def _warning(facts: IssueFacts) -> Iterator[str]:
+    done = facts.reproduction
+    if done.standing == "not":
+        yield (
+            f"**NOT REPRODUCED: `reproduce.py` ended with status {done.status} where it was tried, and not with 1. "
+            "This text describes what biopsy saw; do not send it as it is.**"
+        )
+    elif done.standing == "with biopsy":
+        yield "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
+
+
+def _description(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    failure = facts.failure
+    if failure.message:
+        yield _fenced(failure.message)
+    if failure.against:
+        yield f"The expected values are those of {_inline(failure.against)}."
+    yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
+    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
+    excluded = "\n".join(f"- {printable(text)}" for text in facts.excluded)
+    yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
+
+
+def _steps(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    names = "\n".join(f"- `{name}`, {size_text(size)}" for name, size in facts.sizes.items())
+    yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
+    yield "The model (`model.onnx`):"
+    yield _fenced(shortened(facts.model, _MOST_OF_MODEL))
+    if len(facts.script) <= _MOST_OF_SCRIPT:
+        yield "`reproduce.py`:"
+        yield _fenced(facts.script.strip(), "python")
+    if facts.remarks:
+        yield "\n".join(f"- {printable(text)}" for text in facts.remarks)
+
+
+def _log(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
+
+
+def _environment(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    yield "\n".join(f"- {name}: {_inline(value)}" for name, value in _facts(facts) if value)
+
+
+def _facts(facts: IssueFacts) -> Iterator[tuple[str, str]]:
+    versions = facts.versions
+    for name, version in versions["packages"].items():
+        yield str(name), str(version)
+    yield "Python", str(versions["python"])
+    yield "operating system", str(versions["os"])
+    yield "processor", str(versions["cpu"])
+    yield "its features", ", ".join(versions["cpu_features"])
+    yield "graphics card", str(versions["gpu"] or "")
+    yield "its driver", str(versions["driver"] or "")
+
+
+def _version(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    engine = facts.failure.engine
+    for one in facts.versions["engines"]:
+        if engine is not None and one["name"] == engine.name and one["version"]:
+            yield _inline(str(one["version"]))
+            return
+
+
+def _device(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    engine = facts.failure.engine
+    options: Mapping[str, Any] = {} if engine is None else engine.options
+    wanted = options.get("providers") or options.get("device") or "CPU"
+    yield _inline(wanted if isinstance(wanted, str) else ", ".join(wanted))
+
+
+def _operating_system(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+    yield _inline(str(facts.versions["os"]))
+
+
+def _fixed(text: str) -> Any:
+    return lambda facts, form: iter([text])
+
+
+_CONTENTS: Mapping[str, Any] = {
+    "description": _description,
+    "steps": _steps,
+    "log": _log,
+    "environment": _environment,
+    "version": _version,
+    "device": _device,
+    "os": _operating_system,
+    "python": _fixed("Python"),
+    "onnx": _fixed("ONNX"),
+    "released": _fixed("Released Package"),
+    "no conversion": _fixed("No: the model is loaded as it is."),
+}
+
+
+def _heading(text: str) -> str:
+    """One line that may quote a stranger's name: as code, unless nothing in it means anything in Markdown."""
+    plain = printable(text)
+    return plain if re.fullmatch(r"[\w ,.:;'/()+=-]*", plain) else _inline(plain)
+
+
+def _inline(text: str) -> str:
+    """One line of a stranger's as code."""
+    plain = printable(text)
+    ticks = "`" * (max((len(run) for run in re.findall("`+", plain)), default=0) + 1)
+    pad = " " if plain.startswith("`") or plain.endswith("`") else ""
+    return f"{ticks}{pad}{plain}{pad}{ticks}"
+
+
+def _fenced(text: str, language: str = "text") -> str:
+    """Lines of a stranger's as code."""
+    lines = [printable(line) for line in text.splitlines()]
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def model_text(path: Path) -> str:
+    """A model as text of the standard, which its parser reads; a description of it where there is too much."""
+    import onnx
+
+    model = onnx.load(str(path), load_external_data=False)
+    if model.ByteSize() <= _MOST_OF_MODEL:
+        try:
+            return onnx.printer.to_text(model)
+        except UnicodeDecodeError:
+            pass
+    from biopsy.model.describe import describe
+
+    return f"{count(len(model.graph.node), 'node')}\n{describe(path, ('layers', 'attrs'))}"

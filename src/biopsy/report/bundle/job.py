@@ -1,0 +1,57 @@
+"""What a bundle is made from, as a command hands it over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.judge import Rules
+from biopsy.comparison.tolerance import MetricLimits, Stats, Tolerances
+from biopsy.engines.base import Engine
+from biopsy.model.outputs import OutputChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunQuestion:
+    """What a check asks that is our own ``run``.
+
+    ``outputs`` are those that it marks, ``golden`` its files of golden values. ``beyond`` names an option, as it is
+    typed, that only biopsy itself can follow; "" if there is none.
+    """
+
+    engines: Sequence[Engine]
+    outputs: OutputChoice
+    tolerances: Tolerances = field(default_factory=Tolerances)
+    stats: Stats = field(default_factory=Stats)
+    limits: MetricLimits = field(default_factory=MetricLimits)
+    golden: Sequence[Path] = ()
+    build_only: bool = False
+    beyond: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleJob:
+    """A failing model, the check that it fails, and where the bundle goes.
+
+    ``target`` is a folder, or a file that ends in .zip. ``folder`` is where the model's external weights stand.
+    ``check`` and ``rules`` say what failing is; ``run`` what the check asks, if it is our own ``run``. ``inputs`` is a
+    file that the model is fed from, in place of those that the check loads; None where those fit. ``excluded`` are
+    sentences on what the failure is not, each of which was tried. ``secrets`` are words that no member may hold -> what
+    they are, for a person; nor may it then hold paths, and the names of the user and the machine. None where nothing is
+    to be hidden. ``original`` is the model that ``model`` was made of. ``reports`` are further members that are ready,
+    by name: the report as JSON and as a page.
+    """
+
+    target: Path
+    original: Path
+    model: Path
+    folder: Path
+    check: CommandCheck
+    rules: Rules = field(default_factory=Rules)
+    run: RunQuestion | None = None
+    inputs: Path | None = None
+    excluded: Sequence[str] = ()
+    secrets: Mapping[str, str] | None = None
+    reports: Mapping[str, bytes] = field(default_factory=dict)

@@ -1,0 +1,154 @@
+"""A bundle from its beginning to its end: seen to fail, written, run without biopsy, examined, put in its place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.filesystem.write import write_whole
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.isolation.watch import Limits
+from biopsy.report.bundle.contents import Contents, seconds_of, write_contents, write_model
+from biopsy.report.bundle.disclosures import disclosures, words_of_machine
+from biopsy.report.bundle.exclusions import exclusions
+from biopsy.report.bundle.failure import ObservedFailure, failure_of
+from biopsy.report.bundle.issue_text import IssueFacts, issue_text, model_text
+from biopsy.report.bundle.job import BundleJob
+from biopsy.report.bundle.observation import Observation, observe
+from biopsy.report.bundle.packing import publish, require_target, write_archive
+from biopsy.report.bundle.reproduction import Reproduction, Standing, reproduce
+from biopsy.report.versions import versions_tree
+
+_NOT_REPRODUCED = "NOT-REPRODUCED.txt"
+_TIMES = 2
+"""How much longer than it waits itself a script may run before it counts as one that shows nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """A bundle that was written. ``standing`` says where its script was seen to fail.
+
+    ``size`` is in bytes, of all ``members`` by name. ``needs_biopsy`` says what its script cannot ask without biopsy;
+    ``remarks`` are sentences on what it lacks.
+    """
+
+    path: Path
+    title: str
+    members: Mapping[str, int]
+    standing: Standing
+    status: int
+    output: str
+    needs_biopsy: str = ""
+    remarks: Sequence[str] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of all members."""
+        return sum(self.members.values())
+
+
+def make_bundle(job: BundleJob) -> Bundle:
+    """Write the bundle of a job.
+
+    If its script does not show the failure, it is written all the same, says so in each text and in a file of its own,
+    and ``standing`` is "not". Raises CheckError if the model of the bundle does not fail, or if it would hold what
+    ``job.secrets`` forbid; UsageError if it cannot be written: then nothing is.
+    """
+    require_target(job.target)
+    with temporary_folder("biopsy-bundle-") as scratch:
+        folder = scratch / "members"
+        folder.mkdir()
+        index = write_model(job, folder / "model.onnx")
+        observation = observe(job, folder / "model.onnx", scratch)
+        failure = failure_of(job, observation)
+        contents = write_contents(job, observation, failure, folder, index)
+        reproduction = _reproduced(job, contents, observation, scratch)
+        facts = _facts(job, contents, observation, failure, reproduction, folder)
+        members = [*contents.members, *_texts(job, facts, folder)]
+        archive = scratch / "bundle.zip"
+        write_archive(archive, members)
+        _require_nothing_told(job, archive, _said(contents, failure, reproduction))
+        publish(job.target, archive, members)
+        return Bundle(
+            path=job.target,
+            title=failure.title,
+            members={member.name: member.stat().st_size for member in members},
+            standing=reproduction.standing,
+            status=reproduction.status,
+            output=reproduction.output,
+            needs_biopsy=contents.needs_biopsy,
+            remarks=facts.remarks,
+        )
+
+
+def _reproduced(job: BundleJob, contents: Contents, observation: Observation, scratch: Path) -> Reproduction:
+    """What the script does, unpacked from an archive."""
+    archive = scratch / "tried.zip"
+    write_archive(archive, contents.members)
+    limits = Limits(_TIMES * seconds_of(observation), job.check.memory)
+    return reproduce(
+        archive,
+        scratch,
+        limits,
+        needs_biopsy=bool(contents.needs_biopsy),
+        tries=1 if observation.runs == 1 else 4 * observation.runs,
+    )
+
+
+def _facts(
+    job: BundleJob,
+    contents: Contents,
+    observation: Observation,
+    failure: ObservedFailure,
+    reproduction: Reproduction,
+    folder: Path,
+) -> IssueFacts:
+    """What the issue is made of."""
+    labels = [] if job.run is None else [engine.label for engine in job.run.engines]
+    return IssueFacts(
+        failure=failure,
+        reproduction=reproduction,
+        model=model_text(folder / "model.onnx"),
+        script=(folder / "reproduce.py").read_text(encoding="utf-8"),
+        versions=versions_tree(labels),
+        excluded=list(exclusions(job, observation, failure, reproduction)),
+        remarks=[f"left out: {text}" for text in contents.left_out],
+        sizes={member.name: member.stat().st_size for member in contents.members},
+    )
+
+
+def _texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:
+    """Write what tells of the failure; the files in their order."""
+    reproduction = facts.reproduction
+    found = {"versions.json": json.dumps(facts.versions, indent=1).encode() + b"\n", **job.reports}
+    if reproduction.standing == "not":
+        text = f"reproduce.py ended with status {reproduction.status}, and not with 1:\n\n{reproduction.output}"
+        found[_NOT_REPRODUCED] = text.encode("utf-8", "backslashreplace")
+    found["ISSUE.md"] = issue_text(facts).encode("utf-8", "backslashreplace")
+    for name, data in found.items():
+        write_whole(folder / name, [data])
+    return [folder / name for name in found]
+
+
+def _said(contents: Contents, failure: ObservedFailure, reproduction: Reproduction) -> str:
+    """What an engine said of the bundle's own model: it knows no word of the original, whatever it says."""
+    return "" if contents.is_command else f"{failure.message}\n{reproduction.output}"
+
+
+def _require_nothing_told(job: BundleJob, archive: Path, said: str) -> None:
+    """Raise CheckError if the archive holds what it may not; words that an engine ``said`` may be names by chance."""
+    if job.secrets is None:
+        return
+    spoken = set(re.findall(r"\w+", said))
+    secrets = {word: what for word, what in job.secrets.items() if word not in spoken}
+    found = disclosures(archive, {**secrets, **words_of_machine(job.original)})
+    if found:
+        raise errors.CheckError(
+            f"{job.target} is not written: it would tell what --anonymize is to hide",
+            details=[f"  {text}" for text in found[:10]],
+            next_steps=["leave these words out of the check and its scripts, or send the bundle without --anonymize"],
+        )

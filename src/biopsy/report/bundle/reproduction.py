@@ -1,0 +1,86 @@
+"""Running ``reproduce.py`` of a bundle before anybody is sent it: where biopsy is not, then where it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from biopsy import errors
+from biopsy.isolation import process
+from biopsy.isolation.watch import Ended, Limits
+from biopsy.report.bundle.clean_environment import clean_environment
+
+FAILS = 1
+"""The exit status of a script while the failure is there."""
+
+Standing = Literal["alone", "with biopsy", "not"]
+"""Where a script shows the failure: without biopsy, only with it, or not at all."""
+
+_MOST_KEPT = 1 << 16  # bytes of what it prints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reproduction:
+    """What ``reproduce.py`` did: where it failed, its exit status there, or minus the signal, and what it printed."""
+
+    standing: Standing
+    status: int
+    output: str
+
+
+def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool, tries: int) -> Reproduction:
+    """Unpack a bundle (.zip) into ``scratch`` and run its script, up to so many times until it fails.
+
+    First without biopsy, unless it is known to need it; then with it. Raises CheckError if it cannot be started.
+    """
+    clean, folder = None, scratch / "unpacked"
+    if not needs_biopsy:
+        try:
+            environment = clean_environment(scratch / "environment")
+        except OSError as error:
+            raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
+        variables = dict(environment.variables)
+        clean = _tried(bundle, folder, limits, (environment.python, variables), tries)
+        if clean.status == FAILS:
+            return _said("alone", clean, folder)
+    path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
+    here = _tried(bundle, folder, limits, (Path(sys.executable), {"PATH": path}), tries)
+    if here.status == FAILS:
+        return _said("with biopsy", here, folder)
+    return _said("not", clean or here, folder)
+
+
+def _tried(
+    bundle: Path, folder: Path, limits: Limits, interpreter: tuple[Path, Mapping[str, str]], tries: int
+) -> Ended:
+    for _ in range(tries):
+        ended = _run(bundle, folder, limits, *interpreter)
+        if ended.status == FAILS:
+            break
+    return ended
+
+
+def _run(bundle: Path, folder: Path, limits: Limits, python: Path, variables: Mapping[str, str]) -> Ended:
+    """Run the script of a fresh copy."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with zipfile.ZipFile(bundle) as stream:
+        stream.extractall(folder)
+    words = [str(python), str(folder / "reproduce.py")]
+    try:
+        return process.run(words, lambda: limits, environment=variables, kept=_MOST_KEPT)
+    except process.CannotStartError as error:
+        raise errors.CheckError(f"{words[0]} could not be started: {error.reason}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _said(standing: Standing, ended: Ended, folder: Path) -> Reproduction:
+    """What is to be told; the folder of the copy tells nothing."""
+    output = ended.output.decode("utf-8", "replace").replace(f"{folder}{os.sep}", "")
+    return Reproduction(standing=standing, status=ended.status, output=output)

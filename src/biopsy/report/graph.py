@@ -1,0 +1,161 @@
+"""A small model as a graph that can be drawn: nodes with their attributes, tensors with their types and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.model import value_info
+from biopsy.model.describe import value_text
+from biopsy.model.graph_parts import Source
+from biopsy.model.index import ModelIndex, Node
+from biopsy.model.infer import infer_value_infos
+from biopsy.model.node import string_in
+from biopsy.model.node_source import source_of
+from biopsy.model.slice import without_weights
+from biopsy.model.storage import elements
+from biopsy.model.tensor_type import TensorType, ValueType
+from biopsy.model.weight_formatting import values_text
+from biopsy.model.wire import BYTES, fields, text
+from biopsy.report.model_summary import value_tree, values
+from biopsy.report.tree import Tree
+
+MOST_NODES = 500
+"""Of a larger graph the first ones are told: nobody can look at more."""
+
+_MOST_ATTRIBUTES = 64
+_MOST_NAMES = 1000
+"""Of the inputs or outputs of one node."""
+
+_NODE, _OUTPUT, _ATTRIBUTE, _GRAPHS = 1, 2, 5, (6, 11)
+"""Fields of onnx.proto3: GraphProto.node, NodeProto.output and .attribute, AttributeProto.g and .graphs."""
+
+_MOST_SUMMARISED = 1 << 12
+"""Elements of a weight whose values are looked at: nothing of the size of a model is read."""
+
+
+def graph_tree(
+    index: ModelIndex,
+    *,
+    original: ModelIndex | None = None,
+    kept: Sequence[int] = (),
+    tensor_errors: Mapping[str, Any] | None = None,
+) -> Tree:
+    """The graph of a model: the keys ``nodes``, ``inputs``, ``outputs``, ``tensors``, and ``more_nodes`` left out.
+
+    ``kept`` are the nodes of the ``original`` that it was made from, so that each node can be told with its number
+    there. ``tensor_errors`` are errors by the name of the tensor.
+    """
+    shown = index.nodes[:MOST_NODES]
+    numbers = numbers_in(index, original, kept) if original is not None else [None] * len(index.nodes)
+    return {
+        "nodes": [_node(index, node, number) for node, number in zip(shown, numbers, strict=False)],
+        "more_nodes": len(index.nodes) - len(shown),
+        "inputs": values(index, index.fed_inputs()),
+        "outputs": values(index, index.outputs),
+        "tensors": dict(_tensors(index, tensor_errors or {})),
+    }
+
+
+def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> list[int | None]:
+    """For each node, the number of the one of the original that it was: None where names and operators were changed."""
+    of_output = {original.names[tensor]: number for number in kept for tensor in original.nodes[number].writes}
+    found: list[int | None] = []
+    for node in index.nodes:
+        number = next((of_output[index.names[t]] for t in node.writes if index.names[t] in of_output), None)
+        is_same = number is not None and original.nodes[number].op_type == node.op_type
+        found.append(number if is_same else None)
+    return found
+
+
+def _node(index: ModelIndex, node: Node, number: int | None) -> Tree:
+    payload = index.node_payload(node.number)
+    source = source_of(payload)
+    return {
+        "number": number,
+        "name": node.name,
+        "op_type": node.op_type,
+        "domain": node.domain,
+        "attributes": dict(_attributes(payload, index.folder)),
+        "inputs": [index.names[tensor] if tensor >= 0 else "" for tensor in node.inputs[:_MOST_NAMES]],
+        "outputs": [text(payload[start:end]) for start, end in _spans(payload, _OUTPUT)][:_MOST_NAMES],
+        "bodies": _nodes_inside(payload),
+        "source": None if source is None else source.as_tree(),
+    }
+
+
+def _spans(payload: bytes, wanted: int) -> list[tuple[int, int]]:
+    return [(start, end) for number, kind, _, start, end in fields(payload) if (number, kind) == (wanted, BYTES)]
+
+
+def _attributes(payload: bytes, folder: Path) -> Iterator[tuple[str, str]]:
+    source = Source(payload, folder, ("attrs",))
+    for start, end in _spans(payload, _ATTRIBUTE)[:_MOST_ATTRIBUTES]:
+        if not any(number in _GRAPHS for number, *_ in fields(payload, start, end)):
+            yield string_in(payload, 1, start, end), value_text(source, (start, end))
+
+
+def _nodes_inside(payload: bytes) -> int:
+    """The nodes in the bodies of a node, with those in their bodies. How deep they may be, the index has made sure."""
+    attributes = (payload[start:end] for start, end in _spans(payload, _ATTRIBUTE))
+    graphs = [one[start:end] for one in attributes for part in _GRAPHS for start, end in _spans(one, part)]
+    nodes = [graph[start:end] for graph in graphs for start, end in _spans(graph, _NODE)]
+    return len(nodes) + sum(map(_nodes_inside, nodes))
+
+
+# Tensors
+
+
+def _tensors(index: ModelIndex, tensor_errors: Mapping[str, Any]) -> Iterator[tuple[str, Tree]]:
+    """Each tensor that a node shown reads or writes, and the outputs, with what is known of it."""
+    nodes = index.nodes[:MOST_NODES]
+    used = [tensor for node in nodes for tensor in (*node.reads, *node.writes)]
+    inferred = _inferred(index) if len(index.nodes) <= MOST_NODES else {}
+    kind_of = partial(_kind, index, frozenset(index.fed_inputs()), frozenset(index.outputs))
+    for tensor in dict.fromkeys([*used, *index.outputs[:MOST_NODES]]):
+        name = index.names[tensor]
+        told = value_tree(name, _better(index.value_type(tensor), inferred.get(name)))
+        yield (
+            name,
+            {
+                "kind": kind_of(tensor),
+                "dtype": told["dtype"],
+                "shape": told["shape"],
+                "values": _summary(index, tensor),
+                "error": tensor_errors.get(name),
+            },
+        )
+
+
+def _kind(index: ModelIndex, fed: frozenset[int], outputs: frozenset[int], tensor: int) -> str:
+    if tensor in index.weights:
+        return "weight"
+    return "input" if tensor in fed else "output" if tensor in outputs else "inner"
+
+
+def _inferred(index: ModelIndex) -> dict[str, ValueType | None]:
+    infos = infer_value_infos(without_weights(index))
+    return {name: value_info.value_type(info) for name, info in infos.items()}
+
+
+def _better(declared: ValueType | None, inferred: ValueType | None) -> ValueType | None:
+    """The type that says more."""
+    if isinstance(declared, TensorType) and isinstance(inferred, TensorType) and not declared.is_static:
+        return inferred if inferred.is_static or declared.shape is None else declared
+    return declared or inferred
+
+
+def _summary(index: ModelIndex, tensor: int) -> str | None:
+    """The values of a weight in a line; of a large one nothing is read."""
+    weight = index.weights.get(tensor)
+    if weight is None or weight.sparse:
+        return None
+    if elements(dim for dim in weight.kind.shape or () if isinstance(dim, int)) > _MOST_SUMMARISED:
+        return None
+    try:
+        return values_text(index.buffer, weight, index.folder) or None
+    except (errors.ModelError, ValueError, IndexError):
+        return None

@@ -1,0 +1,70 @@
+"""Axes of the plots: where a value stands, and which values are written beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from biopsy.report.page.blocks import Trace, Words
+from biopsy.report.page.figures import figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A scale from values to pixels. ``begin`` and ``end`` are the pixels of ``low`` and ``high``."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+    logarithmic: bool = False
+
+    def at(self, value: float) -> float:
+        """The pixel of a value; what is outside of the scale stands at its end."""
+        low, high, here = self.low, self.high, min(max(value, self.low), self.high)
+        if self.logarithmic:
+            low, high, here = math.log10(low), math.log10(high), math.log10(here)
+        share = (here - low) / (high - low) if high > low else 0.0
+        return round(self.begin + share * (self.end - self.begin), 1)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round values within the scale."""
+        return _powers(self.low, self.high, most) if self.logarithmic else _steps(self.low, self.high, most)
+
+
+def _powers(low: float, high: float, most: int) -> list[float]:
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    step = max(1, math.ceil((last - first + 1) / most))
+    found = [10.0**power for power in range(first, last + 1, step)]
+    if len(found) >= 3 or high / low > 100:
+        return found
+    fine = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in (1, 2, 5)]
+    return [value for value in fine if low <= value <= high]
+
+
+def _steps(low: float, high: float, most: int) -> list[float]:
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
+    first = math.ceil(low / step - 1e-9)
+    return [number * step for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def frame(
+    across: Axis, up: Axis, names: tuple[str, str], ticks: tuple[Sequence[float], Sequence[float]]
+) -> tuple[list[Trace], list[Words]]:
+    """Grid lines and the words at both axes. ``names``: what the axis below and the one at the left are."""
+    left, bottom, right, top = across.begin, up.begin, across.end, up.end
+    lines = "".join(f"M{left} {up.at(value)}H{right}" for value in ticks[1])
+    lines += "".join(f"M{across.at(value)} {bottom}v4" for value in ticks[0])
+    words = [Words(x=left - 6, y=up.at(value), text=figure(value), anchor="end") for value in ticks[1]]
+    words += [
+        Words(x=across.at(value), y=bottom + 8, text=figure(value), style="below", anchor="middle")
+        for value in ticks[0]
+    ]
+    words.append(Words(x=right, y=bottom + 46, text=names[0], style="axis", anchor="end"))
+    words.append(Words(x=4, y=top - 14, text=names[1], style="axis"))
+    return [Trace(d=lines, style="grid"), Trace(d=f"M{left} {bottom}H{right}", style="ground")], words

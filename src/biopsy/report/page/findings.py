@@ -1,0 +1,194 @@
+"""What the other questions have found: settings, precision, what may vary, other failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from biopsy.quantities import count
+from biopsy.report.page.blocks import (
+    AnsweredQuestion,
+    Block,
+    Bullets,
+    Cell,
+    Columns,
+    Facts,
+    Grid,
+    Listing,
+    Passage,
+    Questions,
+    Rows,
+    Section,
+)
+from biopsy.report.page.branch import Branch
+from biopsy.report.page.figures import cut, duration, middle_cut
+from biopsy.report.page.grids import MOST_ROWS, plain_grid
+
+_OUTCOMES = {
+    "done": ("plain", "✓"),
+    "skipped": ("unsure", "-"),
+    "stopped": ("unsure", "■"),
+    "failed": ("bad", "✕"),
+}
+_TESTS = {
+    "passed": ("good", "✓"),
+    "reproduced": ("bad", "✕"),
+    "fails": ("bad", "✕"),
+    "another failure": ("bad", "△"),
+}
+
+
+def steps(report: Branch) -> Section | None:
+    """The questions that ``diagnose`` asked; None where it was another command."""
+    told = report.parts("steps")
+    questions = []
+    for step in told[:50]:
+        tone, sign = _OUTCOMES.get(step.text("outcome") or "", ("unsure", "?"))
+        checks, seconds = step.whole("checks"), step.number("seconds")
+        figures = [count(checks, "check")] if checks else []
+        figures += [duration(seconds)] if seconds else []
+        answer = step.text("answer") or step.text("outcome") or ""
+        questions.append(
+            AnsweredQuestion(
+                name=cut(step.text("name") or "", 60),
+                question=cut(step.text("question") or "", 300),
+                answer=Cell(text=cut(answer.replace(" -> ", " → "), 600), tone=tone, sign=sign),
+                figures=" · ".join(figures),
+                evidence=step.text("evidence"),
+            )
+        )
+    return Section(name="steps", title="What was asked", blocks=[Questions(questions=questions)]) if questions else None
+
+
+def settings(report: Branch) -> Section | None:
+    """Which settings and optimizers were tried, and which switch the failure off."""
+    found = report.part("settings")
+    if found is None:
+        return None
+    blocks: list[Block] = []
+    engine, switches, tried = found.text("engine"), found.parts("switches"), found.parts("tried")
+    said = f" of {cut(engine, 60)}" if engine else ""
+    if switches:
+        items = [Cell(text=_switch(each), tone="good", sign="✓") for each in switches[:50]]
+        blocks.append(Bullets(caption=f"The smallest changes{said} with which it passes", items=items))
+    elif tried:
+        blocks.append(Passage(text=f"No setting{said} that was tried makes it pass."))
+    if found.flag("complete") is False:
+        blocks.append(Passage(text="Not all settings were tried."))
+    optimizers = found.texts("optimizers_that_changed_the_model")
+    if optimizers:
+        shown = ", ".join(cut(each, 80) for each in optimizers[:MOST_ROWS])
+        blocks.append(Passage(text=f"Optimizers that changed the model: {shown}"))
+    if tried:
+        blocks.append(_grid_of_settings(tried))
+    return Section(name="settings", title="Settings and optimizers", blocks=blocks) if blocks else None
+
+
+def _switch(switch: Branch) -> str:
+    change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
+    unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
+    return ": ".join(said for said in (change, f"it passes {text}" if text else "") if said) + unsure
+
+
+def _grid_of_settings(tried: Sequence[Branch]) -> Grid:
+    rows: Rows = []
+    for each in tried[:MOST_ROWS]:
+        outcome = each.text("outcome") or "?"
+        tone, sign = _TESTS.get(outcome, ("unsure", "?"))
+        rows.append(
+            [
+                Cell(text=cut(each.loose("change") or "", 200), code=True),
+                Cell(text=cut(outcome, 40), tone=tone, sign=sign),
+                cut(each.text("reason") or "", 200),
+            ]
+        )
+    return Grid(
+        caption="What was tried",
+        head=["change", "outcome", "reason"],
+        rows=rows,
+        folded=len(rows) > 12,
+        left=len(tried) - len(rows),
+    )
+
+
+def precision(report: Branch) -> Section | None:
+    """Which layers must stay in high precision."""
+    found = report.part("precision")
+    if found is None:
+        return None
+    low, high, form = (found.text(key) for key in ("low", "high", "form"))
+    total, chosen = found.whole("layers"), found.parts("high_layers")
+    rows: list[tuple[str, Cell | str]] = []
+    if low or high:
+        rows.append(("precisions", f"{low or '?'} below {high or '?'}{f', {form}' if form else ''}"))
+    if total is not None:
+        rows.append(("layers that must stay high", f"{len(chosen)} of {total}"))
+    minimal = found.flag("one_minimal")
+    if minimal is not None:
+        rows.append(("smallest set", "lowering any one of them fails" if minimal else "not shown to be one"))
+    blocks: list[Block] = [Facts(rows=rows)] if rows else []
+    if chosen:
+        blocks.append(plain_grid("Layers in high precision", ["name", "op", "output"], chosen))
+    weights = found.parts("damaged_weights")
+    if weights:
+        keys = ["name", "count", "saturated", "vanished"]
+        blocks.append(plain_grid("Weights that low precision damages", keys, weights))
+    return Section(name="precision", title="Precision", blocks=blocks) if blocks else None
+
+
+def variation(report: Branch) -> Section | None:
+    """What may be anything while it still fails, and what must be as it is."""
+    found = report.part("variation")
+    if found is None:
+        return None
+    sentence = found.text("sentence")
+    blocks: list[Block] = [Passage(text=_as_sentence(cut(sentence, 1000)), tone="strong")] if sentence else []
+    lists: list[Block] = []
+    for key, caption, sign in (("free", "What may be anything", "○"), ("fixed", "What it needs", "●")):
+        items: list[Cell | str] = []
+        for each in found.parts(key)[:MOST_ROWS]:
+            name = middle_cut(each.text("name") or "", 80)
+            items.append(
+                Cell(text=f"{each.text('what') or ''} {name}: {cut(each.text('text') or '', 300)}".strip(), sign=sign)
+            )
+        if items:
+            lists.append(Bullets(caption=caption, items=items))
+    if lists:
+        blocks.append(Columns(blocks=lists))
+    if found.flag("complete") is False:
+        blocks.append(Passage(text="The search for what may vary was not finished."))
+    return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def others(report: Branch) -> Section | None:
+    """Other failures met on the way."""
+    found = report.parts("other_failures")
+    rows: Rows = [
+        [
+            cut(each.text("reason") or "", 300),
+            each.text("times") or "",
+            Cell(text=each.text("model") or "not kept", code=True),
+        ]
+        for each in found[:MOST_ROWS]
+    ]
+    if not rows:
+        return None
+    grid = Grid(
+        caption="They are failures too", head=["reason", "times", "model"], rows=rows, left=len(found) - len(rows)
+    )
+    return Section(name="others", title="Other failures met", blocks=[grid])
+
+
+def remarks(report: Branch) -> Section | None:
+    """What the command had to say on the way."""
+    blocks: list[Block] = []
+    for each in report.parts("remarks")[:MOST_ROWS]:
+        sign = "⚠ " if each.flag("warning") else ""
+        blocks.append(Passage(text=f"{sign}{cut(each.text('text') or '', 1000)}", tone="unsure" if sign else "plain"))
+        lines = each.texts("lines")
+        if lines:
+            blocks.append(Listing(caption="", lines=[cut(line, 500) for line in lines[:40]]))
+    return Section(name="remarks", title="Remarks", blocks=blocks) if blocks else None

@@ -1,0 +1,120 @@
+"""The top of the page: what was found, in words, how sure that is, and what to do now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from biopsy.quantities import count
+from biopsy.report.page.blocks import Cell, Pasteable
+from biopsy.report.page.branch import Branch
+from biopsy.report.page.figures import cut, duration, times
+
+_LONGEST_LINE = 20_000
+"""A longer command line is not shown: half of one means something else to a shell."""
+
+_KINDS = {
+    "passes": ("good", "✓", "Passes"),
+    "fails": ("bad", "✕", "Fails"),
+    "reduced": ("bad", "✕", "Fails, and is reduced"),
+    "wrong-layers": ("bad", "✕", "Layers are computed wrongly"),
+    "rounding": ("unsure", "≈", "Only rounding"),
+    "flaky": ("unsure", "∿", "Fails now and then"),
+    "input": ("unsure", "?", "It is the input"),
+    "unknown": ("unsure", "?", "Nothing was concluded"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """What a person reads first."""
+
+    headline: Cell
+    text: str
+    certainty: str | None
+    figures: Sequence[tuple[str, str]]
+    """A number, and what it counts."""
+    workarounds: Sequence[Pasteable]
+    not_tried: Sequence[str]
+    repeat: Pasteable | None
+    onward: Sequence[Pasteable]
+    command: str
+    model: str
+
+
+def top(report: Branch) -> Top:
+    """The top of the page of a report."""
+    verdict = report.part("verdict") or Branch({})
+    kind = verdict.text("kind") or ("unknown" if "verdict" in report else "")
+    tone, sign, label = _KINDS.get(kind, ("unsure", "•", cut(kind.replace("-", " ").capitalize(), 60) or "Report"))
+    model = report.part("model")
+    return Top(
+        headline=Cell(text=label, tone=tone, sign=sign),
+        text=cut((verdict.text("text") or "").replace(" -> ", " → "), 2000),
+        certainty=verdict.loose("certainty"),
+        figures=_figures(report),
+        workarounds=[pasteable(each.text("line"), each.text("text")) for each in verdict.parts("workarounds")[:20]],
+        not_tried=[cut(text, 500) for text in verdict.texts("not_tried")[:50]],
+        repeat=pasteable(report.text("line"), None) if "line" in report else None,
+        onward=[pasteable(each.text("line"), each.text("why")) for each in report.parts("next")[:20]],
+        command=cut(report.text("command") or "", 100),
+        model=cut((model.text("path") if model is not None else None) or "", 300),
+    )
+
+
+def pasteable(line: str | None, why: str | None) -> Pasteable:
+    """A line to paste, unless it is so long that nobody could look at what it does."""
+    why = None if why is None else cut(why, 500)
+    if line is not None and len(line) > _LONGEST_LINE:
+        return Pasteable(
+            line=None, why=f"{why or 'a command line'} (too long to be shown: it is in the file of the report)"
+        )
+    return Pasteable(line=line, why=why)
+
+
+def _figures(report: Branch) -> list[tuple[str, str]]:
+    """At most five numbers that say most."""
+    found: list[tuple[str, str]] = []
+    model, piece, search = report.part("model"), report.part("piece"), report.part("search")
+    nodes = None if model is None else model.whole("nodes")
+    size = None if search is None else search.whole("left")
+    if piece is not None and piece.parts("nodes"):
+        size = len(piece.parts("nodes")) + (piece.whole("more_nodes") or 0)
+    if size is not None:
+        found.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
+    elif nodes is not None:
+        found.append((str(nodes), "nodes"))
+    worst = _worst_ratio(report)
+    if worst is not None:
+        found.append((times(worst), "the tolerance, at worst"))
+    if search is not None:
+        checks = sum(number for number in _wholes(search.numbers_by_name("outcomes"))) or len(search.parts("checks"))
+        found.append((str(checks), "checks"))
+        flaky = search.part("flaky")
+        if flaky is not None:
+            found.append((f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail"))
+    seconds = report.number("seconds")
+    if seconds is not None:
+        found.append((duration(seconds), "in all"))
+    return found[:5]
+
+
+def _wholes(numbers: dict[str, float]) -> list[int]:
+    return [int(number) for number in numbers.values() if abs(number) < 1e12]
+
+
+def _worst_ratio(report: Branch) -> float | None:
+    failure = report.part("failure")
+    mismatches = [] if failure is None else failure.parts("mismatches")
+    ratios = [each.number("times_tolerance") for each in mismatches]
+    run = report.part("run")
+    for comparison in [] if run is None else run.parts("comparisons"):
+        ratios += [_ratio(output) for each in comparison.parts("iterations") for output in each.parts("outputs")]
+    return max((ratio for ratio in ratios if ratio is not None), default=None)
+
+
+def _ratio(output: Branch) -> float | None:
+    """How many times the tolerance an output that fails is off."""
+    measured = output.part("measured")
+    offending = None if measured is None or output.flag("passed") else measured.part("offending")
+    return None if offending is None else offending.number("error")

@@ -1,0 +1,77 @@
+"""The text of an issue fits the form of the engine's tracker, and nothing in it is anything but text."""
+
+import re
+
+import pytest
+
+from biopsy.engines.registry import create
+from biopsy.report.bundle.failure import ObservedFailure
+from biopsy.report.bundle.issue_text import IssueFacts, issue_text
+from biopsy.report.bundle.reproduction import Reproduction, Standing
+from biopsy.report.versions import versions_tree
+
+
+def facts(engine: str, message: str = "it fails", standing: Standing = "alone", title: str = "It fails") -> IssueFacts:
+    status = 1 if standing != "not" else 0
+    return IssueFacts(
+        failure=ObservedFailure(
+            kind="engine failure", title=title, engine=create(engine), stage="build", message=message
+        ),
+        reproduction=Reproduction(standing=standing, status=status, output=message),
+        model=message,
+        script="pass",
+        versions=versions_tree([engine]),
+        excluded=["rounding: it is larger"],
+        sizes={"model.onnx": 118},
+    )
+
+
+@pytest.mark.parametrize(
+    ("engine", "headings"),
+    [
+        ("onnxrt", ["Describe the issue", "To reproduce", "ONNX Runtime Version or Commit ID", "Execution Provider"]),
+        (
+            "openvino",
+            ["OpenVINO Version", "Device used for inference", "Issue description", "Step by step reproduction"],
+        ),
+        ("trt", ["Description", "Environment", "Steps To Reproduce"]),
+        ("reference", ["Describe the bug", "System information", "Reproduction instructions"]),
+        ("fake", ["What happens", "How to reproduce it", "Environment"]),
+    ],
+)
+def test_headings_are_those_of_the_form(engine: str, headings: list[str]) -> None:
+    found = re.findall(r"^## (.*)$", issue_text(facts(engine)), re.MULTILINE)
+    assert [heading for heading in found if heading in headings] == headings
+
+
+def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
+    text = issue_text(facts("onnxrt"))
+    assert text.startswith("# It fails\n")
+    assert "- rounding: it is larger" in text
+    assert "- `model.onnx`, 118 bytes" in text
+    assert "- processor: " in text
+
+
+HOSTILE = "@everyone #1 ![x](http://x)\n# heading\n```\n<script>alert(1)</script>\n````\n\x1b[31m"
+
+
+def test_a_strangers_text_is_never_markdown() -> None:
+    text = issue_text(facts("onnxrt", HOSTILE, title=HOSTILE.replace("\n", " ")))
+    outside, fence = [], ""
+    for line in text.splitlines():
+        ticks = re.match("`{3,}", line)
+        if not fence and ticks:
+            fence = ticks[0]
+        elif fence and line == fence:
+            fence = ""
+        elif not fence:
+            outside.append(re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", line))
+    assert fence == ""
+    told = "\n".join(outside)
+    assert not re.search(r"everyone|<script|heading|!\[", told)
+    assert "\x1b" not in text
+
+
+def test_what_was_not_reproduced_is_said_first() -> None:
+    assert "**NOT REPRODUCED" in issue_text(facts("onnxrt", standing="not")).split("\n## ")[0]
+    assert "only where biopsy is installed" in issue_text(facts("onnxrt", standing="with biopsy")).split("\n## ")[0]
