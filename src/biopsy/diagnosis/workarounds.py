@@ -8,9 +8,11 @@ from pathlib import Path
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.facts import KnownFacts, SwitchSeen, Workaround
-from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs
+from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs, without_weights_folder
 from biopsy.shell_words import can_be_typed, line_of
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+
+_MOST_NAMED = 5
 
 
 def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -26,6 +28,12 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     for switch in facts.settings.switches if facts.settings is not None else ():
         if switch.mends_original:
             yield _of_switch(switch, facts, question)
+    precision = facts.precision
+    if precision is not None and precision.passes and precision.high and precision.output is not None:
+        path = as_word(Path(precision.output))
+        text = f"{path}, the model with {_some(precision.high)} in float32, passes."
+        words = without_weights_folder(failure.check)
+        yield Workaround(text=text, line=line_of([path if word == "{}" else word for word in words]))
     if failure.said.stage in ("load", "build", "run") and failure.trusted is not None and question.check is None:
         words = question.original_words([failure.trusted])
         yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question))
@@ -67,6 +75,11 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
     assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
     return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question)}")
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:

@@ -24,6 +24,9 @@ from biopsy.model.random_operators import random_words
 _RUNS = 8
 """Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""
 
+_SHARE_OF_ANOTHER = 0.25
+"""Of the time that is left, for a comparison with a second engine: the reference evaluator may take long."""
+
 _FEWEST_RUNS = 2
 _SHARE_OF_RUNS = 0.1
 """Of the time that is left; where runs take longer, fewer of them are enough."""
@@ -42,13 +45,13 @@ class _Look:
     passed: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
-    def run(self, engines: Sequence[str], *more: str, description: str) -> CheckRun:
+    def run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> CheckRun:
         """Run the original in engines. Raises CheckError if nothing can be said of it."""
         question = self.context.question
         report = question.folder / REPORT
         report.unlink(missing_ok=True)
         words = question.original_words(engines, *more, "--report", str(report))
-        seen = self.context.run(words, question.model, description=description)
+        seen = self.context.run(words, question.model, description=description, share=share)
         self.engines.update(versions_in(tree_of(report)))
         return _said(seen)
 
@@ -77,7 +80,11 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         failure = _by_check(look, question.check)
         return _answered(facts, look, failure, None)
     for engines in question.rivals:
-        seen = look.run(engines, description=f"{' against '.join(engines)}")
+        share = 1.0 if engines == question.rivals[0] else _SHARE_OF_ANOTHER
+        seen = look.run(engines, description=f"{' against '.join(engines)}", share=share)
+        if seen.timed_out:
+            look.not_compared.append(f"{engines[0]} gave no answer in {seen.judged.evidence.seconds:.0f} s")
+            continue
         failure, fault = _failure(look, engines, seen) if seen.fails else (None, None)
         if failure is not None:
             return _answered(facts, look, failure, fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import Rounding
-from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.diagnosis.context import CheckRun, StepContext, TimeUpError
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, RoundingSeen
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
@@ -24,6 +25,9 @@ _TOLERANCES = ("1e-4", "1e-3", "1e-2")
 """Wider ones that are tried; still wider ones would accept what no rounding makes."""
 
 _LIMITS = ("--atol", "--rtol")
+
+_SHARE = 0.3
+"""Of the time that is left: the evaluator that computes in float64 may take long."""
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
@@ -42,8 +46,10 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure = facts.failure
     assert failure is not None
-    files = [*_all_inputs(context)]
-    runs = [_asked(failure, path, context) for path in files]
+    context.begin_step(_SHARE)
+    files = _all_inputs(context)
+    runs = _asked_of_all(failure, files, context)
+    files = files[: len(runs)]
     told = [run.judged.evidence.verdict.rounding for run in runs if run.fails]
     verdicts = [rounding or Rounding("unknown", reason="the run in float64 gave no answer") for rounding in told]
     if not verdicts:
@@ -55,11 +61,12 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         times=max(times, default=None),
         reason=next((rounding.reason for rounding in verdicts if rounding.reason), ""),
     )
-    if seen.is_rounding:
-        seen = _with_what_passes(seen, failure, files, context)
-    elif seen.is_more:
-        seen = _with_who_is_wrong(seen, failure, context)
-        failure = _accused(failure, seen)
+    with contextlib.suppress(TimeUpError):  # what is known by then is an answer
+        if seen.is_rounding:
+            seen = _with_what_passes(seen, failure, files, context)
+        elif seen.is_more:
+            seen = _with_who_is_wrong(seen, failure, context)
+            failure = _accused(failure, seen)
     return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
 
 
@@ -101,6 +108,19 @@ def _all_inputs(context: StepContext) -> list[Path | None]:
         with_other_seed(question.index, question.samples, seed, question.folder) for seed in range(1, _MORE_SEEDS + 1)
     ]
     return [None, *(path for path in more if path is not None)]
+
+
+def _asked_of_all(failure: FailureSeen, files: Sequence[Path | None], context: StepContext) -> list[CheckRun]:
+    """The answers for as many inputs as there is time for, one at least. Raises TimeUpError for none."""
+    runs: list[CheckRun] = []
+    for path in files:
+        try:
+            runs.append(_asked(failure, path, context))
+        except TimeUpError:
+            if not runs:
+                raise
+            break
+    return runs
 
 
 def _asked(failure: FailureSeen, inputs: Path | None, context: StepContext) -> CheckRun:

@@ -24,6 +24,7 @@ _RUNS = 4
 
 _RUNS_IF_FLAKY = 20
 
+_SHARE = 0.3
 _RUNS_OF_ONE = 5
 """How often an engine is compared with itself if its failure is flaky."""
 
@@ -41,6 +42,7 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure = facts.failure
     assert failure is not None
+    context.begin_step(_SHARE)
     failed, runs = _rate(failure, context)
     compares = failure.said.stage == "compare" and context.question.check is None
     seen = SteadinessSeen(
