@@ -1,6 +1,7 @@
 """How often a failure shows, and whether an engine contradicts itself, from answers of a check that are given here."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ class Answers(StepContext):
         self._told, self._of_itself = told, of_itself
 
     def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
-        engines = [word for before, word in zip(words, words[1:], strict=False) if before == "--engine"]
+        engines = [word for before, word in pairwise(words) if before == "--engine"]
         answers = self._of_itself.get(engines[0], iter(())) if len({*engines}) < len(engines) else self._told
         outcome = Outcome.REPRODUCES if next(answers, False) else Outcome.PASSES
         return CheckRun(judged=Judged(outcome, "", Evidence(status=0)), tail="")

@@ -110,7 +110,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         return
     if piece is not None:
         path = Path(piece.path)
-        repeated = with_inputs(failure.check, None if piece.inputs is None else Path(piece.inputs))
+        check = without_weights_folder(failure.check)
+        repeated = with_inputs(check, None if piece.inputs is None else Path(piece.inputs))
         if not piece.masked:
             yield line_of([as_word(path) if word == "{}" else word for word in repeated]), "the failure, in the piece"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -342,6 +343,28 @@ def test_an_interrupt_says_what_is_known_and_the_line_that_goes_on(here) -> None
     assert ended.status == 5
     assert "FAILED | The engine 'fake'" in ended.told
     assert "resume  biopsy diagnose model.onnx" in ended.told
+
+
+@pytest.mark.slow
+def test_a_search_that_was_interrupted_goes_on_with_the_answers_that_it_has(here, capsys) -> None:
+    save(chain(12, ("Neg", "Exp", "Tanh")), here / "model.onnx")
+    check = (sys.executable, "check.py", "{}")
+    Path("check.py").write_text(
+        "import sys, time, onnx\n"
+        "nodes = {node.name for node in onnx.load(sys.argv[1]).graph.node}\n"
+        "time.sleep(0.2)\n"
+        "sys.exit(3 if {'n2', 'n9'} <= nodes else 0)\n"
+    )
+    process = started("diagnose", "model.onnx", "--dir", "found", "--jobs", "1", "--check", *check)
+    journal = here / "found" / "piece.onnx.journal"
+    assert wait_until(lambda: journal.exists() and journal.stat().st_size > 0)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    assert end_of(process, 60).status == 5
+    assert diagnose("--jobs", "1", "--check", *check) == 1
+    assert "remembered in found/piece.onnx.journal" in capsys.readouterr().out
+    assert report()["search"]["left"] == 2
+    assert not journal.exists()
 
 
 def test_json_alone_stands_on_stdout(here, capsys) -> None:

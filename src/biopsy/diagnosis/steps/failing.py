@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.signature import signature_of
 from biopsy.comparison.error_text import error_text
@@ -23,6 +24,8 @@ from biopsy.model.random_operators import random_words
 
 _RUNS = 8
 """Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""
+
+_REPORT_OPTION = "--report"
 
 _SHARE_OF_ANOTHER = 0.25
 """Of the time that is left, for a comparison with a second engine: the reference evaluator may take long."""
@@ -50,8 +53,19 @@ class _Look:
         question = self.context.question
         report = question.folder / REPORT
         report.unlink(missing_ok=True)
-        words = question.original_words(engines, *more, "--report", str(report))
+        words = question.original_words(engines, *more, _REPORT_OPTION, str(report))
         seen = self.context.run(words, question.model, description=description, share=share)
+        self.engines.update(versions_in(tree_of(report)))
+        return _said(seen)
+
+    def check(self, check: Words, description: str) -> CheckRun:
+        """Run a check of the user's on the original; one that is ``biopsy run`` also writes its report."""
+        question, command = self.context.question, parse(check)
+        report = question.folder / REPORT
+        report.unlink(missing_ok=True)
+        if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
+            check = command.with_options(_REPORT_OPTION, str(report)).words
+        seen = self.context.run(check, question.model, description=description)
         self.engines.update(versions_in(tree_of(report)))
         return _said(seen)
 
@@ -129,7 +143,7 @@ def _by_check(look: _Look, check: Words) -> FailureSeen | None:
     number, started, most = 0, context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
     while number < _RUNS and (number < _FEWEST_RUNS or started - context.seconds_left < most):
         number += 1
-        seen = _said(context.run(check, question.model, description=f"run {number}"))
+        seen = look.check(check, f"run {number}")
         if seen.fails:
             named = seen.judged.evidence.verdict.engine
             several = len(question.engines) > 1
