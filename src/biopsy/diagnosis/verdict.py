@@ -12,6 +12,7 @@ from biopsy.diagnosis.engine_titles import full_title, title_of
 from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, PrecisionSeen, StepReport, SwitchSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.reasons import UNABLE
+from biopsy.diagnosis.samples import fixed_and_tiny
 from biopsy.diagnosis.steps.piece import joined
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.quantities import count
@@ -66,7 +67,9 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
         return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
     if fault is not None:
         wrong = "either none of them supports it, or the model or its inputs are wrong"
-        return "refused", f"{_begun(fault.text)}: {wrong}.{piece}"
+        tiny = fixed_and_tiny(question.index)
+        small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
+        return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}"
     kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
     sentences = [
         _begun(_subject(facts, failure)),

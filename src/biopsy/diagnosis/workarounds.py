@@ -34,9 +34,15 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
         text = f"{path}, the model with {_some(precision.high)} in float32, passes."
         words = without_weights_folder(failure.check)
         yield Workaround(text=text, line=line_of([path if word == "{}" else word for word in words]))
-    if failure.said.stage in ("load", "build", "run") and failure.trusted is not None and question.check is None:
+    if failure.trusted is not None and question.check is None and _is_refused_always(facts):
         words = question.original_words([failure.trusted])
         yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question))
+
+
+def _is_refused_always(facts: KnownFacts) -> bool:
+    """Whether an engine cannot load, build or run the model, and not only now and then."""
+    is_flaky = facts.steadiness is not None and facts.steadiness.is_flaky
+    return facts.failure is not None and facts.failure.said.stage in ("load", "build", "run") and not is_flaky
 
 
 def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:

@@ -51,7 +51,9 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         itself=_against_itself(failure, context, often=failed < runs) if compares else "",
         rows=_rows(failure, context) if compares and failed == runs else "",
     )
-    return StepAnswer(replace(facts, steadiness=seen), _line(seen))
+    if seen.is_flaky:  # that it passed with other inputs may have been luck
+        failure = replace(failure, passes_with=(), passing_inputs=None)
+    return StepAnswer(replace(facts, steadiness=seen, failure=failure), _line(seen))
 
 
 def _line(seen: SteadinessSeen) -> str:
