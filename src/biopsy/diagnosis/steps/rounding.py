@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import Rounding
 from biopsy.diagnosis.context import CheckRun, StepContext, TimeUpError
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, RoundingSeen
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, RoundingSeen
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
 from biopsy.diagnosis.samples import with_other_seed
@@ -66,24 +66,45 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
             seen = _with_what_passes(seen, failure, files, context)
         elif seen.is_more:
             seen = _with_who_is_wrong(seen, failure, context)
-            failure = _accused(failure, seen)
+            failure = accused(failure, seen)
     return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
 
 
 def _with_who_is_wrong(seen: RoundingSeen, failure: FailureSeen, context: StepContext) -> RoundingSeen:
     """The record with what float64 says of each engine by itself: that they differ does not tell which is wrong."""
-    if context.question.check is not None:
-        return seen
+    words = {engine: noise_words(engine, context) for engine in _compared(failure, context)}
+    return _judged(seen, words, context.question.model, context)
+
+
+def judged_in_piece(seen: RoundingSeen, failure: FailureSeen, context: StepContext, piece: PieceFound) -> RoundingSeen:
+    """The record with what float64 says of each engine in the piece: behind many layers, rounding alone may be great.
+
+    Where it calls no engine wrong there, the record stays as it was.
+    """
+    inputs = context.question.samples.files if piece.inputs is None else (Path(piece.inputs),)
+    plain = context.question.without_limits
+    words = {
+        engine: plain.words([engine], "--compare-with", "noise", files=inputs) for engine in _compared(failure, context)
+    }
+    found = _judged(seen, words, Path(piece.path), context)
+    return found if found.wrong else seen
+
+
+def _compared(failure: FailureSeen, context: StepContext) -> list[str]:
+    """The engines that are compared; none where a check of the user's decides."""
+    return [] if context.question.check is not None else [*filter(None, (failure.suspect, failure.trusted))]
+
+
+def _judged(seen: RoundingSeen, words: Mapping[str, Words], model: Path, context: StepContext) -> RoundingSeen:
     wrong: list[str] = []
     right: list[str] = []
-    for engine in filter(None, (failure.suspect, failure.trusted)):
-        words = noise_words(engine, context)
-        asked = context.run(words, context.question.model, description=f"{engine} held against float64")
+    for engine, line in words.items():
+        asked = context.run(line, model, description=f"{engine} held against float64")
         (wrong if asked.fails else right if asked.passes else []).append(engine)
     return replace(seen, wrong=tuple(wrong), right=tuple(right))
 
 
-def _accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
+def accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
     """The failure as that of the engine that is wrong, where only the trusted one is."""
     if failure.trusted is None or failure.trusted not in seen.wrong or failure.suspect not in seen.right:
         return failure
