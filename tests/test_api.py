@@ -6,7 +6,20 @@ import numpy as np
 import onnx
 import pytest
 
-from biopsy import Border, Budget, Parallelism, Passes, Repeating, Rules, compare, errors, events, reduce, run
+from biopsy import (
+    Border,
+    Budget,
+    Parallelism,
+    Passes,
+    Repeating,
+    Rules,
+    compare,
+    errors,
+    events,
+    precision,
+    reduce,
+    run,
+)
 from biopsy.tensors.files import write_feeds
 from support.models import chain, info, save, seeds_example
 
@@ -121,6 +134,9 @@ def test_an_engine_that_fails_raises():
         ({"rules": Rules(fail_codes=1)}, "fail_codes=1: it is a set of exit statuses"),
         ({"rules": Rules(fail_regexes=("Op",))}, "a tuple of compiled regular expressions"),
         ({"repeating": Repeating(confidence=1)}, "confidence=1: it is above 0 and below 1"),
+        ({"inputs": [{"X0": [1.0]}]}, "inputs: the value of 'X0' is a list"),
+        ({"inputs": "nowhere.npz"}, "nowhere.npz"),
+        ({"input_shapes": {"X0": (-1, 4)}}, "input_shapes={'X0': (-1, 4)}: sizes are whole numbers"),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named_with_its_choices(
@@ -153,6 +169,57 @@ def test_names_of_outputs_and_statistics_that_do_not_exist_are_errors():
         run(chain(1), outputs="y")  # type: ignore[arg-type]
     with pytest.raises(errors.UsageError, match="stat='maximum': it is one of 'elemwise', 'max'"):
         compare({"a": np.zeros(1)}, {"a": np.zeros(1)}, stat="maximum")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["m.onnx", "hard.onnx"])
+def test_no_file_of_a_caller_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(chain(3), tmp_path / "m.onnx")
+    (tmp_path / "hard.onnx").hardlink_to("m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    for files in ({"output": "./m.onnx"}, {"min_good": "m.onnx"}, {"journal": "m.onnx"}, {"min_good": "reduced.onnx"}):
+        with pytest.raises(errors.UsageError, match="it would be lost"):
+            reduce(model, lambda path: True, **files)  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="it would be lost"):
+        precision(model, lambda path: True, "m.onnx")
+    with pytest.raises(errors.UsageError, match="output=None: it is a path"):
+        reduce(model, lambda path: True, None)  # type: ignore[arg-type]
+    assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), -1, float("inf"), "1", None, {"a": float("nan")}])
+@pytest.mark.parametrize("name", ["atol", "rtol"])
+def test_a_tolerance_that_is_none_is_refused(name: str, wrong: object) -> None:
+    with pytest.raises(errors.UsageError, match=f"{name}=.*: it is a number, 0 or more"):
+        compare({"a": np.zeros(1)}, {"a": np.ones(1)}, **{name: wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [[1.0], 1.0, None, np.ma.array([1.0], mask=True)])
+def test_what_is_no_array_is_refused(wrong: object) -> None:
+    for sides in [({"a": wrong}, {"a": np.zeros(1)}), ({"a": np.zeros(1)}, {"a": wrong})]:
+        with pytest.raises(errors.UsageError, match=r"the value of 'a' is a .*, and no array"):
+            compare(*sides)  # type: ignore[arg-type]
+    with pytest.raises(errors.UsageError, match="inputs: the value of 'X0'"):
+        run(chain(1), inputs={"X0": wrong})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"iterations": 0}, "iterations=0: it is a whole number above 0"),
+        ({"iterations": 1.5}, "iterations=1.5"),
+        ({"engines": ()}, "engines=()"),
+        ({"engines": [1]}, "engines=[1]"),
+        ({"inputs": []}, "nothing would be run"),
+        ({"inputs": [1]}, "inputs: int is no dictionary"),
+        ({"val_range": 1}, "val_range=1: it is a pair of numbers"),
+        ({"shapes": {"X0": ("n", 1)}}, "sizes are whole numbers"),
+    ],
+)
+def test_a_run_of_nothing_is_no_run(arguments: dict[str, object], told: str) -> None:
+    with pytest.raises(errors.UsageError) as raised:
+        run(chain(1), **arguments)  # type: ignore[arg-type]
+    assert told in raised.value.message
 
 
 @pytest.mark.parametrize("seconds", [-1, 0, float("nan"), float("inf")])

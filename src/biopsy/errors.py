@@ -52,6 +52,13 @@ class BiopsyError(Exception):
         self.next_steps = tuple(next_steps)
 
 
+def status_of(error: BaseException) -> int:
+    """The exit status of a command that an exception ends."""
+    if isinstance(error, KeyboardInterrupt):
+        return Interrupted.status
+    return error.status if isinstance(error, BiopsyError) else BiopsyError.status
+
+
 class UsageError(BiopsyError):
     """The command line, or a path on it, cannot be used."""
 

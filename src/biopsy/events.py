@@ -187,6 +187,14 @@ class PassDone(StageDone, kind="StageDone"):
     after: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommandEnded(Event):
+    """The last event: the exit status, and the nodes of the result in order, by operator and name, if there is one."""
+
+    status: int
+    nodes: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Measured(Event):
     """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""

@@ -11,17 +11,17 @@ import pytest
 from biopsy.tactics import significance as chance
 from biopsy.tactics.difference import LEVEL, Build, Choice, Difference, difference
 from biopsy.tactics.significance import Table, exchanged_in_blocks, fisher, more_builds
-from biopsy.tactics.variations import Variation, changes
+from biopsy.tactics.variations import VariedSetting, changes
 
-THREADS = Variation("threads", ("1", "2"))
-PRECISION = Variation("precision", ("f32", "bf16"))
-CACHE = Variation("env.CACHE", ("on", "off"))
+THREADS = VariedSetting("threads", ("1", "2"))
+PRECISION = VariedSetting("precision", ("f32", "bf16"))
+CACHE = VariedSetting("env.CACHE", ("on", "off"))
 
 Fails = Callable[[int, dict[str, str]], bool]
 """Whether build number N with these settings is bad."""
 
 
-def simulated(variations: Sequence[Variation], builds: int, seed: int, fails: Fails) -> Difference:
+def simulated(variations: Sequence[VariedSetting], builds: int, seed: int, fails: Fails) -> Difference:
     found = []
     for number, drawn in enumerate(changes(variations, seed, builds)):
         settings = {**drawn.change.settings, **{f"env.{k}": v for k, v in drawn.change.environment.items()}}
@@ -44,7 +44,7 @@ def best(found: Difference) -> str:
 @pytest.mark.parametrize("builds", [10, 16, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("variations", [[THREADS], [THREADS, PRECISION]], ids=["one", "two"])
 def test_an_innocent_setting_is_accused_of_a_period_in_at_most_the_stated_share(
-    period: int, builds: int, variations: list[Variation]
+    period: int, builds: int, variations: list[VariedSetting]
 ) -> None:
     """Of 200 runs, each with a lot of its own; 5 % and what chance adds to it in 200 (three deviations)."""
     accused = sum(

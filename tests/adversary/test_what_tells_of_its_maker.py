@@ -8,6 +8,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from onnx import helper, numpy_helper
 
+from biopsy.reduction.passes.exporter_notes import exporter_notes
 from biopsy.reduction.passes.names import names, names_left
 from biopsy.reduction.passes.tidy import tidy
 from biopsy.reduction.passes.weights import weights
@@ -81,7 +82,7 @@ def clean() -> onnx.ModelProto:
 
 
 def anonymized(made: onnx.ModelProto) -> onnx.ModelProto:
-    for search in (tidy, weights, names):
+    for search in (tidy, exporter_notes, weights, names):
         made = run_pass(search, made).model
     return made
 

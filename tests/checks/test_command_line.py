@@ -75,10 +75,9 @@ def test_only_commands_of_ours_tell_whether_they_compare_with_recorded_values(wo
     assert parse(words.split()).compares_recorded is compares
 
 
-def test_the_files_that_a_run_loads_are_known_in_every_spelling() -> None:
-    command = run("{} --load-inputs a.json b.json --onnxrt --load-input-data=c.npz --load-outputs d.json -- e.json")
-    assert command.input_files == [Path("a.json"), Path("b.json"), Path("c.npz")]
-    assert command.golden_files == [Path("d.json")]
+def test_the_golden_values_that_a_run_loads_are_known_in_every_spelling() -> None:
+    command = run("{} --load-outputs a.json b.json --onnxrt --load-results=c.npz --load-inputs d.json -- e.json")
+    assert command.golden_files == [Path("a.json"), Path("b.json"), Path("c.npz")]
 
 
 def test_an_option_goes_with_its_values_and_nothing_else() -> None:
@@ -149,3 +148,16 @@ def test_tracebacks_name_scripts_code_and_modules(here: Path) -> None:
     assert parse(["python", "check.py", "{}"]).user_scripts(candidate, NAME) == (str(here / "check.py"),)
     assert parse(["python", "-c", "code"]).user_scripts(candidate, NAME) == ("<string>",)
     assert parse(["python", "-m", "a.b"]).user_scripts(candidate, NAME) == ("a/b.py", "a/b/__main__.py")
+
+
+@pytest.mark.parametrize(
+    ("options", "prints"),
+    [
+        ("", False), ("--show attrs", False), ("--show attrs weights", False), ("--mode none", False),
+        ("--show layers", True), ("--show attrs layers", True), ("--mode=basic", True), ("--mode attrs", True),
+    ],
+)  # fmt: skip
+def test_it_is_known_whether_a_check_that_inspects_prints_nodes(options: str, prints: bool) -> None:
+    command = parse(["biopsy", "inspect", "model", "{}", *options.split()])
+    assert isinstance(command, OwnInspect)
+    assert command.prints_no_nodes is not prints

@@ -153,3 +153,16 @@ def test_what_is_built_already_is_not_converted(made: Path, capsys: pytest.Captu
     assert convert(made, "m.ort") == 0
     assert main(["convert", str(made.with_name("m.ort")), "-o", str(made.with_name("again.onnx"))]) == 2
     assert "only those can be converted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [("convert", "-o"), ("run", "--onnxrt", "-q", "--save-onnx")], ids=lambda words: words[0]
+)
+def test_a_model_that_is_written_with_other_outputs_tells_their_types(made: Path, words: tuple[str, ...]) -> None:
+    command, *rest = words
+    written = made.with_name("o.onnx")
+    assert main([command, str(made), *rest, str(written), "--onnx-outputs", "mark", "all"]) == 0
+    found = onnx.load(written)
+    onnx.checker.check_model(found, full_check=True)
+    assert {info.type.tensor_type.elem_type for info in found.graph.output} == {onnx.TensorProto.FLOAT}
+    assert len(found.graph.output) == len(found.graph.node)

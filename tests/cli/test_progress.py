@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.cli.console import Console
 from biopsy.cli.debug.build.progress import BuildProgress
 from biopsy.cli.debug.flags import FlagsProgress
@@ -60,10 +60,30 @@ def test_an_event_without_a_method_is_shown_as_the_type_that_it_derives_from() -
 def test_an_event_of_a_type_that_nobody_shows_is_only_logged(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     assert shown_by(Stages, events.Abandoned(7), events.Stopped("--max-time"), log=log) == ["stopped    --max-time"]
-    assert [json.loads(line) for line in log.read_text().splitlines()] == [
+    logged = [json.loads(line) for line in log.read_text().splitlines()]
+    times = [event.pop("at") for event in logged]
+    assert 0 <= times[0] <= times[1] <= times[2] < 60
+    assert logged == [
         {"event": "Abandoned", "number": 7},
         {"event": "Stopped", "reason": "--max-time"},
+        {"event": "CommandEnded", "status": 0, "nodes": []},
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (errors.OriginalPasses("it passes"), 3),
+        (errors.Interrupted("stopped"), 5),
+        (KeyboardInterrupt(), 5),
+        (OSError("no space"), 4),
+    ],
+)
+def test_the_last_event_tells_the_status_of_an_error_too(tmp_path: Path, error: BaseException, status: int) -> None:
+    log = tmp_path / "events.jsonl"
+    with pytest.raises(type(error)), Stages(Console(io.StringIO()), log):
+        raise error
+    assert json.loads(log.read_text())["status"] == status
 
 
 def test_a_derived_listener_replaces_how_a_type_is_shown() -> None:

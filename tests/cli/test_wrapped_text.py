@@ -81,5 +81,10 @@ def test_an_index_stays_whole_and_a_last_column_gets_a_line_of_its_own() -> None
     ]
 
 
+def test_an_option_stays_with_its_value() -> None:
+    (first, second) = wrapped("    passes    with --atol block7/adapter/Mul_out:0.7 or --rtol a/b/Mul_out:0.4", 62)
+    assert (first.split()[-1], second.split()) == ("or", ["--rtol", "a/b/Mul_out:0.4"])
+
+
 def test_colours_have_no_width() -> None:
     assert wrapped(f"\x1b[31merror: \x1b[0m{'x' * 33}", 40) == [f"\x1b[31merror: \x1b[0m{'x' * 33}"]

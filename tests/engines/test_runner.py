@@ -10,7 +10,7 @@ import pytest
 from biopsy import errors
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
-from biopsy.engines.runner import checked_feed, run_model, runner_name
+from biopsy.engines.runner import checked_feed, run_session, runner_name
 from biopsy.model.tensor_type import TensorType
 from support.models import chain
 
@@ -23,7 +23,8 @@ def fitted(value: object, elem: int, shape: tuple[int | str | None, ...] | None 
 
 def test_every_feed_is_one_iteration_with_its_time():
     feeds = [{"t0": np.full((2, 2), value, np.float32)} for value in (1, -1, 2)]
-    result = run_model(ModelInput(chain(1).SerializeToString(), Path()), create("onnxrt"), feeds, warm_up=2)
+    session = create("onnxrt").build(ModelInput(chain(1).SerializeToString(), Path()))
+    result = run_session(session, feeds, runner="onnxrt", warm_up=2)
     assert result.runner == "onnxrt"
     assert [iteration.outputs["t1"][0, 0] for iteration in result.iterations] == [1, 0, 2]
     assert all(iteration.runtime is not None and iteration.runtime > 0 for iteration in result.iterations)

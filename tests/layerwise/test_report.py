@@ -18,7 +18,7 @@ from biopsy.layerwise.findings import (
     NonFiniteOrigin,
     TensorError,
 )
-from biopsy.layerwise.report import Engines, as_csv, as_json, ranking_in
+from biopsy.layerwise.report import Engines, as_csv, layers_tree, ranking_in
 
 ENGINES = Engines(("onnxrt:optimization=none", "1.2"), ("fake", "3"))
 
@@ -61,7 +61,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_a_layer_is_one_flat_object_with_its_verdict(model: Path) -> None:
-    tree = json.loads(as_json(FINDINGS, model, ENGINES, 2))
+    tree = layers_tree(FINDINGS, model, ENGINES, 2)
     _, wrong, fails = tree["layers"]
     assert (wrong["number"], wrong["name"], wrong["op_type"], wrong["verdict"]) == (1, "wrong", "Neg", "introduces")
     assert (wrong["introduced"]["tolerance_ratio"], wrong["rounding_ratio"]) == ("inf", 12.0)
@@ -73,7 +73,7 @@ def test_a_layer_is_one_flat_object_with_its_verdict(model: Path) -> None:
 
 
 def test_the_report_names_model_and_engines(model: Path) -> None:
-    tree = json.loads(as_json(FINDINGS, model, ENGINES, 2))
+    tree = layers_tree(FINDINGS, model, ENGINES, 2)
     assert tree["model"] == {"path": str(model), "sha256": hashlib.sha256(b"a model").hexdigest()}
     assert tree["reference"] == {"label": "onnxrt:optimization=none", "version": "1.2"}
 
@@ -87,19 +87,25 @@ def test_the_csv_has_a_line_per_layer_and_leaves_empty_what_was_not_measured() -
 
 def test_the_ranking_of_a_report_can_be_read_back(model: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    report.write_bytes(as_json(FINDINGS, model, ENGINES, 1))
+    tree = layers_tree(FINDINGS, model, ENGINES, 1)
+    report.write_text(json.dumps({"biopsy_report": 2, "layers": tree}))
+    assert ranking_in(report, model) == ((2,), (1,))
+    report.write_text(json.dumps(tree))  # as a report was before it had anything else
     assert ranking_in(report, model) == ((2,), (1,))
 
 
 def test_the_report_of_another_model_is_refused(model: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    report.write_bytes(as_json(FINDINGS, model, ENGINES, 1))
+    report.write_text(json.dumps(layers_tree(FINDINGS, model, ENGINES, 1)))
     model.write_bytes(b"another model")
     with pytest.raises(errors.UsageError, match="made of another model"):
         ranking_in(report, model)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"ranking": 1}', '{"ranking": [{"nodes": ["x"]}]}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", "3", '{"biopsy_report": 2, "run": {}}', '{"ranking": 1}', '{"ranking": [{"nodes": ["x"]}]}'],
+)
 def test_what_is_no_report_is_refused(text: str, model: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     report.write_text(text)

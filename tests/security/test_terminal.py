@@ -51,6 +51,9 @@ CASES: dict[str, list[str]] = {
     **{f"prune {name}": ["surgeon", "prune", f"{name}.onnx", "-o", "made.onnx"] for name in MODELS},
     **{f"strip {name}": ["surgeon", "weight-strip", f"{name}.onnx", "-o", "made.onnx"] for name in MODELS},
     "insert": ["surgeon", "insert", "ordinary.onnx", "-o", "made.onnx", "--op", X, "--inputs", Y, "--outputs", Y],
+    "report page": ["report", "report.json", "-o", "page.html"],
+    "report hostile": ["report", "hostile_report.json", "-o", f"{hostile('page')}.html"],
+    "report damaged": ["report", "damaged_report.json", "-o", "page.html"],
     "reconstruct": ["surgeon", "weight-reconstruct", "ordinary.onnx", "-o", "made.onnx"],
     **{
         f"reduce {name}": ["debug", "reduce", f"{name}.onnx", "-o", "made.onnx", "-v", *check("1", "{}")]

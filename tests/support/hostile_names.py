@@ -208,6 +208,8 @@ def write_files(folder: Path) -> None:
         "version_record.json": {"biopsy_tactics": hostile("2")},
         "debug_replay.json": {"biopsy_replay": hostile("1"), "identity": {}, "runs": [], "notes": {}},
         "other_replay.json": {"biopsy_replay": 1, "identity": {hostile("i"): hostile("v")}, "runs": [], "notes": {}},
+        "hostile_report.json": {"biopsy_report": 2, "verdict": {"kind": hostile("k"), "text": hostile("t")}},
+        "damaged_report.json": {"biopsy_report": 2, "whole": {"introduced": {hostile("k"): hostile("v")}}},
         "report.json": {"biopsy_layers": hostile("1"), hostile("k"): hostile("v")},
     }
     for name, tree in trees.items():

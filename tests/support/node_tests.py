@@ -93,10 +93,13 @@ class Ran:
 
 def warm_up(*engines: str) -> None:
     """Load the engines, so that every command after it is a fork without start-up."""
-    from biopsy.cli.zygote import warm_up as warm
+    from biopsy.cli import cold_start, zygote
+    from biopsy.cli.run import preloading
 
     words = [word for engine in engines for word in ("--engine", engine)]
-    assert warm(["biopsy", "run", "model.onnx", *words])
+    args = preloading.options_of(["biopsy", "run", "model.onnx", *words])
+    assert args is not None
+    zygote.warm_up(args, cold_start.load(args))
 
 
 def run_forked(folder: Path, words: Sequence[str], limit: int = 120) -> Ran:

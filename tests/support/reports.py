@@ -128,7 +128,13 @@ def search() -> Tree:
         nonlocal left, at
         left = nodes if outcome == "reproduced" else left
         at = round(at + 0.05 + 0.0004 * nodes, 3)
-        reasons = {"reproduced": "compare · mismatch · onnxrt", "passed": "exit status 0"}
+        reasons = {
+            "reproduced": "compare · mismatch · onnxrt",
+            "passed": "exit status 0",
+            "another failure": "run · InvalidArgument · onnxrt",
+            "cannot say": "the model is invalid: Div reads what nobody writes",
+            "timed out": "longer than 8 s",
+        }
         checks.append(
             {
                 "number": len(checks) + 1,
@@ -137,7 +143,7 @@ def search() -> Tree:
                 "nodes": nodes,
                 "left": left,
                 "outcome": outcome,
-                "reason": reasons.get(outcome, "the model is invalid: Div reads what nobody writes"),
+                "reason": reasons[outcome],
                 "at": at,
                 "seconds": round(0.05 + 0.0004 * nodes, 3),
             }

@@ -1,10 +1,11 @@
-"""What the functions for Python users take: models, inputs, checks and options, each refused if it cannot be used."""
+"""What the functions for Python users take: models, checks and options, each refused if it cannot be used."""
 
 from __future__ import annotations
 
-import warnings
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -14,16 +15,11 @@ from biopsy.checks.function import FunctionCheck
 from biopsy.checks.outcome import Check
 from biopsy.checks.warm import command_check
 from biopsy.engines.base import ModelInput
-from biopsy.engines.casting import casts, casts_told
-from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.engines.runner import checked_feed
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.external import require_safe_locations
 from biopsy.model.index import ModelIndex, index_bytes, index_file
 from biopsy.model.load import read_bytes
-from biopsy.model.tensor_type import ValueType
 from biopsy.similar_names import similar
-from biopsy.tensors.results import Feed
 
 if TYPE_CHECKING:
     import onnx
@@ -33,9 +29,6 @@ Model: TypeAlias = "str | PathLike[str] | bytes | onnx.ModelProto"
 
 Folder: TypeAlias = "str | PathLike[str] | None"
 """Where external weights stand: None for the model's own folder, or the current one if the model is not a file."""
-
-GivenInputs: TypeAlias = "Feed | Sequence[Feed] | str | PathLike[str] | None"
-"""One feed (tensor name -> array), several, or a file of them; None for random ones."""
 
 Function: TypeAlias = "Callable[[Any], object]"
 
@@ -76,48 +69,31 @@ def model_file(model: Model, folder: Folder) -> Iterator[tuple[Path, Path]]:
         yield path, Path(folder) if folder is not None else Path()
 
 
+def require_own_files(model: Model, **written: str | PathLike[str] | None) -> None:
+    """Raise UsageError if a file that is written is the model, or is written as something else too.
+
+    ``written`` are paths by the names of the arguments; None is no file.
+    """
+    named: dict[str, Path] = {"model": Path(model)} if isinstance(model, str | PathLike) else {}
+    for argument, path in written.items():
+        if path is None:
+            continue
+        for other, taken in named.items():
+            if _same_file(Path(path), taken):
+                raise errors.UsageError(f"{argument}={str(path)!r} is the file of {other} too: it would be lost")
+        named[argument] = Path(path)
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve() or (one.is_file() and other.is_file() and one.samefile(other))
+
+
 def _serialized(model: bytes | onnx.ModelProto) -> bytes:
     if isinstance(model, bytes):
         return model
     if not hasattr(model, "SerializeToString"):
         raise errors.UsageError(f"model={model!r}: it is a path, bytes, or an onnx.ModelProto")
     return model.SerializeToString()
-
-
-# Inputs
-
-
-def inputs_of(
-    inputs: GivenInputs,
-    iterations: int = 1,
-    seed: int = 1,
-    val_range: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
-    shapes: Mapping[str, tuple[int, ...]] | None = None,
-) -> Inputs:
-    """What was said about inputs. Raises DataError if a file of them is damaged."""
-    ranges = {"": val_range} if isinstance(val_range, tuple) else (val_range or {})
-    given = _feeds(inputs)
-    return Inputs(given=given, iterations=iterations, seed=seed, val_range=ranges, shapes=shapes or {}, complete=False)
-
-
-def fed(inputs: Mapping[str, ValueType | None], wanted: Inputs, stacklevel: int = 3) -> Sequence[Feed]:
-    """The feeds that a model takes, with a warning for inputs that are cast."""
-    given = feeds_for(inputs, wanted).feeds
-    feeds = [checked_feed(feed, inputs, number) for number, feed in enumerate(given)]
-    changes = casts(given, feeds)
-    if changes:
-        warnings.warn(casts_told(changes), UserWarning, stacklevel=stacklevel)
-    return feeds
-
-
-def _feeds(inputs: GivenInputs) -> Sequence[Feed] | None:
-    if inputs is None:
-        return None
-    if isinstance(inputs, str | PathLike):
-        from biopsy.tensors.files import read_feeds
-
-        return read_feeds(Path(inputs))
-    return [inputs] if isinstance(inputs, Mapping) else inputs
 
 
 # Checks
@@ -180,6 +156,10 @@ def require_seconds(**given: float | None) -> None:
             raise errors.UsageError(f"{name}={value!r}: it is a time above 0, in seconds")
 
 
-def by_name(value: float | Mapping[str, float]) -> Mapping[str, float]:
-    """Values by the name of a tensor, "" for all."""
-    return value if isinstance(value, Mapping) else {"": value}
+def tolerances_by_name(option: str, value: float | Mapping[str, float]) -> Mapping[str, float]:
+    """Tolerances by the name of a tensor, "" for all. Raises UsageError for what is no number, 0 or more."""
+    found: Mapping[str, Any] = value if isinstance(value, Mapping) else {"": value}
+    for one in found.values():
+        if not isinstance(one, Real) or not 0 <= float(one) < math.inf:
+            raise errors.UsageError(f"{option}={value!r}: it is a number, 0 or more, or a dictionary of these by name")
+    return found

@@ -33,7 +33,7 @@ from biopsy.model.load import read_bytes
 from biopsy.tactics.build_findings import BuildFindings, findings_of
 from biopsy.tactics.building import BuildPlan, BuildTally, CheckFor, artifact_name, build_repeatedly
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, varied_check
-from biopsy.tactics.variations import Variation, parse_variation, require_possible
+from biopsy.tactics.variations import VariedSetting, parse_variation, require_possible
 
 BuildCheck = Callable[[Path, str], object]
 """Called with what was built and the engine with its settings; True if that build is bad."""
@@ -105,7 +105,7 @@ def _built(
     return findings_of(plan, tally, time.monotonic() - started)
 
 
-def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[Variation]:
+def _variations(vary: Mapping[str, Sequence[object]], spec: EngineSpec) -> list[VariedSetting]:
     """What varies. Raises UsageError for text in place of a list, and for what the engine does not take."""
     found = []
     for key, values in vary.items():

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from biopsy.api.arguments import by_name, require_choice
+from biopsy.api.arguments import require_choice, tolerances_by_name
+from biopsy.api.inputs import require_arrays
 from biopsy.comparison.runs import RunComparison, compare_runs
 from biopsy.comparison.spoken_of import names_of, require_known_outputs, spoken_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat, Stats, Tolerances
@@ -30,7 +31,7 @@ def compare(
     value. ``passed`` of the result is the verdict, ``failures`` has the outputs that fail.
 
     Raises CannotCompare if the two have no output in common, or none that has an element; DoesNotFit for a name that
-    neither has; UsageError for an unknown ``stat``.
+    neither has; UsageError for an unknown ``stat``, a tolerance that is none, and what is no dictionary of arrays.
     """
     tolerances, stats = asked_of_outputs(atol, rtol, stat)
     sides = _result(actual, "actual"), _result(expected, "expected")
@@ -41,11 +42,15 @@ def compare(
 def asked_of_outputs(
     atol: float | Mapping[str, float], rtol: float | Mapping[str, float], stat: Stat | Mapping[str, Stat]
 ) -> tuple[Tolerances, Stats]:
-    """Tolerances and statistics by name. Raises UsageError for an unknown statistic."""
-    for one in [stat] if isinstance(stat, str) else stat.values():
+    """Tolerances and statistics by name. Raises UsageError for what is none."""
+    stats = stat if isinstance(stat, Mapping) else {"": stat}
+    for one in stats.values():
         require_choice("stat", one, get_args(Stat))
-    return Tolerances(by_name(atol), by_name(rtol)), Stats({"": stat} if isinstance(stat, str) else stat)
+    return Tolerances(tolerances_by_name("atol", atol), tolerances_by_name("rtol", rtol)), Stats(stats)
 
 
 def _result(given: RunnerResult | Feed, name: str) -> RunnerResult:
-    return given if isinstance(given, RunnerResult) else RunnerResult(name, (Iteration(given),))
+    if isinstance(given, RunnerResult):
+        return given
+    require_arrays(name, given)
+    return RunnerResult(name, (Iteration(given),))

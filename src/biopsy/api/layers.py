@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping
 
 from biopsy import errors, events
-from biopsy.api.arguments import Folder, GivenInputs, Model, fed, inputs_of, model_file, require_seconds, require_whole
+from biopsy.api.arguments import Folder, Model, model_file, require_seconds, require_whole
 from biopsy.api.compare import asked_of_outputs
+from biopsy.api.inputs import GivenInputs, GivenRanges, fed, inputs_of
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE, Stat
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.layerwise.examination import Examination
@@ -31,7 +32,7 @@ def layers(
     nodes: str | None = None,
     iterations: int = 1,
     seed: int = 1,
-    val_range: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    val_range: GivenRanges = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     folder: Folder = None,
     memory_limit: int = DEFAULT_LIMIT,

@@ -13,7 +13,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from biopsy import errors, events
-from biopsy.api.arguments import Folder, Function, Model, check_of, index_of, require_check, require_choice
+from biopsy.api.arguments import (
+    Folder,
+    Function,
+    Model,
+    check_of,
+    index_of,
+    require_check,
+    require_choice,
+    require_own_files,
+)
+from biopsy.api.inputs import GivenInputs, feeds_of
 from biopsy.api.searching import GivenOptions
 from biopsy.checks.judge import Rules
 from biopsy.engines.casting import casts_told, in_declared_types
@@ -44,7 +54,7 @@ def precision(
     mode: Mode = "minimal",
     direction: Direction = "forward",
     cost: Cost = "count",
-    inputs: Sequence[Feed] | None = None,
+    inputs: GivenInputs = None,
     rules: Rules | None = None,
     repeating: Repeating | None = None,
     budget: Budget | None = None,
@@ -74,16 +84,18 @@ def precision(
     )  # fmt: skip
     require_check(check)
     precisions = Precisions(low=low, high=high, form=form)
+    require_own_files(model, output=output, journal=journal)
     _require_sense(precisions, inputs)
+    given = feeds_of(inputs)
     asked = GivenOptions(
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=inputs
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=given
     )
     index = index_of(model, folder)
-    feeds = _calibration(index, inputs)
+    feeds = _calibration(index, given)
     with temporary_folder("biopsy-") as place:
         candidate = place / "candidate.onnx"
         job = PrecisionJob(
-            target=PrecisionTarget(None if output is None else Path(output)),
+            target=PrecisionTarget(output=None if output is None else Path(output)),
             mode=mode,
             direction=direction,
             cost=cost,
@@ -98,7 +110,7 @@ def _require_choices(**given: tuple[str, Sequence[str]]) -> None:
         require_choice(name, value, known)
 
 
-def _require_sense(precisions: Precisions, inputs: Sequence[Feed] | None) -> None:
+def _require_sense(precisions: Precisions, inputs: GivenInputs) -> None:
     """Raise UsageError for arguments that would have no effect, or lack one that they need."""
     precisions.require_possible()
     is_int8 = precisions.low == "int8"

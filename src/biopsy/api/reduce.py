@@ -12,7 +12,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from biopsy import errors, events
-from biopsy.api.arguments import Function, Model, check_of, index_of, options_of, require_check, require_choice
+from biopsy.api.arguments import (
+    Function,
+    Model,
+    check_of,
+    index_of,
+    options_of,
+    require_check,
+    require_choice,
+    require_own_files,
+)
+from biopsy.api.inputs import GivenInputs, feeds_of, require_shapes
 from biopsy.api.searching import GivenOptions
 from biopsy.checks.judge import Rules
 from biopsy.isolation.cleanup import temporary_folder
@@ -25,7 +35,6 @@ from biopsy.reduction.values import Values
 from biopsy.session.budget import Budget
 from biopsy.session.flakiness import Repeating
 from biopsy.session.pool import Parallelism
-from biopsy.tensors.results import Feed
 
 
 def reduce(
@@ -35,7 +44,7 @@ def reduce(
     *,
     takes: Literal["path", "model"] = "path",
     mode: Mode = "minimal",
-    inputs: Sequence[Feed] | None = None,
+    inputs: GivenInputs = None,
     input_shapes: Mapping[str, tuple[int, ...]] | None = None,
     values: Values = "auto",
     min_good: str | PathLike[str] | None = None,
@@ -56,8 +65,8 @@ def reduce(
     must be those that the original raises; ``biopsy.EngineFailure`` counts by engine, stage and kind. Or ``check`` is
     a command, a list of words in which ``{}`` stands for the candidate's path.
 
-    ``inputs`` are feeds, tensor name -> array of the input's shape and dtype, of which every one is recorded: cuts
-    that look like shapes are frozen with their values. ``input_shapes`` freezes dynamic inputs. ``values`` says
+    ``inputs`` are those of ``run``: feeds, tensor name -> array, of which every one is recorded: cuts that look like
+    shapes are frozen with their values. ``input_shapes`` freezes dynamic inputs. ``values`` says
     whether candidates may compute other values than the original. ``min_good`` is where to write the passing model
     closest in size.
 
@@ -86,8 +95,13 @@ def reduce(
                                ("values", values, get_args(Values))):  # fmt: skip
         require_choice(name, value, known)
     require_check(check)
+    if not isinstance(output, str | PathLike):
+        raise errors.UsageError(f"output={output!r}: it is a path")
+    require_own_files(model, output=output, min_good=min_good, journal=journal)
+    require_shapes("input_shapes", input_shapes)
+    feeds = feeds_of(inputs)
     asked = GivenOptions(
-        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=inputs
+        rules=rules, repeating=repeating, budget=budget, parallelism=parallelism, journal=journal, inputs=feeds
     )
     with temporary_folder("biopsy-") as folder:
         candidate = folder / "candidate.onnx"
@@ -95,7 +109,7 @@ def reduce(
             target=Target(Path(output), None if min_good is None else Path(min_good)),
             mode=mode,
             search=asked.search(candidate, "reduction"),
-            recording=RecordingOptions(samples=None if inputs is None else lambda: inputs),
+            recording=RecordingOptions(samples=None if feeds is None else lambda: feeds),
             border=_border(border),
             input_shapes=dict(input_shapes or {}),
             values=values,

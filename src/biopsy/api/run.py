@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from biopsy.api.arguments import Folder, GivenInputs, Model, fed, inputs_of, model_input, require_choice
+from biopsy import errors
+from biopsy.api.arguments import Folder, Model, model_input, require_choice
+from biopsy.api.inputs import GivenInputs, GivenRanges, fed, inputs_of
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.engines.runner import run_session
@@ -24,7 +26,7 @@ def run(
     iterations: int = 1,
     seed: int = 1,
     *,
-    val_range: tuple[float, float] | Mapping[str, tuple[float, float]] | None = None,
+    val_range: GivenRanges = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     folder: Folder = None,
 ) -> list[RunnerResult]:
@@ -44,13 +46,16 @@ def run(
     """
     if isinstance(outputs, str):
         require_choice("outputs", outputs, ("all",), "or a list of names of tensors")
+    specs = [engines] if isinstance(engines, str) else list(engines or ())
+    if not specs or not all(isinstance(spec, str) for spec in specs):
+        raise errors.UsageError(f"engines={engines!r}: they are specs, such as 'onnxrt', and one at least")
     given = model_input(model, folder)
     if outputs is not None:
         given = ModelInput(mark_outputs(given.data, outputs), given.folder)
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
     feeds: Sequence[Feed] | None = None
     results = []
-    for engine in [create(spec) for spec in ([engines] if isinstance(engines, str) else engines)]:
+    for engine in [create(spec) for spec in specs]:
         session = engine.build(given)
         if feeds is None:
             feeds = fed(session.inputs, wanted)

@@ -111,9 +111,19 @@ class OwnCommand(CommandLine):
         return is_this_installation(self.program)
 
 
+_SHOWING_NODES = (" layers ", " --mode basic ", " --mode attrs ", " --mode full ")
+"""What ``inspect model`` shows nodes for: a value of --show, and some of --mode."""
+
+
 @dataclass(frozen=True)
 class OwnInspect(OwnCommand):
     """``biopsy inspect``: it looks at no values at all."""
+
+    @property
+    def prints_no_nodes(self) -> bool:
+        """Whether it is ``inspect model`` without an option that has it print nodes."""
+        options = " ".join(self.words[2:]).replace("=", " ")
+        return self.words[2:3] == ("model",) and not any(word in f" {options} " for word in _SHOWING_NODES)
 
     @property
     def compares_recorded(self) -> bool:
@@ -137,11 +147,6 @@ class OwnRun(OwnCommand):
             return True
         is_judged = any(word.partition("=")[0] == _COMPARE_SCRIPT for word in self._before_operands)
         return None if is_judged else False
-
-    @property
-    def input_files(self) -> list[Path]:
-        """Files of inputs that it loads."""
-        return [Path(value) for value in self._values(LOAD_INPUTS)]
 
     @property
     def golden_files(self) -> list[Path]:

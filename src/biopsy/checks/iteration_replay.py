@@ -31,7 +31,23 @@ def read_iterations(path: Path) -> list[bool]:
         raise errors.DataError(f"the replay {path} cannot be loaded: it is no JSON ({error})") from error
     if not isinstance(tree, dict):
         raise errors.DataError(f"the replay {path} cannot be loaded: it holds no JSON object")
+    if tree and "_N0" not in tree:
+        raise _no_replay(path, tree)
     return [_success(path, tree, number) for number in takewhile(lambda each: f"_N{each}" in tree, count())]
+
+
+def _no_replay(path: Path, tree: Mapping[str, object]) -> errors.DataError:
+    if "biopsy_replay" in tree:
+        why = "it is of a search (debug reduce, debug precision), whose runs are of many models"
+    else:
+        why = "it holds no iteration"
+    return errors.DataError(
+        f"the replay {path} cannot be loaded: {why}",
+        next_steps=['a replay looks like {"_N0": {"success": true}, "_N1": {"success": false}}', _SAVED_BY],
+    )
+
+
+_SAVED_BY = "--save-debug-replay writes one"
 
 
 def _success(path: Path, tree: Mapping[str, object], number: int) -> bool:

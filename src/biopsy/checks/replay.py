@@ -146,9 +146,17 @@ def _not_ours(path: Path, tree: dict[str, Any]) -> errors.BiopsyError:
         return errors.UsageError(
             f"{path} is a replay of Polygraphy, which cannot be loaded: it counts iterations (_N0, _N1, ...)"
             " and does not say which model each of them was about",
-            next_steps=["leave --load-debug-replay out: biopsy remembers its own checks in a journal"],
+            next_steps=[
+                "leave --load-debug-replay out: the search begins anew, and a journal remembers its checks",
+                "to go on later, type the same command again; to go on elsewhere, --save-debug-replay FILE writes a"
+                " replay that can be loaded",
+            ],
         )
-    return _damaged(path, "it has no 'biopsy_replay'")
+    return _damaged(
+        path,
+        "it is no replay: one looks like"
+        ' {"biopsy_replay": 1, "identity": {...}, "runs": [{"digest": ..., "outcome": ...}], "notes": {}}',
+    )
 
 
 def _damaged(path: Path, why: str) -> errors.DataError:

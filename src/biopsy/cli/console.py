@@ -11,13 +11,16 @@ import os
 import re
 import sys
 from collections.abc import Iterable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from biopsy import errors, events
+from biopsy import errors
 from biopsy.cli.line_form import LineForm
 from biopsy.cli.log_file import LogFile
 from biopsy.similar_names import QUESTION
 from biopsy.text import printable, shortened
+
+if TYPE_CHECKING:
+    from biopsy import events
 
 _LONGEST_LINE = 4000
 _MOST_LINES = 40
@@ -61,10 +64,13 @@ class Console:
 
     def remark(self, text: str, *lines: str) -> None:
         """As ``note``: something worth knowing, that a report tells too."""
-        self._remember(events.Remark(text, lines=lines))
+        self._remember(text, lines)
         self.note(text, *lines)
 
-    def _remember(self, said: events.Remark) -> None:
+    def _remember(self, text: str, lines: tuple[str, ...], *, warning: bool = False) -> None:
+        from biopsy import events  # dozens of records: they wait until the first is needed
+
+        said = events.Remark(text, warning=warning, lines=lines)
         if len(self.remarks) < _MOST_REMARKS and said not in self.remarks:
             self.remarks.append(said)
 
@@ -93,7 +99,7 @@ class Console:
 
     def warn(self, text: str, *lines: str) -> None:
         """Something that may make the result worth less: on stderr, unless ``-q`` is given four times."""
-        self._remember(events.Remark(text, warning=True, lines=lines))
+        self._remember(text, lines, warning=True)
         if self.verbosity > -4:
             self._problem(self._tinted("33", "warning: "), text, lines)
 

@@ -162,12 +162,13 @@ def _lost(loss: RangeLoss) -> str:
 
 def _write_onnx(model: ModelInput, original: bytes, args: argparse.Namespace, console: Console) -> None:
     """Write an ONNX model and read it again. Raises InvalidResult if it is less valid than the original."""
-    from biopsy.model import index, load, weights_file
+    from biopsy.model import index, infer, load, weights_file
     from biopsy.quantities import count
 
     index.require_sound(model.data, model.path)
     name = groups.weights_file(args, args.output)
     made = load.parse(model.data, model.path)
+    infer.type_untyped_outputs(made)
     validity.require_as_valid(args, made, original, model.folder, console)
     weights_file.save_with_weights(made, args.output, model.folder, name, args.external_data_size_threshold)
     nodes = len(index.index_file(args.output).nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +19,14 @@ _MOST_BYTES_LOGGED = 1 << 16
 
 
 class EventLog:
-    """The file of ``--events``: one JSON object a line; nothing if ``path`` is None."""
+    """The file of ``--events``: one JSON object a line; nothing if ``path`` is None.
 
-    def __init__(self, path: Path | None) -> None:
+    Each says when it was written: seconds since ``started`` (by ``time.monotonic``), or since now.
+    """
+
+    def __init__(self, path: Path | None, started: float | None = None) -> None:
         self._path = path
+        self._started = time.monotonic() if started is None else started
         self._stream: TextIO | None = None
 
     def __enter__(self) -> EventLog:
@@ -46,7 +51,8 @@ class EventLog:
             for key, value in asdict(event).items()
         }
         try:
-            self._stream.write(json.dumps({"event": event.kind, **plain}) + "\n")
+            at = round(time.monotonic() - self._started, 4)
+            self._stream.write(json.dumps({"event": event.kind, "at": at, **plain}) + "\n")
             self._stream.flush()
         except OSError as error:
             raise cannot_write(self._path, error) from error

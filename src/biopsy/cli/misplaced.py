@@ -46,8 +46,8 @@ def require_check_for_engines(
 
     ``own`` are the words before ``option``, ``rest`` those behind it; None if there is no check.
     """
-    if command.words not in _SEARCHES:
-        return
+    if command.words not in _SEARCHES or not any(word.partition("=")[0] in _ENGINES for word in own):
+        return  # the options of run cost their imports
     from biopsy.checks.command_line import OwnRun, parse
 
     run = parser_of(program, commands.read(["run"]).command or command)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.cli.event_log import EventLog
 from biopsy.cli.live_line import COLUMN, LiveLine
 from biopsy.quantities import count
@@ -49,10 +50,11 @@ class Progress:
     def __init__(self, console: Console, log: Path | None) -> None:
         self._methods = _methods_by_kind(type(self))
         self._console = console
-        self._log = EventLog(log)
         self._live = LiveLine(console)
-        self._started = time.monotonic()
-        self.history = SearchHistory(self._started)
+        self._started = started = time.monotonic()
+        self._log = EventLog(log, started)
+        self.history = SearchHistory(started)
+        self._end = events.CommandEnded(status=0)
 
     def __enter__(self: Self) -> Self:
         """Raises UsageError if the log cannot be written."""
@@ -63,15 +65,31 @@ class Progress:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
-        self._log.__exit__(kind, value, trace)
+        try:
+            if value is None:
+                self._log.write(self._end)
+            else:
+                with contextlib.suppress(errors.UsageError):  # the other error is the one to end with
+                    self._log.write(events.CommandEnded(status=errors.status_of(value)))
+        finally:
+            self._log.__exit__(kind, value, trace)
+
+    def ended(self, status: int, nodes: Sequence[str] = ()) -> int:
+        """Say with which exit status the command ends, and the nodes of its result; returns the status."""
+        self._end = events.CommandEnded(status=status, nodes=tuple(nodes))
+        return status
 
     def __call__(self, event: events.Event) -> None:
         """Take one event: log it, remember it for a report, show it."""
-        self._log.write(event)
-        self.history(event)
+        self.keep(event)
         method = next((self._methods[kind] for kind in type(event).__mro__ if kind in self._methods), None)
         if method is not None:
             method(self, event)
+
+    def keep(self, event: events.Event) -> None:
+        """Log an event, and remember it for a report, without showing it."""
+        self._log.write(event)
+        self.history(event)
 
     def line(self, head: str, text: str) -> None:
         """Show a line for something that was learnt."""

@@ -24,7 +24,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``report``."""
     parser.epilog = _EPILOG
     parser.add_argument(
-        "report", type=file_kinds.READ, metavar="FILE.json", help="what --report FILE.json of any command has written"
+        "report",
+        type=file_kinds.READ,
+        metavar="FILE.json",
+        help="the report, as the option --report of a command has written it",
     )
     parser.add_argument(
         "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="PAGE.html", help="the page to write"

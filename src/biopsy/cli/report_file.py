@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,8 +52,8 @@ class ReportFile:
             return
         from biopsy.filesystem.write import write_whole
 
-        write_whole(self.path, [self.as_bytes(status, sections)])
-        self.console.note(f"report   {self.path}")
+        found = self.as_bytes(status, sections)
+        write_whole(self.path, [_page(found) if self.path.suffix == _PAGE else found])
 
     def as_bytes(self, status: int, sections: Sections) -> bytes:
         """The report of a command that ends with this status, as it stands in a file."""
@@ -93,19 +94,29 @@ class ReportFile:
             self.console.warn(unwritten.message)
 
 
+def _page(report: bytes) -> bytes:
+    """The page of a report as it stands in a file: the same as is made of that file later."""
+    from biopsy.report.page.document import page_of
+
+    return page_of(json.loads(report)).encode()
+
+
 def report_file(args: argparse.Namespace, console: Console) -> ReportFile:
-    """The report that a command line asks for. Raises UsageError if it could not be written."""
+    """The report that a command line asks for.
+
+    Raises UsageError if it could not be written, BiopsyError for a page without what makes pages.
+    """
     from biopsy.cli import commands
     from biopsy.filesystem.write import require_writable
     from biopsy.shell_words import line_of
 
     command = commands.read(args.words).command
     if args.report is not None:
-        if args.report.suffix == _PAGE:
-            raise errors.UsageError(
-                f"--report {args.report}: only JSON can be written", next_steps=["--report FILE.json"]
-            )
         require_writable(args.report)
+        if args.report.suffix == _PAGE:
+            from biopsy.report.page.document import require_possible
+
+            require_possible()
     return ReportFile(
         path=args.report,
         command=" ".join(command.words) if command else "",

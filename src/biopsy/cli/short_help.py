@@ -52,6 +52,16 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ("inspect", "capability"): ("model", "--output", "--onnxrt", "--openvino", "--trt", "--engine"),
     ("convert",): ("model", "--output", "--convert-to", "--fp-to-fp16", "--input-shapes", "--trt", "--engine"),
     ("check", "lint"): ("model", "--output", "--onnxrt", "--engine", "--load-inputs", "--input-shapes"),
+    ("surgeon", "extract"): (
+        "model",
+        "--output",
+        "--inputs",
+        "--outputs",
+        "--model-input-shapes",
+        "--force-fallback-shape-inference",
+        "--load-inputs",
+        "--save-external-data",
+    ),
     ("surgeon", "sanitize"): (
         "model",
         "--output",

@@ -33,9 +33,9 @@ _COMMAND = re.compile(
 )
 """Where something begins that a person may paste; it ends with its column."""
 
-_UNIT = re.compile(r"(?:[A-Z]\w* (?='))?(?:'[^']*'|\[[^][]{0,40}\]|\S)+(?: (?:->|·)(?= ))?")
+_UNIT = re.compile(r"(?:[A-Z]\w* (?=')|--[a-z][a-z-]* (?=[^-\s]))?(?:'[^']*'|\[[^][]{0,40}\]|\S)+(?: (?:->|·)(?= ))?")
 """What is never broken: a word, with what stands in quotes or is an index; an operator and its node, with the arrow
-behind them."""
+behind them; an option and its value."""
 
 
 def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[str]:

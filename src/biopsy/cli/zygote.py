@@ -35,23 +35,11 @@ def main() -> int:
     engines = [] if args is None else cold_start.load(args)
     if args is not None and _may_be_served(args, engines) and is_parted_fork(int(lifeline)):
         os.close(int(asked))
-        _warm_up(args, engines)
+        warm_up(args, engines)
         serve_forks(_check, connections)
     for descriptor in (int(lifeline), *connections):
         os.close(descriptor)
     return cold_start.wait(int(asked), engines)
-
-
-def warm_up(words: Sequence[str]) -> bool:
-    """Load what the check will need; False if it is no ``run``, or one that may not be forked."""
-    args = preloading.options_of(words)
-    if args is None:
-        return False
-    engines = cold_start.load(args)
-    if not _may_be_served(args, engines):
-        return False
-    _warm_up(args, engines)
-    return True
 
 
 def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> bool:
@@ -59,7 +47,8 @@ def _may_be_served(args: argparse.Namespace, engines: Sequence[type[Engine]]) ->
     return bool(engines) and all(engine.forks_warm for engine in engines) and not runs_scripts
 
 
-def _warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:
+def warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:
+    """Load what checks with these options will need: engines, inputs and golden values."""
     for engine in engines:
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
             create(engine.name).warm_up()

@@ -94,6 +94,8 @@ def create(spec: str | EngineSpec) -> Engine:
     Raises UnknownEngine if there is no such engine, EngineMissing if its plug-in is broken, UsageError for a wrong
     option.
     """
+    if not isinstance(spec, str | EngineSpec):
+        raise errors.UsageError(f"{spec!r} is no engine", next_steps=["'onnxrt', or 'onnxrt:optimization=none'"])
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
     engine_class = find_class(parsed.name)
     return engine_class(_parse_settings(parsed, engine_class.options_declared), parsed.text)

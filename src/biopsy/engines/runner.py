@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput, Session
+from biopsy.engines.base import Session
 from biopsy.engines.casting import cast
 from biopsy.model.tensor_type import STRING, TensorType, ValueType
 from biopsy.tensors.dtypes import is_text, text
@@ -17,19 +17,12 @@ from biopsy.tensors.results import Array, Feed, Iteration, RunnerResult
 from biopsy.tensors.structured_values import has_value, marks, parts
 
 
-def run_model(
-    model: ModelInput, engine: Engine, feeds: Sequence[Feed], *, runner: str | None = None, warm_up: int = 0
-) -> RunnerResult:
-    """Build the model once and run it with every feed, one iteration each.
-
-    ``runner`` names the result, by default with the engine's label; ``warm_up`` runs with the first feed come before
-    and are not recorded. Raises EngineFailure, EngineMissing, ModelError, or CannotCompare if a feed does not fit.
-    """
-    return run_session(engine.build(model), feeds, runner=runner or engine.label, warm_up=warm_up)
-
-
 def run_session(session: Session, feeds: Iterable[Feed], *, runner: str, warm_up: int = 0) -> RunnerResult:
-    """Run a model that is built already; see ``run_model``."""
+    """Run a model that is built with every feed, one iteration each.
+
+    ``runner`` names the result; ``warm_up`` runs with the first feed come before and are not recorded. Raises
+    EngineFailure, or CannotCompare if a feed does not fit.
+    """
     iterations = []
     for number, feed in enumerate(feeds):
         fed = checked_feed(feed, session.inputs, number)

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from biopsy import errors
 from biopsy.comparison.metrics import Element
+from biopsy.model.node_source import NodeSource
 from biopsy.quantities import count
 from biopsy.text import first_line, html_table, printable, some_of
 
@@ -79,7 +80,7 @@ class LayerNode:
     """One node of the model's graph; a node with bodies or a call of a function is one layer.
 
     ``number`` is its place in the graph, from 0. ``inputs`` are the tensors that it reads, those that bodies capture
-    too, except weights.
+    too, except weights. ``source``: where an exporter says that it comes from.
     """
 
     number: int
@@ -88,6 +89,7 @@ class LayerNode:
     label: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    source: NodeSource | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

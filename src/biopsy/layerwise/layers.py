@@ -7,6 +7,7 @@ import re
 from biopsy.layerwise.findings import LayerNode
 from biopsy.model.constant_nodes import is_constant_node
 from biopsy.model.index import ModelIndex, Node
+from biopsy.model.node_source import source_of
 
 
 def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list[Node]:
@@ -28,4 +29,5 @@ def layer_node(index: ModelIndex, node: Node) -> LayerNode:
         label=node.label,
         inputs=tuple(index.names[tensor] for tensor in node.reads if tensor not in index.weights),
         outputs=tuple(index.names[tensor] for tensor in node.writes),
+        source=source_of(index.node_payload(node.number)),
     )

@@ -30,11 +30,11 @@ class Engines:
     suspect: tuple[str, str]
 
 
-def as_json(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> bytes:
-    """The report as JSON."""
+def layers_tree(findings: LayerFindings, model: Path, engines: Engines, samples: int) -> dict[str, Any]:
+    """All that was found, as plain values."""
     first = findings.first_wrong
     sides = {"reference": engines.reference, "suspect": engines.suspect}
-    tree = {
+    return {
         "biopsy_layers": VERSION,
         "verdict": "right" if findings.passed else "unknown" if findings.nothing_wrong else "wrong",
         "complete": findings.complete,
@@ -52,13 +52,14 @@ def as_json(findings: LayerFindings, model: Path, engines: Engines, samples: int
         "remarks": list(findings.remarks),
         "layers": [_layer_tree(layer) for layer in findings.layers],
     }
-    return json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
 def _layer_tree(layer: LayerFinding) -> dict[str, Any]:
     tree: dict[str, Any] = plain(layer)
     del tree["is_accused"]
-    return {**tree.pop("node"), **tree, "verdict": layer.verdict}
+    source = layer.node.source
+    node = {**tree.pop("node"), "source": None if source is None else source.as_tree()}
+    return {**node, **tree, "verdict": layer.verdict}
 
 
 _COLUMNS = (
@@ -105,6 +106,8 @@ def ranking_in(report: Path, model: Path) -> tuple[tuple[int, ...], ...]:
     """
     try:
         tree = json.loads(read_whole(report))
+        if "biopsy_report" in tree:  # before, the object of the layers was the whole report
+            tree = tree["layers"]
         ranking = tuple(tuple(int(node) for node in suspect["nodes"]) for suspect in tree["ranking"])
         digest = tree["model"]["sha256"]
     except OSError as error:

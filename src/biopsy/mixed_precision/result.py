@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,14 +17,22 @@ from biopsy.session.result_file import files_of
 from biopsy.text import html_table, printable, some_of
 
 
-@dataclass(frozen=True)
+def _tell_nobody(result: PrecisionResult) -> None:
+    """What writes no report."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PrecisionTarget:
-    """Where results go: the mixed model, its weights beside it, the report as JSON, the names as text."""
+    """Where results go: the mixed model, its weights beside it, the report, the names as text.
+
+    ``write_report`` writes what is known into ``report``; it may be called several times.
+    """
 
     output: Path | None = None
     external: str | None = None
     report: Path | None = None
     names: Path | None = None
+    write_report: Callable[[PrecisionResult], None] = _tell_nobody
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -92,14 +99,14 @@ class PrecisionResult:
 def write_files(result: PrecisionResult, target: PrecisionTarget) -> None:
     """Write the report and the names, where they are wanted. Raises UsageError if one cannot be written."""
     if target.report is not None:
-        write_report(result, target.report)
+        target.write_report(result)
     if target.names is not None:
         write_names(result, target.names)
 
 
-def write_report(result: PrecisionResult, path: Path) -> None:
-    """Write what was found as JSON. Raises UsageError if it cannot be written."""
-    report = {
+def precision_tree(result: PrecisionResult) -> dict[str, object]:
+    """All that was found, as plain values."""
+    return {
         "biopsy_precision": 1,
         "model": result.model,
         "low": result.low,
@@ -121,7 +128,6 @@ def write_report(result: PrecisionResult, path: Path) -> None:
         "output": None if result.output is None else str(result.output),
         "seconds": round(result.seconds, 3),
     }
-    write_whole(path, [json.dumps(report, indent=2).encode() + b"\n"])
 
 
 def _layer(layer: Layer) -> dict[str, object]:

@@ -20,10 +20,10 @@ from biopsy.model.graph_parts import (
     Source,
     Span,
     info_type,
-    model_parts,
     read_graph,
     short_name,
     type_text,
+    whole_model,
 )
 from biopsy.model.load import open_model
 from biopsy.model.node import DEEPEST_NESTING, string_in
@@ -63,12 +63,7 @@ def guarded(lines: Iterator[str], source: Source, path: Path) -> Iterator[str]:
 
 
 def _model_lines(source: Source, path: Path) -> Iterator[str]:
-    parts = model_parts(source)
-    if not parts.graphs:
-        raise errors.ModelError("it has no graph")
-    graph = GraphParts()
-    for span in parts.graphs:  # protobuf merges a message that stands there twice
-        read_graph(source, span, graph)
+    parts, graph = whole_model(source)
     yield from _summary(path, graph, parts)
     if source.weights:
         yield from _weight_lines(source, graph, "")
@@ -149,9 +144,11 @@ def _node_lines(
     outputs: list[str] = []
     texts = {3: "", 4: "", 7: "", 8: ""}
     attributes: list[Span] = []
+    noted = False
     for part, kind, _, start, end in fields(buffer, *span):
         if kind != BYTES:
             continue
+        noted |= part in {3, 6, 9}  # a name, documentation or metadata: an exporter may say there where it comes from
         if part in {1, 2}:
             (inputs if part == 1 else outputs).append(text(buffer[start:end]))
         elif part == 5:
@@ -165,6 +162,18 @@ def _node_lines(
     yield f"{indent}     -> {', '.join(_with_type(name, scopes) for name in outputs)}"
     for attribute in attributes:
         yield from _attribute_lines(source, attribute, scopes, indent + "    ", depth)
+    if source.attrs and noted:
+        yield from _origin_lines(buffer[slice(*span)], indent + "    ")
+
+
+def _origin_lines(node: bytes, indent: str) -> Iterator[str]:
+    """Where in the code of its author a node comes from, if an exporter says so."""
+    from biopsy.model.node_source import source_of
+
+    found = source_of(node)
+    if found is not None:
+        code = f": {found.code}" if found.code else ""
+        yield f"{indent}from {short_name(printable(f'{found}{code}'))}"
 
 
 def _attribute_lines(

@@ -82,7 +82,18 @@ def short_name(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
 
-def model_parts(source: Source) -> ModelParts:
+def whole_model(source: Source) -> tuple[ModelParts, GraphParts]:
+    """The parts of a model and of its graph. Raises ModelError if it has none."""
+    parts = _model_parts(source)
+    if not parts.graphs:
+        raise errors.ModelError("it has no graph")
+    graph = GraphParts()
+    for span in parts.graphs:  # protobuf merges a message that stands there twice
+        read_graph(source, span, graph)
+    return parts, graph
+
+
+def _model_parts(source: Source) -> ModelParts:
     """The model taken apart. Raises ModelError if it is damaged."""
     parts = ModelParts()
     for number, kind, _, start, end in fields(source.buffer):

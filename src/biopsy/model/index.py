@@ -149,6 +149,12 @@ class ModelIndex:
         """Whether any initializer stands in another file."""
         return any(weight.external for weight in self.weights.values())
 
+    def node_payload(self, number: int) -> bytes:
+        """A node as a serialized NodeProto."""
+        span = self.node_spans[number]
+        _, _, _, start, end = next(fields(span))
+        return span[start:end]
+
     def fed_inputs(self) -> list[int]:
         """Graph inputs that a caller must feed: those that no initializer gives a value."""
         return [tensor for tensor in self.inputs if tensor not in self.weights]

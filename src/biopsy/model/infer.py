@@ -6,7 +6,7 @@ where the whole model takes half a second; small ones stay, because shapes are c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from biopsy.model import value_info, walk
@@ -70,6 +70,25 @@ def _infos(graph: onnx.GraphProto) -> dict[str, bytes]:
     for infos in (graph.value_info, graph.output, graph.input):
         found.update((info.name, info) for info in infos if info.type.WhichOneof("value"))
     return {name: info.SerializeToString() for name, info in found.items() if name}
+
+
+def type_untyped_outputs(model: onnx.ModelProto) -> None:
+    """``type_outputs`` of those that have none, such as tensors that were made outputs: ONNX wants them typed."""
+    untyped = {info.name for info in model.graph.output if not info.type.WhichOneof("value")}
+    if untyped:
+        type_outputs(model, untyped)
+
+
+def type_outputs(model: onnx.ModelProto, names: Collection[str]) -> None:
+    """Give outputs of the model the types that follow from its nodes, where these can be told. Never raises."""
+    untyped = without_weights(model)
+    for info in untyped.graph.output:
+        if info.name in names:
+            info.ClearField("type")
+    found = infer_value_infos(untyped.SerializeToString())
+    for info in model.graph.output:
+        if info.name in names and info.name in found:
+            info.type.CopyFrom(type(info).FromString(found[info.name]).type)
 
 
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:

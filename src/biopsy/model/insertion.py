@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy import errors
-from biopsy.model import sanitize, walk
+from biopsy.model import infer, sanitize, walk
 from biopsy.model.known_names import listed
 from biopsy.similar_names import did_you_mean
 
@@ -73,7 +73,7 @@ def insert(model: onnx.ModelProto, new: NewNode, *, infers: bool = True) -> None
     except errors.ModelError as error:
         raise errors.UsageError(f"the node cannot stand there: {error.message}") from error
     if infers:
-        _infer_ends(model, ends)
+        infer.type_outputs(model, ends)
 
 
 def _given(graph: onnx.GraphProto) -> set[str]:
@@ -164,17 +164,3 @@ def _forget_types_behind(graph: onnx.GraphProto, names: Sequence[str]) -> set[st
         if info.name in behind and info.type.HasField("tensor_type"):
             info.type.tensor_type.ClearField("shape")
     return {info.name for info in graph.output if info.name in behind}
-
-
-def _infer_ends(model: onnx.ModelProto, names: Collection[str]) -> None:
-    """Give outputs of the model the types that follow from its nodes, where these can be told."""
-    from biopsy.model import infer
-
-    untyped = infer.without_weights(model)
-    for info in untyped.graph.output:
-        if info.name in names:
-            info.ClearField("type")
-    found = infer.infer_value_infos(untyped.SerializeToString())
-    for info in model.graph.output:
-        if info.name in names and info.name in found:
-            info.type.CopyFrom(type(info).FromString(found[info.name]).type)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from biopsy.model.node import string_in
 from biopsy.model.wire import BYTES, fields, text
@@ -59,6 +60,12 @@ class NodeSource:
     classes: tuple[str, ...] = ()
     owner: str = ""
 
+    def as_tree(self) -> dict[str, Any]:
+        """As plain values, for a report; None for what is not told."""
+        told = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
+        del told["owner"]
+        return {key: value or None for key, value in told.items()} | {"in_words": str(self)}
+
     def __str__(self) -> str:
         """In a few words: ``model.py:42 in Attention.forward``, or the name of the module, ``blocks.0.attention``."""
         if self.file is None:
@@ -76,6 +83,11 @@ class _StackFrame:
     line: int
     function: str
     code: str = ""
+
+
+def is_stack(doc: str) -> bool:
+    """Whether the documentation of a node is a stack that an exporter noted."""
+    return any(_SCRIPT_FRAME.fullmatch(line) for line in doc[:_LONGEST].splitlines())
 
 
 def source_of(payload: bytes) -> NodeSource | None:
@@ -123,10 +135,20 @@ def _of_script(name: str, op_type: str, doc: str) -> NodeSource | None:
     parts = name.split("/")
     is_path = len(parts) > 2 and not parts[0] and op_type and re.fullmatch(rf"{re.escape(op_type)}(_\d+)?", parts[-1])
     modules = parts[1:-1][:_MOST_SCOPES] if is_path else []
-    scopes = tuple(".".join(modules[: place + 1]) for place in range(len(modules)))
+    scopes = _paths(modules)
     if frames:
         return _at(NodeSource(by="torchscript", scopes=scopes), frames[::-1])
     return NodeSource(by="torchscript", scopes=scopes) if scopes else None
+
+
+def _paths(modules: Sequence[str]) -> tuple[str, ...]:
+    """The path of each module in the model; one of a list has the name of the list in its own: ``blocks/blocks.0``."""
+    paths: list[str] = []
+    for place, name in enumerate(modules):
+        in_list = place > 0 and name.startswith(f"{modules[place - 1]}.")
+        above = paths[place - 1].rpartition(".")[0] if in_list else paths[place - 1] if place else ""
+        paths.append(f"{above}.{name}" if above else name)
+    return tuple(paths)
 
 
 def _frames(stack: str) -> Iterator[_StackFrame]:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from biopsy import errors
 from biopsy.model import weight_formatting
 from biopsy.model.describe import contents_line, function_lines, guarded, identity_line, value_text
-from biopsy.model.graph_parts import GraphParts, ModelParts, Source, Span, model_parts, read_graph, short_name
+from biopsy.model.graph_parts import GraphParts, ModelParts, Source, Span, read_graph, short_name, whole_model
 from biopsy.model.load import open_model
 from biopsy.model.node import DEEPEST_NESTING
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, TensorType
@@ -61,12 +61,7 @@ def _shape(kind: TensorType) -> str:
 
 
 def _lines(source: Source, path: Path) -> Iterator[str]:
-    parts = model_parts(source)
-    if not parts.graphs:
-        raise errors.ModelError("it has no graph")
-    graph = GraphParts()
-    for span in parts.graphs:  # protobuf merges a message that stands there twice
-        read_graph(source, span, graph)
+    parts, graph = whole_model(source)
     yield identity_line(path, graph, parts)
     yield contents_line(graph, parts)
     yield "[I] ==== ONNX Model ===="

@@ -45,6 +45,8 @@ def suspected(driver: Driver) -> tuple[int, ...]:
         return ()
     try:
         return origins(problem.index, _wrong_in_parts(driver) or _wrong(driver, _looks(driver, [problem.whole])))
+    except errors.CheckChanged:
+        raise
     except errors.CheckError as error:  # it was no question about a candidate, but perhaps golden values are damaged
         told = f"with every tensor marked as an output, {error.message}"
         driver.listener(events.Remark(told, warning=True))

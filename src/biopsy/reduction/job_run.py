@@ -27,7 +27,7 @@ from biopsy.reduction.problem import Problem
 from biopsy.reduction.reduce import ReductionTask
 from biopsy.reduction.result import Reduction
 from biopsy.reduction.schedule import Schedule, schedule_of
-from biopsy.reduction.values import may_change_values
+from biopsy.reduction.values import FOUND_OUT, may_change_values
 from biopsy.session.checked_search import CheckedSearch
 from biopsy.session.flakiness import Flakiness
 from biopsy.session.iteration import write_inputs
@@ -37,14 +37,25 @@ from biopsy.session.stage import ORIGINAL
 from biopsy.tensors.results import Feed
 
 
-def run_job(index: ModelIndex, check: Check, job: ReductionJob, listener: events.Listener = events.ignore) -> Reduction:
+def run_job(
+    index: ModelIndex,
+    check: Check,
+    job: ReductionJob,
+    listener: events.Listener = events.ignore,
+    *,
+    tells_values: bool = False,
+) -> Reduction:
     """Reduce an indexed model and write the result.
+
+    ``tells_values``: the result is to tell whether values may change, also where no pass wants to know.
 
     Raises OriginalPasses if the original does not fail, CheckError if the check cannot be run, fails on anything
     (unless the job allows that), or the result written does not fail when it is checked again, Interrupted if it is
     stopped, with the best result by then written, and UsageError for a job that cannot be done.
     """
     schedule = _schedule(job)
+    if tells_values:
+        schedule = replace(schedule, afterwards=(*schedule.afterwards, FOUND_OUT))
     opened = override_input_shapes(index, job.input_shapes)
     with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
         recording = _recording(index, opened, job, listener, folder)

@@ -36,6 +36,11 @@ class PassContext:
         """Whether candidates may compute other values than the original did: see ``values.py``."""
         return self._may_change_values()
 
+    @property
+    def are_values_free(self) -> bool | None:
+        """The same, as far as a pass has wanted to know it; None if none has."""
+        return vars(self).get("may_change_values")
+
     @cached_property
     def suspects(self) -> Sequence[int]:
         """Nodes that are suspected, the most suspicious first: see ``fault_localization.py``."""

@@ -65,7 +65,7 @@ def preflight(
     driver.listener(events.OriginalFails(_described(signature, judged), judged.reason, judged.evidence.seconds))
     _warn(driver, judged)
     with oracle.budget.enforced():
-        error = weigh_original(driver, trial, judged.evidence.verdict)
+        error = weigh_original(driver.oracle, trial, judged.evidence.verdict)
         if driver.check.automatic:
             identity = _identity(identity_of(driver.problem.index), "a one-node Identity model")
             if beside and oracle.jobs > 1 and tries == 1 and oracle.memory.repetitions == 1:
@@ -156,7 +156,8 @@ def _original_passes(driver: Driver, judged: Judged, tries: int, marked: Judged 
         return errors.OriginalPasses(message, details=details)
     if uncounted := _uncounted(judged, driver.oracle.failure.rules):
         return errors.OriginalPasses(message, details=details, next_steps=[uncounted])
-    steps = _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
+    is_masked = marked is not None and marked.outcome is Outcome.REPRODUCES  # the details say what to type
+    steps = [] if is_masked else _steps_to_a_failure(judged, sees_values=driver.check.sees_values)
     return errors.OriginalPasses(message, details=details, next_steps=steps)
 
 
@@ -228,6 +229,8 @@ def _try_identity(driver: Driver, trial: Trial, *, allow_vacuous: bool) -> None:
     for _ in range(driver.oracle.memory.repetitions):
         try:
             judged = driver.oracle.again(trial)
+        except errors.CheckChanged:
+            raise
         except errors.CheckError:
             return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
         if judged.outcome is Outcome.REPRODUCES:
@@ -298,6 +301,8 @@ def _what_all_have(driver: Driver) -> list[str]:
     plain = _identity(identity_bytes(), "a one-node Identity model of opset 17")
     try:
         passes = driver.oracle.again(plain).outcome is Outcome.PASSES
+    except errors.CheckChanged:
+        raise
     except errors.CheckError:
         return []
     if not passes:

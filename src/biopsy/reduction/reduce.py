@@ -9,6 +9,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import ErrorSize
+from biopsy.model.index import index_bytes
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
@@ -16,7 +17,7 @@ from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.preflight import preflight
-from biopsy.reduction.result import Reduction, Target, reads_of
+from biopsy.reduction.result import Reduction, Target, reads_of, sources_of
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.verification import Verification, verified
 from biopsy.session.beside import SearchInDoubtError
@@ -165,6 +166,7 @@ class ReductionTask:
         assert driver.best is not None
         others = tally.other_failures
         judged, error = self._original
+        left = index_bytes(b"".join(driver.best_parts()))
         return Reduction(
             output=self._target.output,
             nodes_before=len(driver.problem.index.nodes),
@@ -179,12 +181,15 @@ class ReductionTask:
             remembered=tally.remembered,
             stopped=stopped,
             last_words=self._verification.last_words,
-            reads=reads_of(driver.best_parts()),
+            reads=reads_of(left),
+            sources=sources_of(left),
             error_before=error,
             error_after=self._verification.error,
             judged_before=judged,
             judged_after=self._verification.judged,
             inputs=self._inputs,
+            failure=driver.reference,
+            values_free=self._context.are_values_free,
             cannot_say=dict(tally.cannot_say),
         )
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from biopsy.checks.outcome import Judged
+from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import ErrorSize
-from biopsy.model.index import index_bytes
+from biopsy.model.index import ModelIndex
+from biopsy.model.node_source import NodeSource, source_of
 from biopsy.quantities import count
 from biopsy.session.result_file import files_of, streams_among
 from biopsy.text import html_table, printable, some_of
@@ -49,7 +51,10 @@ class Reduction:
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
     ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
     but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
-    reason. ``judged_before`` is how the original fails, ``judged_after`` how the result does, if it was checked again.
+    reason. ``sources`` are, for each of ``nodes``, where an exporter says that it comes from; None where none does.
+    ``judged_before`` is how the original fails, ``judged_after`` how the result does, if it was checked again.
+    ``failure`` is what counted as the same failure, ``values_free`` whether candidates could compute other values than
+    the original, None where no pass wanted to know.
     """
 
     output: Path
@@ -69,7 +74,10 @@ class Reduction:
     error_before: ErrorSize | None = None
     error_after: ErrorSize | None = None
     inputs: Path | None = None
+    failure: Signature | None = None
+    values_free: bool | None = None
     cannot_say: Mapping[str, int] = field(default_factory=dict)
+    sources: tuple[NodeSource | None, ...] = ()
     judged_before: Judged | None = None
     judged_after: Judged | None = None
 
@@ -98,10 +106,14 @@ class Reduction:
         return f"{left} in {printable(str(self.output))}, {count(self.checks, 'check')}, {self.seconds:.1f} s{ended}"
 
 
-def reads_of(parts: Iterable[bytes]) -> tuple[tuple[int, ...], ...]:
-    """For each node of a model, given as bytes, the places of the nodes whose outputs it reads; bodies count."""
-    index = index_bytes(b"".join(parts))
+def reads_of(index: ModelIndex) -> tuple[tuple[int, ...], ...]:
+    """For each node of a model, the places of the nodes whose outputs it reads; bodies count."""
     return tuple(
         tuple(sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer}))
         for node in index.nodes
     )
+
+
+def sources_of(index: ModelIndex) -> tuple[NodeSource | None, ...]:
+    """For each node of a model, where an exporter says that it comes from."""
+    return tuple(source_of(index.node_payload(node.number)) for node in index.nodes)

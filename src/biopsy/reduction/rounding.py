@@ -15,41 +15,43 @@ from biopsy.comparison.mismatch import (
     may_be_rounding,
     worst_of,
 )
-from biopsy.reduction.driver import Driver
+from biopsy.session.oracle import Oracle
 from biopsy.session.stage import ROUNDING
 from biopsy.session.trial import Trial
 from biopsy.shell_words import option_line
 
 
-def weigh_original(driver: Driver, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
+def weigh_original(oracle: Oracle, trial: Trial, verdict: VerdictFile) -> ErrorSize | None:
     """The size of the original's mismatch, which candidates are held against from now on; None if it is none.
 
     If it may be only rounding, the check is asked once more, with a run in float64. If it is, that is told, and no
     candidate is held against it: rounding is then what is searched for. Does nothing where the user's own codes or
     expressions decide, or any failure counts, or the check tells no sizes.
     """
-    rules = driver.oracle.failure.rules
+    rules = oracle.failure.rules
     if rules.decide_alone or rules.match == "any":
         return None
     mismatches, rounding = verdict.mismatches, verdict.rounding  # as it fails now: a journal may be forged
     if kind_of(mismatches) != "mismatch":
         return None
     if rounding is None and may_be_rounding(mismatches):
-        rounding = _asked(driver, trial)
+        rounding = _asked(oracle, trial)
     if rounding is not None and rounding.verdict == "rounding":
-        driver.listener(events.Remark(_only_rounding(mismatches, rounding), warning=True))
+        oracle.listener(events.Remark(_only_rounding(mismatches, rounding), warning=True))
     else:
-        driver.oracle.failure.original = mismatches
+        oracle.failure.original = mismatches
     return error_size(mismatches, rounding)
 
 
-def _asked(driver: Driver, trial: Trial) -> Rounding | None:
-    arbiter = driver.check.arbiter()
+def _asked(oracle: Oracle, trial: Trial) -> Rounding | None:
+    arbiter = (trial.check or oracle.check).arbiter()
     if arbiter is None:
         return None
     asking = replace(trial, stage=ROUNDING, description="the original, judged against float64", check=arbiter)
     try:
-        return driver.oracle.again(asking).evidence.verdict.rounding
+        return oracle.again(asking).evidence.verdict.rounding
+    except errors.CheckChanged:
+        raise
     except errors.CheckError:
         return None  # it was no question about a candidate
 

@@ -13,6 +13,7 @@ from biopsy.reduction.passes.attributes import attributes
 from biopsy.reduction.passes.bisect import bisect
 from biopsy.reduction.passes.bodies import bodies
 from biopsy.reduction.passes.bypass import bypass
+from biopsy.reduction.passes.exporter_notes import exporter_notes
 from biopsy.reduction.passes.forms import forms
 from biopsy.reduction.passes.hoist import hoist
 from biopsy.reduction.passes.inline import inline, not_inlined
@@ -81,6 +82,13 @@ MODEL_PASSES: tuple[NamedModelPass, ...] = (
         summary="what no node needs: weights, functions, documentation, stale types",
         search=tidy,
         keeps_values=True,
+    ),
+    NamedModelPass(
+        name="exporter-notes",
+        summary="what exporters noted of nodes: stack traces, names of modules",
+        search=exporter_notes,
+        keeps_values=True,
+        only_with=("anonymize",),
     ),
     NamedModelPass(
         name="inputs", summary="inputs that nothing reads", search=inputs, keeps_values=True, changes_inputs=True

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
+from biopsy.checks.signature import Signature
 from biopsy.model.load import parse
 from biopsy.model.node_order import neighbourhood_order
 from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.change import ChangeSearch, NamedModelPass
 from biopsy.reduction.changed_outputs import KINDS, with_changed_outputs
 from biopsy.reduction.constant_outputs import FILLINGS, constant_outputs
 from biopsy.reduction.driver import Driver
 from biopsy.session.stage import VALUES
 from biopsy.session.trial import Trial
+
+if TYPE_CHECKING:
+    import onnx
 
 Values = Literal["auto", "keep", "free"]
 """``keep`` the recorded values, be ``free`` to change them, or find out."""
@@ -42,10 +47,24 @@ def may_change_values(driver: Driver, values: Values, compares_recorded: bool | 
         return values == "free"
     if compares_recorded is not None:
         return not compares_recorded
-    reference = driver.reference
-    if reference is not None and (reference.status < 0 or reference.stage in {"load", "build", "run"}):
+    if driver.reference is not None and is_no_comparison(driver.reference):
         return True
     return _probe(driver)
+
+
+def is_no_comparison(failure: Signature) -> bool:
+    """Whether a failure is one that no values decide: a signal, or an error in the stages load, build or run."""
+    return failure.status < 0 or failure.stage in {"load", "build", "run"}
+
+
+def asks_whether_values_may_change(model: onnx.ModelProto) -> ChangeSearch:
+    """A pass that proposes nothing, and has it found out whether values may change, which it says it depends on."""
+    yield []
+
+
+FOUND_OUT = NamedModelPass(
+    name="values", summary="whether values may change, for who wants to know it", search=asks_whether_values_may_change
+)
 
 
 def _probe(driver: Driver) -> bool:

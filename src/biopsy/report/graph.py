@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from biopsy import errors
 from biopsy.model import value_info
 from biopsy.model.describe import value_text
 from biopsy.model.graph_parts import Source
-from biopsy.model.index import ModelIndex
+from biopsy.model.index import ModelIndex, Node
 from biopsy.model.infer import infer_value_infos
 from biopsy.model.node import string_in
 from biopsy.model.node_source import source_of
@@ -53,7 +52,7 @@ def graph_tree(
     shown = index.nodes[:MOST_NODES]
     numbers = numbers_in(index, original, kept) if original is not None else [None] * len(index.nodes)
     return {
-        "nodes": [_node(index, node.number, number) for node, number in zip(shown, numbers, strict=False)],
+        "nodes": [_node(index, node, number) for node, number in zip(shown, numbers, strict=False)],
         "more_nodes": len(index.nodes) - len(shown),
         "inputs": values(index, index.fed_inputs()),
         "outputs": values(index, index.outputs),
@@ -72,15 +71,9 @@ def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> 
     return found
 
 
-def _node(index: ModelIndex, place: int, number: int | None) -> Tree:
-    node, payload = index.nodes[place], _payload(index.node_spans[place])
+def _node(index: ModelIndex, node: Node, number: int | None) -> Tree:
+    payload = index.node_payload(node.number)
     source = source_of(payload)
-    told: Tree | None = None
-    if source is not None:
-        told = asdict(source)
-        told["scopes"], told["classes"] = list(source.scopes) or None, list(source.classes) or None
-        told["in_words"] = str(source)
-        del told["owner"]
     return {
         "number": number,
         "name": node.name,
@@ -90,14 +83,8 @@ def _node(index: ModelIndex, place: int, number: int | None) -> Tree:
         "inputs": [index.names[tensor] if tensor >= 0 else "" for tensor in node.inputs[:_MOST_NAMES]],
         "outputs": [text(payload[start:end]) for start, end in _spans(payload, _OUTPUT)][:_MOST_NAMES],
         "bodies": _nodes_inside(payload),
-        "source": told,
+        "source": None if source is None else source.as_tree(),
     }
-
-
-def _payload(span: bytes) -> bytes:
-    """The NodeProto in a whole field of a graph."""
-    _, _, _, start, end = next(fields(span))
-    return span[start:end]
 
 
 def _spans(payload: bytes, wanted: int) -> list[tuple[int, int]]:

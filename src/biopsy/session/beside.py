@@ -120,6 +120,8 @@ class Beside:
             judged = oracle.judged(run, evidence)
             if trial.stage.is_remembered:
                 oracle.memory.add(trial, judged)
+        except errors.CheckChanged:
+            raise
         except errors.CheckError as error:
             return error
         return judged

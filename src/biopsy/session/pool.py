@@ -130,7 +130,8 @@ class Pool:
         """
         trial = slot.trial
         check = slot.check
-        task = Task(check, slot.path, None if trial.place else trial.parts, () if trial.check else original)
+        of_a_candidate = trial.check is None or trial.stage.is_remembered
+        task = Task(check, slot.path, None if trial.place else trial.parts, original if of_a_candidate else ())
         if self.is_shared or not check.stoppable:
             executor = Inline() if here else self._executor
             return self._begun(PendingRun(slot, executor.submit(run_check, task)))

@@ -18,7 +18,8 @@ class Trial:
 
     ``description`` is shown in the progress line. ``place`` is where the model stands already; None if it is to be
     written where candidates stand. ``check`` replaces, for this trial alone, the check that all others get.
-    ``is_kept``: it is asked beside the search, which neither answers nor abandons its run.
+    ``is_kept``: it is asked beside the search, which neither answers nor abandons its run. ``inputs`` tells one set of
+    inputs from another, where its check feeds it others than the check of the search does.
     """
 
     parts: Sequence[bytes]
@@ -28,6 +29,7 @@ class Trial:
     place: Path | None = None
     check: Check | None = None
     is_kept: bool = False
+    inputs: str = ""
 
     @cached_property
     def digest(self) -> bytes:
@@ -35,6 +37,7 @@ class Trial:
         digest = hashlib.blake2b(digest_size=16)
         for part in self.parts:
             digest.update(part)
+        digest.update(self.inputs.encode())
         return digest.digest()
 
     def asks_the_same(self, other: Trial) -> bool:

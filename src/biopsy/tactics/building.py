@@ -22,7 +22,7 @@ from biopsy.tactics.builder import Builder, Built, Order
 from biopsy.tactics.difference import Build, build_of
 from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
-from biopsy.tactics.variations import Drawn, Variation, changes
+from biopsy.tactics.variations import Drawn, VariedSetting, changes
 from biopsy.text import first_line
 
 _OUTCOMES = {Outcome.PASSES: "good", Outcome.REPRODUCES: "bad"}
@@ -42,7 +42,7 @@ class BuildPlan:
     spec: EngineSpec
     until: Until
     artifact: Path | None = None
-    variations: Sequence[Variation] = ()
+    variations: Sequence[VariedSetting] = ()
     seed: int = 0
     record: Path | None = None
     artifacts: Artifacts = field(default_factory=Artifacts)

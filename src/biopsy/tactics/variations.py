@@ -40,14 +40,14 @@ _OTHER_NAMES: Mapping[str, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Variation:
+class VariedSetting:
     """One thing that varies, by the name that changes have it under (``key``, ``env.NAME``), and its values."""
 
     key: str
     values: tuple[str, ...]
 
 
-def parse_variation(text: str, engine: str) -> Variation:
+def parse_variation(text: str, engine: str) -> VariedSetting:
     r"""``key=v1,v2`` as a variation of an engine's settings; a comma in a value is written ``\,``.
 
     ``env.NAME`` is a variable of the environment. Names that the engine itself has for an option are understood, and so
@@ -61,7 +61,7 @@ def parse_variation(text: str, engine: str) -> Variation:
         )
     if len(set(values)) < len(values):
         raise errors.UsageError(f"--vary {text}: a value is given twice")
-    return Variation(_own_key(key, engine), tuple(values))
+    return VariedSetting(_own_key(key, engine), tuple(values))
 
 
 def _own_key(key: str, engine: str) -> str:
@@ -75,7 +75,7 @@ def _own_key(key: str, engine: str) -> str:
     return f"config.{key}" if takes_any and (key.isupper() or "." in key) else key
 
 
-def combinations(variations: Sequence[Variation]) -> int:
+def combinations(variations: Sequence[VariedSetting]) -> int:
     """How many different builds there are."""
     return prod(len(variation.values) for variation in variations)
 
@@ -87,7 +87,7 @@ class Drawn(NamedTuple):
     block: int
 
 
-def changes(variations: Sequence[Variation], seed: int, total: int | None = None) -> Iterator[Drawn]:
+def changes(variations: Sequence[VariedSetting], seed: int, total: int | None = None) -> Iterator[Drawn]:
     """The changes for one build after the other, in blocks and by lot: always the same ones for a seed.
 
     ``total``: how many there will be, so that all combinations come equally often; None: without an end.
@@ -110,14 +110,14 @@ def _block_sizes(combinations: int, total: int | None) -> Iterator[int]:
         yield total
 
 
-def _change(variations: Sequence[Variation], values: Sequence[str]) -> SettingChange:
+def _change(variations: Sequence[VariedSetting], values: Sequence[str]) -> SettingChange:
     whole = SettingChange()
     for variation, value in zip(variations, values, strict=True):
         whole = whole.joined(change_of(f"{variation.key}={value}"))
     return whole
 
 
-def require_possible(spec: EngineSpec, variations: Sequence[Variation]) -> None:
+def require_possible(spec: EngineSpec, variations: Sequence[VariedSetting]) -> None:
     """Raise UsageError now if a value that varies is none of the engine's, or a key varies twice."""
     keys = [variation.key for variation in variations]
     twice = sorted({key for key in keys if keys.count(key) > 1})

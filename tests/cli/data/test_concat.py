@@ -42,6 +42,14 @@ def test_outputs_are_joined_by_the_name_of_their_runner(capsys) -> None:
     assert capsys.readouterr().out == "all.json: 2 iterations of onnxrt\nall.json: 1 iteration of trt\n"
 
 
+def test_other_tensors_are_told_before_anything_is_written(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    monkeypatch.setattr("biopsy.cli.console.Console.warn", lambda *_: told.append(Path("all.json").exists()))
+    write_feeds("other.json", [{"z": np.array([3.0])}])
+    assert main(["data", "concat", "1.json", "other.json", "-o", "all.json"]) == 0
+    assert told == [False]
+
+
 def test_other_tensors_are_told(capsys) -> None:
     write_feeds("other.json", [{"x": np.array([3.0]), "z": np.array([3.0])}])
     assert main(["data", "concat", "1.json", "other.json", "-o", "all.json"]) == 0

@@ -85,7 +85,7 @@ def test_precision_is_named_where_it_decides_which_builds_are_bad(here: Path, ca
     assert not Path("polygraphy_debug.blob").exists()
     assert main(["debug", "diff-tactics", "--dir", "replays", "--report", "report.json"]) == 0
     assert "\n  1  precision=bf16\n" in capsys.readouterr().out
-    first = json.loads(Path("report.json").read_text())["groups"][0]
+    first = json.loads(Path("report.json").read_text())["builds"]["difference"]["groups"][0]
     assert (first["bad"], first["good"]) == (10, 0)
     assert {"where": "product", "kind": "precision", "value": "bfloat16"} in first["choices"]
 

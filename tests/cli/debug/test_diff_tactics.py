@@ -71,7 +71,7 @@ def test_precision_is_named_before_the_kernels_that_go_with_it(replays: Path, ca
     assert "  1  precision=bfloat16\n     in 10 of 10 bad builds, in 0 of 10 good ones" in shown
     assert "together with precision bfloat16: conv, relu" in shown
     assert "precision=bfloat16 explains it" in shown
-    report = json.loads(Path("report.json").read_text())
+    report = json.loads(Path("report.json").read_text())["builds"]["difference"]
     assert report["decided"] == 1
     assert report["groups"][0]["choices"][0] == {"where": "", "kind": "option", "value": "precision=bfloat16"}
 

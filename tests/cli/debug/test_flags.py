@@ -29,7 +29,7 @@ def flags(*words: str) -> int:
 
 
 def report() -> dict:
-    return json.loads(Path("report.json").read_text())
+    return json.loads(Path("report.json").read_text())["settings"]
 
 
 def script(code: str) -> tuple[str, ...]:

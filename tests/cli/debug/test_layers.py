@@ -198,7 +198,7 @@ def test_an_open_shape_is_said_and_can_be_chosen(here: Path, capsys) -> None:
 
 def test_the_report_has_every_layer_and_the_ranking(here: Path) -> None:
     layers("--suspect", TWO_WRONG, "--report", "l.json", "--csv", "l.csv")
-    tree = json.loads((here / "l.json").read_text())
+    tree = json.loads((here / "l.json").read_text())["layers"]
     assert (tree["biopsy_layers"], tree["verdict"], tree["complete"], tree["samples"]) == (1, "wrong", True, 1)
     assert tree["suspect"]["label"] == TWO_WRONG and tree["reference"]["label"] == "onnxrt:optimization=none"
     assert [one["nodes"] for one in tree["ranking"]] == [[20], [10]]
@@ -224,7 +224,7 @@ def test_the_csv_has_one_line_per_layer(here: Path) -> None:
 
 def test_infinities_are_texts_so_that_the_report_is_json_for_everyone(here: Path) -> None:
     layers("--suspect", "fake:nan.n7=1", "--report", "l.json")
-    tree = json.loads((here / "l.json").read_text(), parse_constant=pytest.fail)
+    tree = json.loads((here / "l.json").read_text(), parse_constant=pytest.fail)["layers"]
     assert tree["layers"][7]["introduced"]["absolute"] == "inf"
 
 
@@ -322,7 +322,7 @@ def test_interrupted_it_shows_and_writes_what_was_measured(here: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 5 and "interrupted: what was measured" in err and "kept  l.json" in err
     assert "(interrupted: not all was measured)" in out
-    tree = json.loads((here / "l.json").read_text())
+    tree = json.loads((here / "l.json").read_text())["layers"]
     assert tree["complete"] is False and any(layer["introduced"] for layer in tree["layers"])
 
 
@@ -357,6 +357,6 @@ def test_tensors_of_ten_times_the_memory_limit_need_little_more_than_the_limit(h
     save(made, here / "large.onnx")
     base = peaks("small.onnx", *suspect)
     found = peaks("large.onnx", *suspect, "--memory-limit", "31MB")
-    ranking = json.loads((here / "l.json").read_text())["ranking"]
+    ranking = json.loads((here / "l.json").read_text())["layers"]["ranking"]
     assert [one["nodes"] for one in ranking] == [[200], [100]]
     assert all(now - before < 3 * 31_000 for now, before in zip(found, base, strict=True)), (base, found)

@@ -66,7 +66,7 @@ def exps(count: int) -> onnx.ModelProto:
 def test_minimal_names_exactly_the_layers_that_overflow_or_lose_count(here: Path, capsys) -> None:
     record(overflowing())
     assert precision("m.onnx", "--fp16", "-o", "mixed.onnx", "--report", "r.json", "--list", "keep.txt", *CHECK) == 0
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["precision"]
     assert sorted(layer["name"] for layer in report["high_layers"]) == sorted(KNOWN)
     assert report["one_minimal"]
     assert report["verified"] == 3
@@ -94,7 +94,7 @@ def test_bisect_gives_an_end_of_the_network_that_contains_them(here: Path, direc
         precision("m.onnx", "-o", "mixed.onnx", "--report", "r.json", "--mode", "bisect", "--dir", direction, *CHECK)
         == 0
     )
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["precision"]
     found = [layer["name"] for layer in report["high_layers"]]
     assert set(KNOWN) <= set(found)
     assert found[-1 if direction == "forward" else 0] in KNOWN
@@ -107,7 +107,7 @@ def test_four_layers_of_a_transformer_of_400_nodes(here: Path) -> None:
     wanted = _spoil(made)
     record(made)
     assert precision("m.onnx", "-o", "mixed.onnx", "--report", "r.json", *CHECK) == 0
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["precision"]
     assert sorted(layer["name"] for layer in report["high_layers"]) == sorted(wanted)
     assert passes("mixed.onnx")
     assert report["seconds"] < 60
@@ -215,7 +215,7 @@ def test_a_limit_ends_the_search_with_the_best_so_far(here: Path, capsys) -> Non
     check = looking(here, "sys.exit(not {'n3', 'n17'} <= high)")
     words = ("-o", "mixed.onnx", "--report", "r.json", "--repeat", "1", "--max-checks", "7")
     assert precision("m.onnx", *words, *check) == 5
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["precision"]
     assert {"n3", "n17"} <= set(report["nodes_to_exclude"])
     assert len(report["nodes_to_exclude"]) < 24
     assert report["stopped"] == "--max-checks 7"
@@ -227,7 +227,7 @@ def test_weights_that_fp16_cannot_hold_are_told(here: Path, capsys) -> None:
     save(model(nodes, [info("x")], [info("y")], [weight("w", 1e5, 1e-9, shape=(1, 2))]), here / "m.onnx")
     assert precision("m.onnx", "--report", "r.json", "--check", sys.executable, "-c", "pass", "{}") == 0
     assert "weight 'w': of 2 values 1 too large for fp16, 1 become zero" in capsys.readouterr().out
-    (told,) = json.loads(Path("r.json").read_text())["damaged_weights"]
+    (told,) = json.loads(Path("r.json").read_text())["precision"]["damaged_weights"]
     assert told == {"name": "w", "count": 2, "saturated": 1, "vanished": 1}
 
 
@@ -327,7 +327,7 @@ sys.exit(not {{'n3'}} <= high)"""
         told = running.communicate(timeout=60)[0]
     assert running.returncode == 5, told
     assert "mixed.onnx, which passes; l.txt, with what is known so far; r.json, with what is known so far" in told
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["precision"]
     assert report["stopped"] == "an interruption or error" and not report["one_minimal"]
     assert Path("l.txt").read_text().split() == report["nodes_to_exclude"]
     assert "n3" in report["nodes_to_exclude"]
@@ -386,7 +386,7 @@ def test_tensorrt_builds_each_mixed_model(here: Path, capsys) -> None:
     save(spoilt(), here / "m.onnx")
     check = ("--check", sys.executable, "-c", "import sys; sys.exit(open(sys.argv[1], 'rb').read(4) == b'')", "{}")
     assert precision("m.onnx", "--trt", "-o", "mixed.onnx", "--report", "r.json", "--repeat", "1", *check) == 0
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["precision"]
     assert report["form"] == "native"
     assert report["high_layers"] == []
 

@@ -722,3 +722,22 @@ def test_inputs_are_part_of_what_a_journal_answers_for() -> None:
     assert resume().about == {}
     assert resume("--seed", "0").about == {"option --seed": "0"}
     assert resume("--data-loader-script", "loader.py:make").files == (Path("loader.py"),)
+
+
+def test_a_check_that_is_edited_during_the_preflight_ends_the_search(here: Path, capsys) -> None:
+    save(chain(2), here / "m.onnx")
+    edits = (
+        "open('runs', 'a').write(model.graph.node[0].op_type + ' ')\n"
+        "if model.graph.node[0].op_type == 'Identity':\n    open(__file__, 'a').write('# edited')\nsys.exit(1)"
+    )
+    assert reduce("m.onnx", "-o", "r.onnx", "--check", *script(here, edits)) == 4
+    assert "changed while it ran" in told(capsys)
+    assert not (here / "r.onnx").exists()
+    assert (here / "runs").read_text().endswith("Relu Identity ")  # no question was asked after it
+
+
+def test_a_check_that_prints_no_nodes_is_told_of(here: Path, capsys) -> None:
+    save(chain(2), here / "m.onnx")
+    words = ["m.onnx", "-o", "r.onnx", "--fail-regex", "Op: Relu", "--check", "biopsy", "inspect", "model", "{}"]
+    assert reduce(*words) == 3
+    assert "prints no nodes" in told(capsys)

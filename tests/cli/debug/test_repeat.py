@@ -111,7 +111,7 @@ def test_the_command_is_the_whole_rest_of_the_line_and_braces_in_it_mean_nothing
     words = ["{}", "x{}y", "--until", "9", "--check", "--", "-v", "polygraphy_debug.onnx"]
     command = script(here, f"assert sys.argv[1:] == {words!r}, sys.argv")
     assert repeat("--until", "1", "--save-report", "r.json", "--check", *command, *words) == 0
-    assert json.loads(Path("r.json").read_text())["passed"] == 1
+    assert json.loads(Path("r.json").read_text())["repeat"]["passed"] == 1
 
 
 # Outcomes
@@ -219,7 +219,7 @@ def test_a_second_measurement_overwrites_nothing(here: Path) -> None:
 def test_the_number_of_the_iteration_is_there_before_each_run(here: Path) -> None:
     command = script(here, "import json\nsys.exit(json.load(open('i.json')) != {'iteration': n})")
     assert repeat("--until", "3", "--iter-info", "i.json", "--save-report", "r.json", "--check", *command) == 0
-    assert json.loads(Path("r.json").read_text())["passed"] == 3
+    assert json.loads(Path("r.json").read_text())["repeat"]["passed"] == 3
 
 
 def test_an_artifact_that_is_missing_or_was_there_before_is_told_once(here: Path, capsys) -> None:
@@ -234,8 +234,10 @@ def test_an_artifact_that_is_missing_or_was_there_before_is_told_once(here: Path
 def test_the_report_holds_what_was_measured(here: Path) -> None:
     command = script(here, "sys.exit([0, 1, 125, 1, 2][n])")
     assert repeat("--until", "5", "--save-report", "rate.json", "--check", *command) == 0
-    report = json.loads(Path("rate.json").read_text())
-    assert report.pop("seconds") > 0
+    whole = json.loads(Path("rate.json").read_text())
+    assert whole["seconds"] > 0
+    assert (whole["command"], whole["verdict"]["kind"], len(whole["search"]["checks"])) == ("debug repeat", "flaky", 5)
+    report = whole["repeat"]
     lower, upper = report.pop("pass_rate_interval")
     assert 0 < lower < 0.25 < upper < 1
     assert report == {
@@ -257,7 +259,8 @@ def test_the_report_holds_what_was_measured(here: Path) -> None:
 def test_events_tell_of_each_run(here: Path) -> None:
     command = script(here, "sys.stdout.buffer.write(b'\\xff')\nsys.exit(n)")
     assert repeat("--until", "2", "--events", "e.jsonl", "--check", *command) == 0
-    found = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
+    *found, last = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
+    assert (last["event"], last["status"]) == ("CommandEnded", 0)
     assert [(one["event"], one["number"]) for one in found] == [
         ("Checking", 0), ("Checked", 0), ("Checking", 1), ("Checked", 1),
     ]  # fmt: skip
@@ -269,8 +272,8 @@ def test_events_tell_of_each_run(here: Path) -> None:
     [
         ("--events", "a", "--save-report", "./a"),
         ("--artifacts", "a", "--events", "a"),
-        ("--save-report", "no-folder/a"),
-        ("--iter-info", "no-folder/a"),
+        ("--save-report", "/dev/null/a"),
+        ("--iter-info", "/dev/null/a"),
     ],
 )
 def test_files_that_would_be_lost_or_cannot_be_written_are_refused_before_the_first_run(
@@ -296,7 +299,7 @@ def test_several_run_at_once(here: Path, capsys) -> None:
 def test_runs_at_once_are_as_many_as_asked_and_each_is_counted_once(here: Path) -> None:
     options = ("--jobs", "5", "--events", "e.jsonl", "--save-report", "r.json")
     assert repeat("--until", "23", *options, "--check", "sh", "-c", "exit $(($$ % 2))") == 0
-    report = json.loads(Path("r.json").read_text())
+    report = json.loads(Path("r.json").read_text())["repeat"]
     assert report["passed"] + report["failed"] == report["iterations"] == 23
     found = [json.loads(line) for line in Path("e.jsonl").read_text().splitlines()]
     assert sorted(one["number"] for one in found if one["event"] == "Checked") == list(range(23))
@@ -324,7 +327,7 @@ def test_runs_at_once_have_a_file_each_where_the_check_names_it(here: Path, caps
     options = ("--jobs", "3", "--iter-info", "i.json", "--save-report", "r.json")
     (here / "i.1.json").write_text("mine")
     assert repeat("--until", "6", *options, "--check", *check, "i.json") == 0
-    assert json.loads(Path("r.json").read_text())["passed"] == 6
+    assert json.loads(Path("r.json").read_text())["repeat"]["passed"] == 6
     assert sorted(Path("seen.txt").read_text().splitlines()) == [str({"iteration": number}) for number in range(6)]
     assert json.loads(Path("i.json").read_text())["iteration"] in range(6)
     assert {path.name for path in here.glob("i.*")} == {"i.json", "i.1.json"}
@@ -376,7 +379,7 @@ def test_a_signal_ends_with_what_was_measured_and_leaves_no_process(here: Path, 
     assert process.returncode == 5
     assert "iterations   " in out
     assert err.startswith("interrupted: runs in progress were ended, and are not counted")
-    report = json.loads((here / "r.json").read_text())
+    report = json.loads((here / "r.json").read_text())["repeat"]
     assert report["interrupted"]
     assert report["passed"] == report["iterations"] >= 3
     for started in here.glob("*.pid"):
@@ -459,7 +462,7 @@ def test_a_debug_replay_is_saved_as_polygraphys_and_its_iterations_are_not_run_a
     assert len(json.loads(Path("r.json").read_text())) == 4
 
 
-@pytest.mark.parametrize("text", ["no JSON", "[]", '{"_N0": {"success": 1}}'])
+@pytest.mark.parametrize("text", ["no JSON", "[]", '{"_N0": {"success": 1}}', '{"a": 1}', '{"_N1": {"success": true}}'])
 def test_what_is_no_debug_replay_is_refused(here: Path, capsys, text: str) -> None:
     Path("r.json").write_text(text)
     assert repeat("--until", "1", "--load-debug-replay", "r.json", "--check", "true") == 4

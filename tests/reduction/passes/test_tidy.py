@@ -1,7 +1,11 @@
 import onnx
+import pytest
 from onnx import helper
 
+from biopsy.model.node_source import source_of
+from biopsy.reduction.passes.exporter_notes import exporter_notes
 from biopsy.reduction.passes.tidy import tidy
+from support.exporters import exported
 from support.models import BOOL, chain, info, model, weight
 from support.passes import assert_valid, run_pass
 
@@ -10,7 +14,7 @@ def untidy() -> onnx.ModelProto:
     made = chain(2)
     made.producer_name, made.doc_string = "exporter", "secret"
     made.graph.node[0].doc_string = "where it came from"
-    made.graph.node[1].metadata_props.add(key="namespace", value="layer")
+    made.graph.metadata_props.add(key="namespace", value="layer")
     made.graph.initializer.append(weight("unused", 1.0))
     made.graph.value_info.append(info("gone"))
     made.opset_import.append(helper.make_opsetid("com.example", 1))
@@ -65,3 +69,22 @@ def test_dead_nodes_in_bodies_and_what_only_they_needed_go_at_once() -> None:
     assert not run.model.graph.initializer
     assert_valid(run.model)
     assert run_pass(tidy, run.model).tried == []
+
+
+@pytest.mark.parametrize("name", ["pytorch", "torchscript"])
+def test_what_exporters_noted_of_nodes_stays_and_other_documentation_goes(name: str) -> None:
+    made = exported(name)
+    sources = [source_of(node.SerializeToString()) for node in made.graph.node]
+    made.graph.node[0].doc_string += "" if name == "torchscript" else "no stack"
+    result = run_pass(tidy, made).model
+    assert [source_of(node.SerializeToString()) for node in result.graph.node] == sources
+    assert not result.producer_name and not result.graph.metadata_props
+    assert bool(result.graph.node[0].doc_string) == (name == "torchscript")
+
+
+@pytest.mark.parametrize("name", ["pytorch", "torchscript"])
+def test_what_exporters_noted_goes_when_that_is_asked_for(name: str) -> None:
+    run = run_pass(exporter_notes, exported(name))
+    assert len(run.tried) == 1
+    assert not any(node.metadata_props or node.doc_string for node in run.model.graph.node)
+    assert run_pass(exporter_notes, run.model).tried == []

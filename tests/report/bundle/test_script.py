@@ -15,7 +15,7 @@ from biopsy.comparison.tolerance import Tolerance
 from biopsy.report.bundle.literals import docstring, literal
 from biopsy.report.bundle.regression_test import regression_test
 from biopsy.report.bundle.script import Script
-from biopsy.report.bundle.script_parts import command, comparison, ends, engine_failure
+from biopsy.report.bundle.script_parts import command, comparison, ends, engine_failure, non_finite
 from biopsy.report.bundle.script_parts.statuses import CannotSay, exit_status
 
 VALUES = st.recursive(

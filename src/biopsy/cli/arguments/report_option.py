@@ -6,7 +6,7 @@ import argparse
 
 from biopsy.cli.arguments import file_kinds
 
-HELP = "write all that was found to this file, as JSON"
+HELP = "write all that was found to this file: FILE.json as JSON, FILE.html as a page that shows it"
 """What its help says, in every command."""
 
 

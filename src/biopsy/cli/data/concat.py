@@ -55,15 +55,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         )
     if kinds == {"feeds"}:
         feeds = [feed for path, one in zip(args.paths, containers, strict=True) for feed in feeds_of(one, path)]
+        _warn_of_names(args.output, [("inputs", [list(feed) for feed in feeds])], console)
         write_feeds(args.output, feeds)
         console.say(f"{args.output}: {count(len(feeds), 'iteration')} of inputs")
-        _warn_of_names(args.output, [("inputs", [list(feed) for feed in feeds])], console)
         return 0
     results = concatenated(containers)
+    _warn_of_names(args.output, [(result.runner, _names(result)) for result in results], console)
     write_results(args.output, results)
     for result in results:
         console.say(f"{args.output}: {count(len(result.iterations), 'iteration')} of {result.runner}")
-    _warn_of_names(args.output, [(result.runner, _names(result)) for result in results], console)
     return 0
 
 

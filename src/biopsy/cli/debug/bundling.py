@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import comparing, engine_options, file_kinds, groups
-from biopsy.quantities import size_text
+from biopsy.cli.arguments import file_kinds
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
@@ -39,7 +38,8 @@ class Packing:
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
     not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
-    original that the bundle may not tell, as ``words_to_hide`` gave them.
+    original that the bundle may not tell, as ``words_to_hide`` gave them. ``variation`` as in
+    ``BundleJob``.
     """
 
     target: Path
@@ -52,6 +52,7 @@ class Packing:
     folder: Path | None = None
     words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
+    variation: str = ""
 
 
 def require_possible(args: argparse.Namespace) -> None:
@@ -105,6 +106,7 @@ def pack(packing: Packing, console: Console) -> None:
         inputs=packing.inputs,
         secrets=None if packing.words is None else without_words_of(packing.words, packing.model),
         reports=packing.reports,
+        variation=packing.variation,
     )
     bundle = make_bundle(job)
     _say(bundle, console)
@@ -115,6 +117,7 @@ def pack(packing: Packing, console: Console) -> None:
 
 def question_of(own: argparse.Namespace) -> RunQuestion:
     """What a check asks that is ``biopsy run``. Raises UsageError for options that are wrong."""
+    from biopsy.cli.arguments import comparing, engine_options, groups
     from biopsy.cli.run.settings import tolerances_of
     from biopsy.engines.registry import create
     from biopsy.model.outputs import OutputChoice
@@ -148,6 +151,8 @@ _SHOWN = ("model.onnx", "model.onnx.data", "inputs.npz", "expected.npz")
 
 
 def _say(bundle: Bundle, console: Console) -> None:
+    from biopsy.quantities import size_text
+
     told = [f"{name} ({size_text(bundle.members[name])})" for name in _SHOWN if name in bundle.members]
     told += [name for name in bundle.members if name not in _SHOWN]
     console.say(f"bundle   {bundle.path}, {size_text(bundle.size)}: {', '.join(told)}")

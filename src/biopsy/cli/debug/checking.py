@@ -101,6 +101,7 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
 def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> None:
     """Say so if the words of a check do not name the candidate that it is to judge; with -v, if it is warm or cold."""
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.command_line import OwnInspect, parse
     from biopsy.checks.served import ServedCheck
 
     if isinstance(check, ServedCheck) and check.is_served:
@@ -109,6 +110,9 @@ def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> N
         console.detail("checks     run cold: each is a process of its own")
     if isinstance(check, CommandCheck) and not check.names_candidate:
         console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must find the candidate itself")
+    command = parse(args.check or ())
+    if args.fail_regex and isinstance(command, OwnInspect) and command.prints_no_nodes:
+        console.warn("the check prints no nodes, which --fail-regex may look for: add --show layers to it")
 
 
 def check_of(args: argparse.Namespace, jobs: int) -> Check:

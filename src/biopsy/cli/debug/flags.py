@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
 from biopsy.cli.arguments import checks, file_kinds, groups
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.check_output import say_output
 from biopsy.cli.debug import checking, engine_substitution
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows
+from biopsy.cli.report_file import report_file
 from biopsy.quantities import count
 from biopsy.shell_words import line_of, option_line
 
@@ -48,14 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the engine whose settings to vary: the last one in 'biopsy run' written exactly so, else the last one of "
         "this name (default: the last one)",
     )
-    parser.add_argument(
-        "-o",
-        "--output",
-        "--save-report",
-        type=file_kinds.WRITTEN,
-        metavar="FILE",
-        help="write the findings to this file, as JSON",
-    )
+    add_report(parser, "--save-report", "-o", "--output")
     group = parser.add_argument_group("the check")
     checks.add_command(
         group,
@@ -72,15 +67,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the settings; returns 0 even if there are none, which the report says."""
     from biopsy.engines.base import ModelInput
-    from biopsy.filesystem.write import require_writable
     from biopsy.model.load import read_bytes
     from biopsy.tactics.setting_changes import varied_check
     from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
         raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {{}} --onnxrt"])
-    if args.output is not None:
-        require_writable(args.output)
+    report = report_file(args, console)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
     checking.require_names(args, args.model)
     template = _template(args)
@@ -88,15 +81,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         console.note("the check has no {engine} and no {settings}: it must read BIOPSY_ENGINE from its environment")
     check = varied_check(template, checks.DEFAULT_CANDIDATE, args.check_timeout)
     rules = checking.rules_of(args)
-    try:
-        with checking.ended_politely(), FlagsProgress(console, args) as progress:
-            progress.show_plan(template.spec)
-            found = find_switches(check, args.model, rules, progress, args.external_data_dir)
-    finally:
-        check.close()
-    if args.output is not None:
-        _save_report(args, template, found)
-    _say_result(console, args, template, found)
+    with FlagsProgress(console, args) as progress, report.also_of_errors():
+        try:
+            with checking.ended_politely():
+                progress.show_plan(template.spec)
+                found = find_switches(check, args.model, rules, progress, args.external_data_dir)
+        finally:
+            check.close()
+        report.write(0, lambda: _sections(args, template, found, progress))
+        _say_result(console, args, template, found)
     return 0
 
 
@@ -193,22 +186,25 @@ def _say_result(console: Console, args: argparse.Namespace, template: CheckTempl
         console.say("More sets of this size may exist; the search stopped at its limit.")
     best = found.switches[0]
     environment = "".join(f"{name}={line_of([value])} " for name, value in best.change.environment.items())
-    console.note(count(found.checks, "check") + (f"; report: {args.output}" if args.output else ""))
+    console.note(count(found.checks, "check") + (f"; report: {args.report}" if args.report else ""))
     console.note("")
     engine = option_line("--engine", template.changed(best.change).text)
     console.note(f"{'Next':<8} {environment}{engine}    is the engine without it")
 
 
-def _save_report(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:
-    from biopsy.engines.registry import find_class
-    from biopsy.filesystem.write import write_whole
+def _sections(
+    args: argparse.Namespace, template: CheckTemplate, found: Flags, progress: FlagsProgress
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.model_summary import model_tree_of
+    from biopsy.report.settings import settings_tree, settings_verdict
+    from biopsy.report.versions import versions_tree
 
-    tree = {
-        "biopsy_flags": 1,
-        "model": str(args.model),
-        "engine": template.spec.text,
-        "version": find_class(template.spec.name).version(),
-        "check": list(args.check),
-        **found.as_json(),
+    versions = versions_tree([template.spec.text])
+    return {
+        "verdict": settings_verdict(found),
+        "model": model_tree_of(args.model),
+        "versions": versions,
+        "search": progress.history.tree(),
+        "settings": settings_tree(found, template.spec.text, versions["engines"][0]["version"]),
     }
-    write_whole(args.output, [json.dumps(tree, indent=4).encode(), b"\n"])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling, layers_engines
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.layerwise.examination import Examination
     from biopsy.layerwise.findings import LayerFindings
     from biopsy.layerwise.question import Question
-    from biopsy.layerwise.report import Engines
+    from biopsy.model.index import ModelIndex
     from biopsy.model.tensor_type import TensorType
     from biopsy.tensors.results import Feed
 
@@ -47,9 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--top", type=types.positive, default=10, metavar="N", help="show the N worst layers (default: 10)"
     )
-    group.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found as JSON"
-    )
+    add_report(group)
     bundling.add(group, "the worst layer or group")
     group.add_argument("--csv", type=file_kinds.WRITTEN, metavar="FILE.csv", help="write one line per layer as CSV")
     group.add_argument("--events", type=file_kinds.WRITTEN, metavar="FILE", help="write what happens as JSON lines")
@@ -92,41 +93,52 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
     bundling.require_possible(args)
     _require_sense(args)
+    report = report_file(args, console)
     layers_engines.settle(args, console)
     fed: list[Feed] = []
     question = _question(args, fed, console)
     interrupted = False
-    with (
-        folders_of(args.work_dir / "a file") if args.work_dir else nullcontext(),
-        temporary_folder("biopsy-", args.work_dir) as scratch,
-        ended_politely(),
-        LayersReport(console, args.events) as report,
-    ):
-        examination = Examination(question, scratch, report)
-        report.model(question.index, args.model)
-        try:
-            findings = examination.run()
-        except KeyboardInterrupt:
-            findings, interrupted = examination.findings, True
-    _write(args, findings, examination.engines, examination.samples)
-    say_result(console, findings, args)
+    with LayersReport(console, args.events) as progress, report.also_of_errors():
+        with (
+            folders_of(args.work_dir / "a file") if args.work_dir else nullcontext(),
+            temporary_folder("biopsy-", args.work_dir) as scratch,
+            ended_politely(),
+        ):
+            examination = Examination(question, scratch, progress)
+            progress.model(question.index, args.model)
+            try:
+                findings = examination.run()
+            except KeyboardInterrupt:
+                findings, interrupted = examination.findings, True
+        status = errors.Interrupted.status if interrupted else 0 if findings.passed else 1
+        report.write(status, lambda: _sections(args, findings, examination, question.index))
+        _write_csv(args, findings)
+        say_result(console, findings, args)
+        progress.ended(status)
     if interrupted:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
     if args.bundle is not None:
-        _pack(args, question, findings, fed, console)
-    return 0 if findings.passed else 1
+        made = report.as_bytes(status, lambda: _sections(args, findings, examination, question.index))
+        _pack(args, question, findings, fed, made, console)
+    return status
 
 
 def _pack(
-    args: argparse.Namespace, question: Question, findings: LayerFindings, fed: Sequence[Feed], console: Console
+    args: argparse.Namespace,
+    question: Question,
+    findings: LayerFindings,
+    fed: Sequence[Feed],
+    report: bytes,
+    console: Console,
 ) -> None:
     if findings.passed:
         console.warn(f"{args.bundle} is not written: nothing is wrong")
         return
     from biopsy.cli.debug import layers_bundle
 
-    layers_bundle.pack(args, question, findings, fed, console)
+    packed = layers_bundle.Packed(question=question, findings=findings, feeds=fed, report=report)
+    layers_bundle.pack(args, packed, console)
 
 
 def _require_sense(args: argparse.Namespace) -> None:
@@ -134,7 +146,7 @@ def _require_sense(args: argparse.Namespace) -> None:
     from biopsy.model.load import require_file
 
     require_file(args.model)
-    for path in (args.report, args.csv, args.events, args.save_inputs):
+    for path in (args.csv, args.events, args.save_inputs):
         if path is not None and (path.suffix or path != args.save_inputs):
             require_writable(path)
     if args.work_dir is not None:
@@ -174,11 +186,26 @@ def _feeds(
     return feeds
 
 
-def _write(args: argparse.Namespace, findings: LayerFindings, engines: Engines, samples: int) -> None:
-    from biopsy.filesystem.write import write_whole
-    from biopsy.layerwise.report import as_csv, as_json
+def _sections(
+    args: argparse.Namespace, findings: LayerFindings, examination: Examination, index: ModelIndex
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.cli.debug.layers_next import advice_of
+    from biopsy.report.layers import layers_sections
+    from biopsy.report.model_summary import model_tree
+    from biopsy.report.versions import versions_tree
 
-    if args.report is not None:
-        write_whole(args.report, [as_json(findings, args.model, engines, samples)])
+    return {
+        "model": model_tree(index, args.model),
+        "versions": versions_tree([args.reference_engine, args.suspect]),
+        **layers_sections(findings, index, args.model, examination.engines, examination.samples),
+        "next": [vars(one) for one in advice_of(findings, args)],
+    }
+
+
+def _write_csv(args: argparse.Namespace, findings: LayerFindings) -> None:
+    from biopsy.filesystem.write import write_whole
+    from biopsy.layerwise.report import as_csv
+
     if args.csv is not None:
         write_whole(args.csv, [as_csv(findings)])

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word, output_word
-from biopsy.shell_words import ListOption
+from biopsy.cli.advice import Advice
+from biopsy.shell_words import ListOption, is_refused, line_of
 
 if TYPE_CHECKING:
     from biopsy.layerwise.findings import LayerFindings, Suspect
@@ -25,6 +26,16 @@ _LIMITS = (
 )  # fmt: skip
 _MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--input-shapes")
 _MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
+
+
+def advice_of(findings: LayerFindings, args: argparse.Namespace) -> list[Advice]:
+    """What to type next; of lines that read what another one writes, none after one that nobody can type."""
+    advice = []
+    for words in next_lines(findings, args):
+        advice.append(Advice(line_of(words)))
+        if is_refused(advice[-1].line):
+            break
+    return advice
 
 
 def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[str | ListOption]]:

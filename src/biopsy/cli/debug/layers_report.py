@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.cli.debug.layers_next import next_lines
+from biopsy.cli.advice import say_advice
+from biopsy.cli.debug.layers_next import advice_of
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
-from biopsy.shell_words import is_refused, line_of
 from biopsy.text import printable
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ _STAGES = {
     "groups": "subgraphs",
 }
 _MOST_LABELS = 12
+_MOST_PLACES = 3
 
 
 class LayersReport(Progress):
@@ -100,7 +101,7 @@ def say_result(console: Console, findings: LayerFindings, args: argparse.Namespa
         _say_marking_effect(console, effect)
     _say_non_finite_origins(console, findings)
     _say_verdict(console, findings)
-    _say_next(console, findings, args)
+    say_advice(console, advice_of(findings, args))
 
 
 def _say_whole(console: Console, findings: LayerFindings, suspect: str) -> None:
@@ -148,6 +149,11 @@ def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
     for row in (_HEAD, *rows):
         cells = [f"{row[0]:<{widths[0]}}", *(f"{row[place]:>{widths[place]}}" for place in (1, 2, 3)), row[4]]
         console.say("  ".join(cells).rstrip())
+    for suspect in single[:_MOST_PLACES]:
+        node = by_number[suspect.nodes[0]].node
+        if node.source is not None:
+            code = f": {node.source.code}" if node.source.code else ""
+            console.say(f"{'introduced':<{COLUMN}} by {node.label}, {node.source}{code}")
     if len(single) > most:
         console.say(f"and {len(single) - most} more (--top N, --report, --csv)")
     console.note("")
@@ -273,14 +279,3 @@ def _named(suspect: Suspect) -> str:
     if len(suspect.labels) < 3:
         return " -> ".join(suspect.labels)
     return f"{suspect.labels[0]} -> ... -> {suspect.labels[-1]} ({len(suspect.labels)} layers)"
-
-
-def _say_next(console: Console, findings: LayerFindings, args: argparse.Namespace) -> None:
-    """What to type now: the reduction, and the worst layer or group cut out."""
-    lines = [line_of(words) for words in next_lines(findings, args)]
-    if lines:
-        console.note("")
-    for head, text in zip(["Next", *[""] * len(lines)], lines, strict=False):
-        console.note(f"{head:<8} {text}")
-        if is_refused(text):
-            return  # what follows reads what this one would have written

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
+from biopsy.cli.debug.variation_report import say_variation
 from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
@@ -19,10 +20,13 @@ from biopsy.text import first_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.model.node_source import NodeSource
     from biopsy.reduction.result import Reduction
+    from biopsy.variation.result import Variation
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
+_MOST_PLACES = 6
 _WIDEST_LABEL = 60
 
 
@@ -122,8 +126,8 @@ class ReductionReport(Progress):
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._nodes))
 
 
-def say_result(console: Console, result: Reduction, line: str) -> None:
-    """The end of a reduction: what is left, what it cost, what else was met, what to do next.
+def say_result(console: Console, result: Reduction, line: str, variation: Variation | None = None) -> None:
+    """The end of a reduction: what is left, what it cost, what else was met, what may vary, what to do next.
 
     ``line`` goes on with it where a limit has ended it.
     """
@@ -131,6 +135,8 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
     most = _MOST_NODES_SHOWN if console.verbosity < 1 else len(result.nodes)
     head = f"{len(result.nodes)} of {result.nodes_before} nodes"
     console.say(*_graph(head, result.nodes, result.reads, most))
+    for place in _sources(result.sources):
+        console.say(place)
     told = [f"{n} {what}" for what, n in result.outcomes.items()]
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
@@ -149,9 +155,24 @@ def say_result(console: Console, result: Reduction, line: str) -> None:
         for reason, times in sorted(result.cannot_say.items(), key=lambda entry: -entry[1])[:_MOST_REASONS]:
             console.say(f"could not say {times} x {first_line(reason)}")
         console.say("          such candidates count for nothing: with values for them the result may get smaller")
+    say_variation(console, variation)
     if result.stopped is not None:
         console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
     console.note("", f"Next     {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=full'])}")
+
+
+def _sources(sources: Sequence[NodeSource | None]) -> Iterator[str]:
+    """Where the nodes come from, as far as an exporter says; a line for each place in the code, not for each node."""
+    places: dict[str, list[int]] = {}
+    for number, source in enumerate(sources, 1):
+        if source is not None:
+            code = f": {source.code}" if source.code else ""
+            places.setdefault(f"{source}{code}", []).append(number)
+    for place, numbers in list(places.items())[:_MOST_PLACES]:
+        of = f" (node {', '.join(map(str, numbers[:_MOST_SOURCES_SHOWN]))})" if len(sources) > 1 else ""
+        yield f"from   {place}{of}"
+    if len(places) > _MOST_PLACES:
+        yield f"       and {len(places) - _MOST_PLACES} more places"
 
 
 def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], most: int) -> Iterator[str]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.live_line import COLUMN
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tactics.difference import Choice, ChoiceGroup, Difference
+    from biopsy.tactics.difference import ChoiceGroup, Difference
     from biopsy.tactics.record import TacticRecord
     from biopsy.tactics.replay import TacticReplay
     from biopsy.tactics.significance import Table
@@ -54,18 +55,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bad", type=file_kinds.READ, metavar="PATH", help="a file of a bad build, or a folder (default: DIR/bad)"
     )
     parser.add_argument("--all", action="store_true", help="show every choice, not only the first few")
-    parser.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="also write the findings to this file, as JSON"
-    )
+    add_report(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare the builds; returns 0 whether or not a cause is found."""
-    from biopsy.filesystem.write import require_writable
     from biopsy.tactics.difference import build_of, difference, remarks_on
 
-    if args.report is not None:
-        require_writable(args.report)
+    report = report_file(args, console)
     folder = args.dir or Path()
     _require_builds(args, folder)
     good = _load(args.good, folder / "good")
@@ -79,9 +76,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     console.note(f"Loaded {len(bad)} bad tactic replays.")
     for line in _lines(found, whole=args.all):
         console.say(line)
-    if args.report is not None:
-        _save_report(args.report, found)
+    report.write(0, lambda: _sections(found))
     return 0
+
+
+def _sections(found: Difference) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.builds import difference_tree
+
+    return {"builds": {"difference": difference_tree(found)}}
 
 
 def _require_builds(args: argparse.Namespace, folder: Path) -> None:
@@ -241,31 +244,3 @@ def _undecided(found: Difference) -> Iterator[str]:
 
 def _head(head: str, text: str) -> str:
     return f"{head:<{COLUMN}} {text}"
-
-
-def _save_report(path: Path, found: Difference) -> None:
-    from biopsy.filesystem.write import write_whole
-
-    tree = {
-        "biopsy_tactics_difference": 1,
-        "good": found.good,
-        "bad": found.bad,
-        "tests": found.tests,
-        "decided": len(found.decided),
-        "more_builds": found.more,
-        "groups": [_group_tree(group) for group in found.groups],
-    }
-    write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
-
-
-def _group_tree(group: ChoiceGroup) -> dict[str, Any]:
-    def plain(choice: Choice) -> dict[str, str]:
-        return {"where": choice.where, "kind": choice.kind, "value": choice.value}
-
-    return {
-        "choices": [plain(choice) for choice in group.choices],
-        "bad": group.table.bad,
-        "good": group.table.good,
-        "chance": group.chance,
-        "adjusted": group.adjusted,
-    }

@@ -50,7 +50,7 @@ def hinted(
     from biopsy.cli.run.hints import guessed_shapes, nothing_compared, whose_fault
 
     if not found.reasons:
-        return found if validated else replace(found, hint=nothing_compared(found))
+        return replace(found, hint=nothing_compared(found, validated=validated))
 
     hints = [hint for hint in (whose_fault(found, golden), guessed_shapes(guessed)) if hint is not None]
     for hint in hints:

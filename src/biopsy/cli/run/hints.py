@@ -40,12 +40,17 @@ def guessed_shapes(guessed: Mapping[str, Sequence[int]]) -> str | None:
     )
 
 
-def nothing_compared(found: Findings) -> str:
-    """That a run which passes compared nothing, and what to add; "" if it did compare."""
+def nothing_compared(found: Findings, *, validated: bool) -> str:
+    """That a run which passes compared nothing, and what to add; "" if it did compare.
+
+    ``validated``: it looked for NaN and infinity.
+    """
     if found.compared or found.noise:
         return ""
     if all(one.result is None for one in found.ran):
         return "it only builds the model: leave out --build-only, and it runs too"
+    if validated:
+        return "it finds neither NaN nor infinity: give the inputs that lead to them, with --load-inputs"
     return "it compares nothing: name a second engine behind the first, or golden values with --load-outputs"
 
 

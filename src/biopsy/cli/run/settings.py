@@ -44,10 +44,12 @@ def save_model(args: argparse.Namespace, model: ModelInput, console: Console) ->
             raise errors.UsageError("--save-external-data needs a model to save", next_steps=["--save-onnx FILE.onnx"])
         return
     from biopsy.cli.arguments.groups import weights_file
+    from biopsy.model import infer
     from biopsy.model.load import parse
     from biopsy.model.weights_file import save_with_weights
 
     parsed = parse(model.data, args.model)
+    infer.type_untyped_outputs(parsed)
     name = weights_file(args, args.save_onnx)
     save_with_weights(parsed, args.save_onnx, model.folder, name, args.external_data_size_threshold)
     console.note(f"model saved to {args.save_onnx}")

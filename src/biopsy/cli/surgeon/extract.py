@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from biopsy import errors
 from biopsy.cli.arguments import file_kinds, groups
-from biopsy.cli.surgeon import fallback, model_files
+from biopsy.cli.surgeon import model_files, shape_inference
 from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,15 +41,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--outputs", nargs="+", metavar="NAME:TYPE", help="outputs of the part (default: the model's own)"
     )
     group = parser.add_argument_group("shape inference, for what is auto")
-    shapes = group.add_mutually_exclusive_group()
-    shapes.add_argument(
-        "--shape-inference",
-        "--do-shape-inference",
-        action="store_true",
-        help="has no effect: what is auto is inferred anyway",
+    ways = shape_inference.add(
+        group, no_effect="what is auto is inferred anyway", without="take only what the model declares"
     )
-    shapes.add_argument("--no-shape-inference", action="store_true", help="take only what the model declares")
-    shapes.add_argument(
+    ways.add_argument(
         "--force-fallback-shape-inference",
         action="store_true",
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed"
@@ -62,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME:SHAPE",
         help="shapes of the model's inputs in that run, where it leaves them open",
     )
-    fallback.add_no_onnxruntime(group)
+    shape_inference.add_no_onnxruntime(group)
     groups.add_fallback_inputs(group)
 
 
@@ -102,8 +97,8 @@ def _inference(args: argparse.Namespace, opened: model_files.Opened, console: Co
 
     shapes = parse_shapes(args.model_input_shapes, "--model-input-shapes")
 
-    fallback.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
-    by_running = fallback.FallbackRun(args, opened.folder, console, shapes)
+    shape_inference.warn_of_idle_options(args, console, runs=not args.no_shape_inference)
+    by_running = shape_inference.FallbackRun(args, opened.folder, console, shapes)
 
     def run(names: Sequence[str]) -> Mapping[str, TensorType]:
         from biopsy.model.outputs import mark_outputs

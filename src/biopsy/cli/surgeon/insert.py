@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import file_kinds
-from biopsy.cli.surgeon import fallback, model_files
+from biopsy.cli.surgeon import model_files, shape_inference
 from biopsy.quantities import count
 from biopsy.text import printable
 
@@ -49,15 +49,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="attributes: 1 is a whole number, 1.0 a float, '1' in quotes a text, [0,1] a list of these",
     )
     inference = parser.add_argument_group("shape inference")
-    shapes = inference.add_mutually_exclusive_group()
-    shapes.add_argument(
-        "--shape-inference",
-        "--do-shape-inference",
-        action="store_true",
-        help="has no effect: shapes are inferred anyway",
-    )
-    shapes.add_argument("--no-shape-inference", action="store_true", help="write no inferred types and shapes")
-    fallback.add_no_onnxruntime(inference)
+    shape_inference.add(inference, no_effect="shapes are inferred anyway", without="write no inferred types and shapes")
+    shape_inference.add_no_onnxruntime(inference)
 
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import file_kinds, groups, types
-from biopsy.cli.surgeon import fallback, model_files
+from biopsy.cli.surgeon import model_files, shape_inference
 
 if TYPE_CHECKING:
     import onnx
@@ -81,7 +81,7 @@ def _add_shape_inference(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="take types and shapes from a run of the model in onnxruntime; dynamic dimensions become fixed",
     )
-    fallback.add_no_onnxruntime(group)
+    shape_inference.add_no_onnxruntime(group)
     groups.add_fallback_inputs(group)
 
 
@@ -136,7 +136,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         sanitize.sort_nodes(model)
     if args.override_input_shapes:
         _freeze(model, args.override_input_shapes, console)
-    run = fallback.FallbackRun(args, folder, console)
+    run = shape_inference.FallbackRun(args, folder, console)
     _infer(model, run, args)
     if args.fold_constants:
         sanitize.fold_constants(model, folder, _folding(args))
@@ -172,7 +172,7 @@ def _warn_of_idle_options(args: argparse.Namespace, console: Console) -> None:
         "--no-per-pass-shape-inference": args.no_per_pass_shape_inference,
         "--fold-size-threshold": args.fold_size_threshold is not None,
     }
-    fallback.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
+    shape_inference.warn_of_idle_options(args, console, runs=args.force_fallback_shape_inference)
     for option in (option for option, is_given in given.items() if is_given and not args.fold_constants):
         console.warn(f"{option} has no effect without --fold-constants")
 
@@ -229,7 +229,7 @@ def _freeze(model: onnx.ModelProto, texts: list[str], console: Console) -> None:
         console.warn(f"the dimension {symbol!r} was given two sizes: it is fixed in the inputs named, and only there")
 
 
-def _infer(model: onnx.ModelProto, run: fallback.FallbackRun, args: argparse.Namespace) -> None:
+def _infer(model: onnx.ModelProto, run: shape_inference.FallbackRun, args: argparse.Namespace) -> None:
     from biopsy.model import sanitize
 
     if args.force_fallback_shape_inference:

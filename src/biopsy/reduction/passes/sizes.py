@@ -28,7 +28,8 @@ _LISTS = frozenset({6, 7})
 _MOST = 1 << 31
 """More than this is no size: Slice writes "to the end" with the largest number there is."""
 
-_SIZE_ATTRIBUTES = frozenset({"shape", "split", "value_ints", "output_shape", "sizes", "group", "hidden_size"})
+SIZE_ATTRIBUTES = frozenset({"shape", "split", "value_ints", "output_shape", "sizes", "group", "hidden_size"})
+"""Attributes whose values are sizes."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +77,17 @@ def _resized(model: onnx.ModelProto, size: int, strict: bool) -> Iterator[Change
 def _sizes_in(model: onnx.ModelProto) -> set[int]:
     from onnx import numpy_helper
 
-    found = {size for weight in model.graph.initializer if _has_sizes(weight) for size in weight.dims}
+    found = {size for weight in model.graph.initializer if has_sizes(weight) for size in weight.dims}
     for info in model.graph.input:
         found.update(dim.dim_value for dim in info.type.tensor_type.shape.dim)
-    lists = _lists_of_sizes(model)
-    for name, tensor in _named_tensors(model):
+    lists = lists_of_sizes(model)
+    for name, tensor in named_tensors(model):
         if name in lists and tensor.data_type in _LISTS and not is_external(tensor):
             found.update(numpy_helper.to_array(tensor).ravel().tolist())
     return {size for size in found if 1 < size < _MOST}
 
 
-def _has_sizes(weight: onnx.TensorProto) -> bool:
+def has_sizes(weight: onnx.TensorProto) -> bool:
     """Whether the shape of a weight speaks of sizes; that of a list of axes or sizes says how many there are."""
     return weight.data_type != 7 or len(weight.dims) > 1
 
@@ -97,7 +98,7 @@ def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | 
     Weights are cut off at the end of a dimension; floating ones that stand in other files become ones.
     """
     made = copied(model)
-    lists = _lists_of_sizes(made)
+    lists = lists_of_sizes(made)
     for graph in walk.graphs(made):
         for info in (*graph.input, *graph.output, *graph.value_info):
             for dim in info.type.tensor_type.shape.dim:
@@ -105,7 +106,7 @@ def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | 
                     dim.dim_value = resizing(dim.dim_value)
         for node in graph.node:
             _resize_attributes(node, resizing)
-    for name, tensor in _named_tensors(made):
+    for name, tensor in named_tensors(made):
         done = _resize_values(tensor, resizing) if name in lists else _cut_off(tensor, resizing)
         if not done:
             return None
@@ -113,7 +114,8 @@ def with_sizes(model: onnx.ModelProto, resizing: Resizing) -> onnx.ModelProto | 
     return made
 
 
-def _lists_of_sizes(model: onnx.ModelProto) -> set[str]:
+def lists_of_sizes(model: onnx.ModelProto) -> set[str]:
+    """Names of tensors whose values are sizes."""
     return {
         name
         for graph in walk.graphs(model)
@@ -123,7 +125,7 @@ def _lists_of_sizes(model: onnx.ModelProto) -> set[str]:
     }
 
 
-def _named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProto]]:
+def named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorProto]]:
     """Initializers and the values of Constant nodes."""
     for graph in walk.graphs(model):
         for weight in graph.initializer:
@@ -136,7 +138,7 @@ def _named_tensors(model: onnx.ModelProto) -> Iterable[tuple[str, onnx.TensorPro
 
 def _resize_attributes(node: onnx.NodeProto, resizing: Resizing) -> None:
     for attribute in node.attribute:
-        if attribute.name in _SIZE_ATTRIBUTES:
+        if attribute.name in SIZE_ATTRIBUTES:
             if attribute.HasField("i") and attribute.i > 1:
                 attribute.i = resizing(attribute.i)
             for position, value in enumerate(attribute.ints):
@@ -160,7 +162,7 @@ def _cut_off(tensor: onnx.TensorProto, resizing: Resizing) -> bool:
     """Make a weight smaller; False if its values cannot be had."""
     from onnx import numpy_helper
 
-    dims = [resizing(size) for size in tensor.dims] if _has_sizes(tensor) else list(tensor.dims)
+    dims = [resizing(size) for size in tensor.dims] if has_sizes(tensor) else list(tensor.dims)
     if dims == list(tensor.dims):
         return True
     if is_external(tensor):

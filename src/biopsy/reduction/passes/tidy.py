@@ -1,4 +1,7 @@
-"""What no remaining node needs: weights, functions, operator sets, documentation, stale types, dead nodes in bodies."""
+"""What no remaining node needs: weights, functions, operator sets, documentation, stale types, dead nodes in bodies.
+
+What exporters noted of nodes leads back to the code that they come from, and stays: ``exporter_notes`` removes it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy.model import walk
 from biopsy.model.node import FunctionKey
+from biopsy.model.node_source import is_stack
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only, read_in
 from biopsy.search.subset import minimize_subset
@@ -77,17 +81,26 @@ def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:
 
 
 def _drop_documentation(message: Any) -> None:
-    """Clear doc strings and metadata of a message and of all inside it."""
+    """Clear doc strings and metadata of a message and of all inside it, but for what exporters noted of nodes."""
     if hasattr(message, "raw_data"):  # a tensor: its values are not to be walked over
         for name in _DOCUMENTED:
             message.ClearField(name)
         return
+    kept = _noted_by_exporters(message)
     for field, value in message.ListFields():
         if field.name in _DOCUMENTED:
-            message.ClearField(field.name)
+            if field.name not in kept:
+                message.ClearField(field.name)
         elif field.message_type is not None:
             for part in value if _is_repeated(value) else (value,):
                 _drop_documentation(part)
+
+
+def _noted_by_exporters(message: Any) -> tuple[str, ...]:
+    """The fields of a message that an exporter may have noted the origin of a node in."""
+    if message.DESCRIPTOR.name != "NodeProto":
+        return ()
+    return _DOCUMENTED if is_stack(message.doc_string) else ("metadata_props",)
 
 
 def _is_repeated(value: Any) -> bool:

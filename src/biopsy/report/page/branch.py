@@ -145,7 +145,8 @@ class Branch:
     def _as_number(self, value: Any, key: str) -> float | None:
         if value is None:
             return None
-        if (isinstance(value, int | float) and not isinstance(value, bool)) or value in _NOT_FINITE:
+        is_text = isinstance(value, str) and value in _NOT_FINITE
+        if is_text or (isinstance(value, int | float) and not isinstance(value, bool)):
             try:
                 return float(value)
             except OverflowError:

@@ -26,6 +26,9 @@ from biopsy.report.page.branch import Branch
 from biopsy.report.page.figures import cut, duration
 
 _MOST_CHECKS = 4000
+_WORDS = 300_000
+"""Characters of what all checks say together, so that the page stays small."""
+_MOST_ROWS = 300
 _WIDTH, _HEIGHT = 620.0, 320.0
 _ACROSS, _UP = (66.0, 606.0), (264.0, 44.0)
 
@@ -109,6 +112,7 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
     traces, words = frame(across, up, (unit, "nodes"), (across.ticks(5), up.ticks(5)))
     bands, labels = _bands(checks, places, across, up)
     steps = _steps(places, lefts, across, up)
+    most_words = max(40, min(200, _WORDS // (2 * len(checks))))
     by_style: dict[str, list[str]] = {}
     legend: dict[str, Sign] = {}
     for check, place, size in zip(checks, places, nodes, strict=True):
@@ -119,7 +123,7 @@ def _plot(name: str, title: str, unit: str, checks: Sequence[Branch], places: Se
     traces += [Trace(d="".join(parts), style=style, count=len(parts)) for style, parts in by_style.items()]
     return Drawing(
         name=name, title=title, note="", width=_WIDTH, height=_HEIGHT, traces=traces, words=[*words, *labels],
-        marks=[Mark(x=across.at(place), y=up.at(size), lines=_lines(check))
+        marks=[Mark(x=across.at(place), y=up.at(size), lines=_lines(check, most_words))
                for check, place, size in zip(checks, places, nodes, strict=True)],
         pointing=Pointing(alike="" if name == "checks" else "checks"),
         legend=[*legend.values(), Sign(d="M1 4h9v6h9", style="smallest", text="smallest that still fails")],
@@ -147,7 +151,7 @@ def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: 
         if turn % 2 == 0:
             parts.append(f"M{begin} {up.end}H{end}V{up.begin}H{begin}z")
         room = int((end - begin) / 7)
-        if room >= min(len(stage), 4) and stage:
+        if stage and room >= min(len(stage), 6):
             words.append(
                 Words(
                     x=round((begin + end) / 2, 1), y=up.end - 8, text=cut(stage, room), style="stage", anchor="middle"
@@ -157,13 +161,13 @@ def _bands(checks: Sequence[Branch], places: Sequence[float], across: Axis, up: 
     return Trace(d="".join(parts) or "M0 0", style="band"), words
 
 
-def _lines(check: Branch) -> list[str]:
+def _lines(check: Branch, most: int) -> list[str]:
     outcome = check.text("outcome") or "?"
     number, seconds, left = check.whole("number"), check.number("seconds"), check.whole("left")
     said = [f"check {number}" if number is not None else "check", cut(outcome, 40)]
     lines = [": ".join(said)]
-    lines += [cut(text, 160) for text in [check.text("description")] if text]
-    lines += [cut(text, 200) for text in [check.text("reason")] if text]
+    lines += [cut(text, most) for text in [check.text("description")] if text]
+    lines += [cut(text, most) for text in [check.text("reason")] if text]
     sizes = [f"{check.whole('nodes')} nodes tried"] + ([f"{left} left"] if left is not None else [])
     lines.append(" · ".join(sizes))
     tail = [text for text in [check.text("stage")] if text] + ([duration(seconds)] if seconds is not None else [])
@@ -191,7 +195,7 @@ def _grid_of_passes(passes: Sequence[Branch]) -> Grid:
 
 def _grid_of_checks(search: Branch, checks: Sequence[Branch]) -> Grid:
     rows: Rows = []
-    for check in checks[:500]:
+    for check in checks[:_MOST_ROWS]:
         outcome = check.text("outcome") or "?"
         left, nodes, number, seconds = (
             check.whole("left"),

@@ -5,12 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from biopsy.quantities import count
 from biopsy.report.page.axes import Axis, frame
-from biopsy.report.page.blocks import Block, Cell, Columns, Drawing, Grid, Mark, Pointing, Rows, Sign, Trace, Words
+from biopsy.report.page.blocks import (
+    Block,
+    Cell,
+    Columns,
+    Drawing,
+    Grid,
+    Mark,
+    Passage,
+    Pointing,
+    Rows,
+    Sign,
+    Trace,
+    Words,
+)
 from biopsy.report.page.branch import Branch
 from biopsy.report.page.figures import cut, figure, middle_cut
 
-_MOST_OUTPUTS = 8
+_MOST_OUTPUTS = 3
+"""With plots: each heat map may have 4,096 blocks."""
 _MOST_BARS = 200
 _MOST_BLOCKS = 64
 _WIDTH, _HEIGHT = 620.0, 320.0
@@ -31,6 +46,9 @@ def blocks_of_runs(run: Branch) -> list[Block]:
         worst = differences.parts("worst")
         if worst:
             blocks.append(_grid_of_worst(title, worst))
+    if len(found) > _MOST_OUTPUTS:
+        left = count(len(found) - _MOST_OUTPUTS, "more output")
+        blocks.append(Passage(text=f"How the elements of {left} differ is in the file of the report."))
     return blocks
 
 
@@ -68,7 +86,7 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
         (across.at(low) + 0.5, across.at(high) - 0.5, n, f"{n} elements differ by {figure(low)} to {figure(high)}")
         for low, high, n in bars
     ]
-    words.append(Words(x=88, y=up.begin + 8, text="equal", style="below", anchor="middle"))
+    words.append(Words(x=88, y=up.begin + 8, text="0", style="below", anchor="middle"))
     allowed = _allowed(output)
     inside: list[str] = []
     outside: list[str] = []

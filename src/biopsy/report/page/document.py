@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
+_LONGEST = 2000
+"""Characters of any text of a page; only command lines, half of which would be others, are never cut."""
+
 _SECTIONS = (
     findings.steps,
     piece.section,
@@ -44,6 +47,11 @@ _SECTIONS = (
 
 _SECTION_OF = {"run": "failure", "whole": "map"}
 """Keys of the report that have a section of another name."""
+
+
+def require_possible() -> None:
+    """Raise BiopsyError if no page can be made here: jinja2 is not installed."""
+    _environment()
 
 
 def page_of(report: Mapping[str, Any]) -> str:
@@ -69,11 +77,6 @@ def page_of(report: Mapping[str, Any]) -> str:
     )
 
 
-def require_templates() -> None:
-    """Raise BiopsyError now if no page could be made later, at the end of long work."""
-    _environment()
-
-
 def _environment() -> Environment:
     try:
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -81,7 +84,7 @@ def _environment() -> Environment:
         raise errors.BiopsyError(
             "a page needs the package jinja2, which is not installed", next_steps=['pip install "biopsy[report]"']
         ) from error
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -89,11 +92,20 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["whole"] = _whole
+    return environment
 
 
 def _finalized(value: Any) -> Any:
-    """What every expression of a template passes: a text is one line, in which nothing is hidden."""
-    return printable(value) if type(value) is str else value
+    """What every expression of a template passes: a text is one line, in which nothing is hidden, and has an end."""
+    return cut(printable(value), _LONGEST) if type(value) is str else value
+
+
+def _whole(text: str) -> Any:
+    """A filter for what must not be cut."""
+    from markupsafe import escape
+
+    return escape(printable(text))
 
 
 def _title(first: Top) -> str:
@@ -153,12 +165,12 @@ def _flat(blocks: Sequence[Block]) -> Iterator[Block]:
 
 
 def _told(lines: Sequence[str]) -> str:
-    return "\n".join(printable(line) for line in lines)
+    return cut("\n".join(printable(line) for line in lines), _LONGEST)
 
 
 def _in_script(tree: Any) -> Any:
-    """JSON that no HTML parser finds an end or a comment in: ASCII, without angle brackets and ampersands."""
-    text = json.dumps(tree, separators=(",", ":"), allow_nan=False)
+    """JSON that no HTML parser finds an end or a comment in: it has no angle brackets and no ampersands."""
+    text = json.dumps(tree, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return _unescaped(text)

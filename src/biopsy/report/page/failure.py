@@ -27,7 +27,7 @@ def _failure(failure: Branch) -> list[Block]:
     rows: list[tuple[str, Cell | str]] = []
     for key in ("reason", "engine", "stage", "kind", "signature"):
         text = failure.text(key)
-        if text:
+        if text and not (key == "signature" and text == failure.text("reason")):
             rows.append((key, Cell(text=cut(text, 2000), code=key == "signature")))
     outputs = failure.texts("outputs")
     if outputs:

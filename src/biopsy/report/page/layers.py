@@ -67,5 +67,5 @@ def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
                 cut(said, 200),
             ]
         )  # fmt: skip
-    head = ["", "nodes", "times tolerance", "greatest error", "times plain float32", "failure"]
+    head = ["rank", "nodes", "times tolerance", "greatest error", "times plain float32", "failure"]
     return Grid(caption=caption, head=head, rows=rows, left=len(entries) - len(rows))

@@ -24,50 +24,70 @@ class Layout:
 
 
 def layered(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
-    """The layout of so many items; each edge leads from an item to a later one."""
-    connected = sorted({end for edge in edges for end in edge})
-    place = {item: at for at, item in enumerate(connected)}
-    dense = [(place[source], place[target]) for source, target in edges]
-    found = _by_fast_sugiyama(len(connected), dense) or _by_means(len(connected), dense)
-    right = max(found.columns, default=-1.0)
+    """The layout of so many items; each edge leads from an item to a later one. Parts of the graph stand in a row."""
     columns, layers = [0.0] * count, [0] * count
+    ways: list[Sequence[float]] = [()] * len(edges)
+    right = 0.0
+    for members, among in _components(count, edges):
+        place = {item: at for at, item in enumerate(members)}
+        dense = [(place[edges[number][0]], place[edges[number][1]]) for number in among]
+        part = _by_fast_sugiyama(len(members), dense) or _by_means(len(members), dense)
+        every = [*part.columns, *(column for way in part.ways for column in way)]
+        shift = right - min(every)
+        for item, column, layer in zip(members, part.columns, part.layers, strict=True):
+            columns[item], layers[item] = column + shift, layer
+        for number, way in zip(among, part.ways, strict=True):
+            ways[number] = [column + shift for column in way]
+        right = max(every) + shift + 1
+    return Layout(columns=columns, layers=layers, ways=ways)
+
+
+def _components(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[list[int], list[int]]]:
+    """The connected parts of a graph: items in ascending order, and the numbers of the edges among them."""
+    root = list(range(count))
+
+    def root_of(item: int) -> int:
+        while root[item] != item:
+            root[item] = root[root[item]]
+            item = root[item]
+        return item
+
+    for source, target in edges:
+        root[root_of(source)] = root_of(target)
+    members: dict[int, tuple[list[int], list[int]]] = {}
     for item in range(count):
-        if item in place:
-            columns[item], layers[item] = found.columns[place[item]], found.layers[place[item]]
-        else:
-            right += 1
-            columns[item] = right
-    return Layout(columns=columns, layers=layers, ways=found.ways)
+        members.setdefault(root_of(item), ([], []))[0].append(item)
+    for number, (source, _) in enumerate(edges):
+        members[root_of(source)][1].append(number)
+    return list(members.values())
 
 
 def _by_fast_sugiyama(count: int, edges: Sequence[tuple[int, int]]) -> Layout | None:
+    """The layout of a connected graph; None without the package, or without edges.
+
+    Given several parts at once, it numbers the places that an edge of one passes like items of another.
+    """
     try:
         from fast_sugiyama import from_edges
     except ImportError:
         return None
     if not edges:
         return None
-    columns, layers = [0.0] * count, [0] * count
-    ways: dict[tuple[int, int], list[float]] = {}
-    right = 0.0
-    for positions, _, _, drawn in from_edges(sorted(set(edges)), vertex_spacing=1.0, dummy_vertices=True):
-        at = {int(item): place for item, place in positions}
-        left, top = min(x for x, _ in at.values()), max(y for _, y in at.values())
-        at = {item: (x - left + right, top - y) for item, (x, y) in at.items()}
-        for item in at.keys() & set(range(count)):
-            columns[item], layers[item] = at[item][0], round(at[item][1])
-        ways |= _ways(
-            [(int(source), int(target)) for source, target in drawn or ()],
-            count,
-            {item: x for item, (x, _) in at.items()},
-        )
-        right = max(x for x, _ in at.values()) + 1
-    return Layout(columns=columns, layers=layers, ways=[ways.get(edge, []) for edge in edges])
+    ((positions, _, _, lines),) = from_edges(sorted(set(edges)), vertex_spacing=1.0, dummy_vertices=True)
+    at = {int(item): place for item, place in positions}
+    top = max(y for _, y in at.values())
+    columns = {item: float(x) for item, (x, _) in at.items()}
+    ways = _ways([(int(source), int(target)) for source, target in lines or ()], count, columns)
+    return Layout(
+        columns=[columns[item] for item in range(count)],
+        layers=[round(top - at[item][1]) for item in range(count)],
+        ways=[ways.get(edge, ()) for edge in edges],
+    )
 
 
 def _ways(
     drawn: Iterable[tuple[int, int]], count: int, columns: dict[int, float]
-) -> dict[tuple[int, int], list[float]]:
+) -> dict[tuple[int, int], Sequence[float]]:
     """The columns between the ends of each edge that passes places of its own, which have numbers from ``count``."""
     onward: dict[int, int] = {}
     begins = []
@@ -76,7 +96,7 @@ def _ways(
             onward[source] = target
         elif target >= count:
             begins.append((source, target))
-    found = {}
+    found: dict[tuple[int, int], Sequence[float]] = {}
     for source, first in begins:
         passed, here = [], first
         while here >= count:

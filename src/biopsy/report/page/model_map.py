@@ -11,7 +11,7 @@ from biopsy.report.page.figures import cut, middle_cut, times
 from biopsy.report.page.ribbon import Bead, ribbon
 
 _MOST_NODES = 40_000
-_NAMES = 700_000
+_NAMES = 400_000
 """Characters of all names together, so that the page stays small."""
 
 

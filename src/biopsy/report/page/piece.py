@@ -19,13 +19,14 @@ from biopsy.report.page.blocks import (
     Stack,
 )
 from biopsy.report.page.branch import Branch
-from biopsy.report.page.figures import cut, middle_cut
+from biopsy.report.page.figures import cut, middle_cut, times
 from biopsy.report.page.piece_drawing import drawn_piece
 from biopsy.report.page.ribbon import Bead, ribbon
 from biopsy.report.page.tensor_words import MOST_SHOWN, error_of, first_few, source_lines, type_text
 
 MOST_BOXES = 150
 """A larger piece is drawn as a map is: nobody reads so many boxes."""
+_MOST_EDGES = 600
 _MOST_BESIDE = 12
 """Nodes of a piece that leaves room for the facts beside it."""
 
@@ -37,7 +38,7 @@ def section(report: Branch) -> Section | None:
         return None
     nodes, tensors = piece.parts("nodes"), piece.parts_by_name("tensors")
     blocks: list[Block] = []
-    if len(nodes) > MOST_BOXES:
+    if len(nodes) > MOST_BOXES or sum(len(node.texts("inputs")) for node in nodes) > _MOST_EDGES:
         blocks += [Passage(text=f"The piece has {len(nodes)} nodes: each is a dot, read from left to right.")]
         blocks.append(_as_ribbon(nodes))
     elif nodes:
@@ -63,7 +64,20 @@ def _facts(piece: Branch) -> list[tuple[str, Cell | str]]:
     failure = piece.part("failure")
     if failure is not None:
         known.append(("fails", failure.text("reason") or failure.text("message")))
-    return [(term, Cell(text=text, code=term != "fails")) for term, text in known if text is not None]
+        known.append(("worst element", _worst(failure)))
+    coded = ("file", "SHA-256", "inputs")
+    return [(term, Cell(text=cut(text, 500), code=term in coded)) for term, text in known if text is not None]
+
+
+def _worst(failure: Branch) -> str | None:
+    """The mismatch that is the most times its tolerance off."""
+    mismatches = [each for each in failure.parts("mismatches") if each.number("times_tolerance") is not None]
+    if not mismatches:
+        return None
+    worst = max(mismatches, key=lambda each: each.number("times_tolerance") or 0.0)
+    sides = f"{worst.loose('actual')} instead of {worst.loose('expected')}"
+    ratio = times(worst.number("times_tolerance") or 0.0)
+    return f"{sides} at {worst.loose('index')} of '{middle_cut(worst.text('output') or '', 80)}', {ratio} the tolerance"
 
 
 def _sources(nodes: Sequence[Branch]) -> list[Block]:
@@ -110,7 +124,7 @@ def _grid_of_tensors(tensors: Mapping[str, Branch], *, folded: bool) -> Grid:
                 Cell(text=middle_cut(name, 80), code=True),
                 tensor.text("kind") or "",
                 Cell(text=cut(type_text(tensor), 100), code=True),
-                Cell(text=cut(tensor.loose("values") or "", 120), code=True),
+                Cell(text=cut(tensor.loose("values") or "", 60), code=True),
                 Cell(text=cut(amount, 200), sign=sign, tone={"✕": "bad", "✓": "good"}.get(sign, "plain")),
             ]
         )

@@ -91,10 +91,11 @@ def _placed(items: Sequence[_Item], reads: Sequence[tuple[int, int, str]], tenso
         edges.append(DrawnEdge(d=_curve(points), style=style_of(tensors.get(name)), lines=tensor_lines(name, tensors)))
     ends = [box.x + box.width for box in boxes] + [at + _MARGIN - first_left + 2 * _GAP for at in ways]
     width = max(ends, default=0.0)
+    measured = any(edge.style != "unmeasured" for edge in edges)
     return DrawnGraph(
         title=f"The piece: {count(sum(item.style == 'node' for item in items), 'node')}",
         width=width + _MARGIN, height=top - _LAYER_GAP + _MARGIN, boxes=boxes, edges=edges,
-        legend=[sign for sign in _LEGEND if any(edge.style == sign.style for edge in edges)],
+        legend=[sign for sign in _LEGEND if any(edge.style == sign.style for edge in edges)] if measured else [],
     )  # fmt: skip
 
 

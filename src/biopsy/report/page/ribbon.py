@@ -16,9 +16,12 @@ from biopsy.report.page.figures import OUT_OF_TOLERANCE
 _LANES = 12
 """Nodes side by side; the others of a layer stand in the next column."""
 _CELL = 10
-_WIDEST, _HIGHEST = 1200, 620
-"""What the drawing should fit, in pixels at its own size; of very long ones the rows are longer."""
-MOST_EDGES = 60_000
+_SHAPE, _SHAPE_OF_LARGE, _LARGE = 3.0, 1.6, 1000
+"""Width of the drawing by its height, as far as that can be had; of so many columns, whose nodes get small."""
+_FEWEST = 72
+"""Columns in a row, also where a small model needs fewer: its nodes shall not be drawn larger than words."""
+_MOST_EDGES = 25_000
+"""So that the page stays small; of a model with more, the first ones are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,9 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
     traces = [Trace(d=edges, style="flow", count=drawn)] if edges else []
     traces += [Trace(d="".join(shapes.parts[style]), style=style, count=len(shapes.parts[style]))
                for style in _ORDER if style in shapes.parts]  # fmt: skip
-    width = (min(across, columns) + 1) * _CELL
+    if drawn == _MOST_EDGES:
+        note = f"{note} · only the first {drawn} edges are drawn".removeprefix(" · ")
+    width = (across + 1) * _CELL
     return Drawing(
         name=name,
         title=title,
@@ -76,7 +81,7 @@ def ribbon(name: str, title: str, nodes: Sequence[Bead], note: str = "") -> Draw
         traces=traces,
         marks=[Mark(x=x, y=y, lines=node.lines) for node, (x, y) in zip(nodes, places, strict=True)],
         legend=[sign for sign in _LEGEND if sign.style in shapes.parts],
-        wide=width > 400,
+        wide=True,
         pointing=Pointing(flags=[place for place, node in enumerate(nodes) if node.matters]),
     )
 
@@ -109,10 +114,10 @@ def _fill(cells: list[tuple[int, int]], nodes: Sequence[Bead], members: Sequence
 
 
 def _columns_of_a_row(lanes: Sequence[int]) -> int:
-    """How many columns stand in a row, so that all rows have about the shape of a screen."""
+    """How many columns stand in a row."""
+    shape = _SHAPE if len(lanes) < _LARGE else _SHAPE_OF_LARGE
     mean = sum(lanes) / len(lanes) + 1
-    across = math.ceil(math.sqrt(len(lanes) * mean * _WIDEST / _HIGHEST))
-    return max(24, min(across, len(lanes)))
+    return max(_FEWEST, math.ceil(math.sqrt(len(lanes) * mean * shape)))
 
 
 def _tops(lanes: Sequence[int], across: int) -> list[int]:
@@ -132,7 +137,7 @@ def _edges(
     for place, node in enumerate(nodes):
         x, y = places[place]
         for source in node.reads:
-            if not 0 <= source < len(nodes) or source == place or drawn >= MOST_EDGES:
+            if not 0 <= source < len(nodes) or source == place or drawn >= _MOST_EDGES:
                 continue
             drawn += 1
             from_x, from_y = places[source]

@@ -15,7 +15,8 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.build import options
 from biopsy.cli.debug.build.checked import checks_of, engine_of, say_choice
 from biopsy.cli.debug.build.progress import BuildProgress
-from biopsy.cli.debug.build.summary import USUAL_RECORD, say_result
+from biopsy.cli.debug.build.summary import USUAL_RECORD, say_result, sections
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -58,32 +59,33 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.session.claim import set_aside
     from biopsy.tactics.building import BuildTally, build_repeatedly, remove
 
+    report = report_file(args, console)
     spec = engine_of(args)
     say_choice(args, spec, console)
     plan = plan_of(args, spec)
     checking.require_names(args, args.model)
     check_for, close = checks_of(args, plan)
     tally, started, interrupted = BuildTally(), time.monotonic(), False
-    with (
-        checking.ended_politely(),
-        set_aside(plan.artifact, "last build", console.warn) as remark,
-        BuildProgress(console, args, plan) as progress,
-    ):
-        if remark is not None:
-            console.note(remark)
-        try:
-            progress.show_plan()
-            with contextlib.closing(build_repeatedly(plan, check_for, tally, progress)) as builds:
-                for iteration in builds:
-                    progress.show_iteration(iteration, tally)
-        except KeyboardInterrupt:
-            interrupted = True
-        finally:
-            close()
-            if not args.no_remove_intermediate:
-                remove(plan.artifact)
-    recorded = line_again.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
-    say_result(console, plan, tally, seconds=time.monotonic() - started, recorded=recorded)
+    with BuildProgress(console, args, plan) as progress:
+        with checking.ended_politely(), set_aside(plan.artifact, "last build", console.warn) as remark:
+            if remark is not None:
+                console.note(remark)
+            try:
+                progress.show_plan()
+                with contextlib.closing(build_repeatedly(plan, check_for, tally, progress)) as builds:
+                    for iteration in builds:
+                        progress.show_iteration(iteration, tally)
+            except KeyboardInterrupt:
+                interrupted = True
+            finally:
+                close()
+                if not args.no_remove_intermediate:
+                    remove(plan.artifact)
+        seconds = time.monotonic() - started
+        status = progress.ended(errors.Interrupted.status if interrupted else 0)
+        report.write(status, lambda: sections(plan, tally, seconds, progress))
+        recorded = line_again.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
+        say_result(console, plan, tally, seconds=seconds, recorded=recorded)
     if interrupted:
         raise errors.Interrupted("the build in progress is not counted")
     return 0

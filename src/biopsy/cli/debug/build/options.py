@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from biopsy.cli.arguments import absent_options, checks, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.arguments.report_option import add_report
 
 PLACEHOLDER = "{}"
 """What stands for a build in the words of a check."""
@@ -74,6 +75,7 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
     )
     checks.add_iteration_info(group)
     checks.add_events(group)
+    add_report(group)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

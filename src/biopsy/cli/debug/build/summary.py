@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from biopsy.checks.words import as_word
-from biopsy.cli.debug.build.progress import outcomes_text
+from biopsy.cli.debug.build.progress import BuildProgress, outcomes_text
 from biopsy.cli.debug.finished import finished_line
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
@@ -69,6 +69,23 @@ def _next(plan: BuildPlan, tally: BuildTally, recorded: str) -> Iterator[str]:
     elif bad and not plan.variations:
         doctor = line_of(["biopsy", "doctor", plan.spec.name])
         yield f"--vary KEY=V1,V2    builds with other settings, as listed by: {doctor}"
+
+
+def sections(plan: BuildPlan, tally: BuildTally, seconds: float, progress: BuildProgress) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.builds import builds_tree, builds_verdict
+    from biopsy.report.model_summary import model_tree_of
+    from biopsy.report.versions import versions_tree
+    from biopsy.tactics.build_findings import findings_of
+
+    found, path = findings_of(plan, tally, seconds), plan.model.path
+    return {
+        "verdict": builds_verdict(found),
+        "model": None if path is None else model_tree_of(path),
+        "versions": versions_tree([plan.spec.text]),
+        "search": progress.history.tree(),
+        "builds": builds_tree(found),
+    }
 
 
 def _rate_line(key: str, tally: BuildTally) -> str:

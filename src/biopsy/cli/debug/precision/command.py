@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -12,10 +13,16 @@ from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.precision import options
 from biopsy.cli.debug.precision.models import calibration_feeds, precisions_of
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
+    from biopsy import events
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
+    from biopsy.cli.debug.precision.report import PrecisionSections
+    from biopsy.cli.report_file import ReportFile
+    from biopsy.mixed_precision.result import PrecisionResult
+    from biopsy.model.index import ModelIndex
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -59,34 +66,19 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
-    from biopsy.cli.debug.precision.job import job_of
-    from biopsy.cli.debug.precision_report import PrecisionReport, say_result
     from biopsy.cli.run.names import require_names_of_check
-    from biopsy.mixed_precision.job_run import run_job
-    from biopsy.mixed_precision.precisions import mixed_models
     from biopsy.model.index import index_file
-    from biopsy.session.claim import set_aside
 
+    report = report_file(args, console)
     jobs = 1 if args.engine is not None else checking.jobs_of(args, console)
     check = _check(args, jobs)
     try:
-        job = job_of(args, jobs)
         index = index_file(args.model, args.external_data_dir)
         require_names_of_check(checking.own_run(args), index, args.load_inputs or ())
         _warn_of_dropped_casts(args, console)
         _warn_of_check_without_reference(args, console)
         checking.note_on_check(check, args, console)
-        built = args.iter_artifact if args.engine is not None else None
-        with (
-            checking.ended_politely(),
-            set_aside(built, "search", console.warn) as remark,
-            PrecisionReport(console, args.events, _shown(args)) as report,
-        ):
-            if remark is not None:
-                console.note(remark)
-            feeds = calibration_feeds(args, index, console)
-            precisions = precisions_of(args)
-            result = run_job(index, lambda place: mixed_models(index, place, precisions, feeds), check, job, report)
+        return _searched(args, console, report, index, partial(_search, args, console, index, check, jobs))
     except errors.Interrupted as stop:
         if stop.kept is None or args.output is None:
             raise
@@ -97,9 +89,50 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         raise line_again.begun_anew(error, line_again.fresh_line(args.words, REST_OPTIONS, "precision")) from error
     finally:
         check.close()
-    without = (result.stopped or "").split()[:1]
-    say_result(console, result, args.list, _same_line(args, without) if args.output is not None else None)
-    return errors.Interrupted.status if result.stopped else 0
+
+
+def _search(
+    args: argparse.Namespace,
+    console: Console,
+    index: ModelIndex,
+    check: Check,
+    jobs: int,
+    sections: PrecisionSections,
+    listener: events.Listener,
+) -> PrecisionResult:
+    from biopsy.cli.debug.precision.job import job_of
+    from biopsy.mixed_precision.job_run import run_job
+    from biopsy.mixed_precision.precisions import mixed_models
+    from biopsy.session.claim import set_aside
+
+    job = job_of(args, jobs, sections.write)
+    built = args.iter_artifact if args.engine is not None else None
+    with checking.ended_politely(), set_aside(built, "search", console.warn) as remark:
+        if remark is not None:
+            console.note(remark)
+        feeds = calibration_feeds(args, index, console)
+        precisions = precisions_of(args)
+        return run_job(index, lambda place: mixed_models(index, place, precisions, feeds), check, job, listener)
+
+
+def _searched(
+    args: argparse.Namespace,
+    console: Console,
+    report: ReportFile,
+    index: ModelIndex,
+    search: Callable[[PrecisionSections, events.Listener], PrecisionResult],
+) -> int:
+    """Search, write the report, show what was found; the exit status."""
+    from biopsy.cli.debug.precision.report import PrecisionSections
+    from biopsy.cli.debug.precision_report import PrecisionReport, say_result
+
+    with PrecisionReport(console, args.events, _shown(args)) as progress:
+        sections = PrecisionSections(args, index, progress.history, report)
+        with report.also_of_errors(sections.of_error):
+            result = search(sections, progress)
+        without = (result.stopped or "").split()[:1]
+        say_result(console, result, args.list, _same_line(args, without) if args.output is not None else None)
+        return progress.ended(errors.Interrupted.status if result.stopped else 0)
 
 
 def _same_line(args: argparse.Namespace, without: Sequence[str] = ()) -> str:

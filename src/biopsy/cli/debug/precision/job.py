@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from biopsy import errors
@@ -10,7 +11,7 @@ from biopsy.checks.artifacts import Artifacts
 from biopsy.cli.arguments import checks, groups
 from biopsy.cli.debug import checking
 from biopsy.mixed_precision.job import PrecisionJob
-from biopsy.mixed_precision.result import PrecisionTarget
+from biopsy.mixed_precision.result import PrecisionResult, PrecisionTarget
 from biopsy.session.budget import Budget
 from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles
@@ -18,13 +19,15 @@ from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
 
 
-def job_of(args: argparse.Namespace, jobs: int) -> PrecisionJob:
+def job_of(args: argparse.Namespace, jobs: int, write_report: Callable[[PrecisionResult], None]) -> PrecisionJob:
     """What is to be searched, and how. Raises UsageError for arguments that contradict each other."""
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
     external = None if args.output is None else groups.weights_file(args, args.output)
     return PrecisionJob(
-        target=PrecisionTarget(args.output, external, args.report, args.list),
+        target=PrecisionTarget(
+            output=args.output, external=external, report=args.report, names=args.list, write_report=write_report
+        ),
         mode=args.mode,
         direction=args.direction,
         cost=args.cost,

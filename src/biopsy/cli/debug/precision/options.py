@@ -7,6 +7,7 @@ from pathlib import Path
 
 from biopsy import errors
 from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, tensorrt
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.shell_words import option_line
 
 
@@ -16,9 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=file_kinds.WRITTEN, metavar="FILE", help="write the mixed-precision model, ready to use"
     )
-    parser.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write the findings to this file, as JSON"
-    )
+    add_report(parser)
     parser.add_argument(
         "--list",
         type=file_kinds.WRITTEN,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.debug import bundling, checking
 from biopsy.cli.debug.reduce import options
-from biopsy.cli.debug.reduce.outputs import feeds_recorded, output_of
+from biopsy.cli.debug.reduce.outputs import explanation_journal, feeds_recorded, output_of
 from biopsy.cli.debug.reduce.symbols import with_sizes_of_symbols
 from biopsy.cli.report_file import report_file
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
     from biopsy.reduction.job import ReductionJob
     from biopsy.reduction.result import Reduction
+    from biopsy.variation.result import Variation
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -67,6 +69,7 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
         "the weights of the result": (output.with_name(weights) if weights else None, file_kinds.WRITTEN),
         "the inputs of the result": (inputs_file(output) if fed else None, file_kinds.WRITTEN),
         "the journal": (checks.journal_of(output), file_kinds.WRITTEN),
+        "the journal of --explain": (explanation_journal(args, output), file_kinds.WRITTEN),
     }
 
 
@@ -80,17 +83,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     check = checking.check_of(args, jobs)  # it warms up while the rest is loaded
     try:
         from biopsy.cli.debug.recorded_inputs import require_draws
+        from biopsy.cli.debug.reduce.explanation import explained, is_wanted, require_explainable
         from biopsy.cli.debug.reduce.job import job_of
         from biopsy.cli.run.names import require_names_of_check
 
         report = report_file(args, console)
+        require_explainable(args)
         job = job_of(args, jobs)
         index = index_of_model()
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]
         require_draws(args, fed, random=job.recording.samples is None, console=console)
         checking.note_on_check(check, args, console)
-        return _reduced(args, console, report, index, partial(_search, index, check, job))
+        search = partial(_search, index, check, job, is_wanted(args))
+        return _reduced(args, console, report, index, search, partial(explained, args, jobs))
     except errors.Interrupted as stop:
         if stop.kept is None:
             raise
@@ -101,11 +107,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         check.close()
 
 
-def _search(index: ModelIndex, check: Check, job: ReductionJob, listener: events.Listener) -> Reduction:
+def _search(
+    index: ModelIndex, check: Check, job: ReductionJob, tells_values: bool, listener: events.Listener
+) -> Reduction:
     from biopsy.reduction.job_run import run_job
 
     with checking.ended_politely():
-        return run_job(index, check, job, listener)
+        return run_job(index, check, job, listener, tells_values=tells_values)
 
 
 def _reduced(
@@ -114,6 +122,7 @@ def _reduced(
     report: ReportFile,
     index: ModelIndex,
     search: Callable[[events.Listener], Reduction],
+    explain: Callable[[Reduction, events.Listener], Variation | None],
 ) -> int:
     """Search, show what was found, write the report; the exit status."""
     from biopsy.cli.debug.reduce.report import Sections
@@ -124,13 +133,15 @@ def _reduced(
         sections = Sections(args, index, progress.history, wanted=report.path is not None or args.bundle is not None)
         with report.also_of_errors(sections.of_error):
             result = search(progress)
+            variation = explain(result, progress)
         status = errors.Interrupted.status if result.stopped else 0
-        report.write(status, partial(sections.of_result, result, report.folder))
-        say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]))
-    if args.bundle is not None:
-        made = report.as_bytes(status, partial(sections.of_result, result, args.bundle))
-        bundling.pack(_packing(args, result, words, made), console)
-    return status
+        report.write(status, partial(sections.of_result, result, variation, report.folder))
+        say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), variation)
+        if args.bundle is not None:
+            made = report.as_bytes(status, partial(sections.of_result, result, variation, args.bundle))
+            packing = _packing(args, result, words, made)
+            bundling.pack(replace(packing, variation="" if variation is None else variation.sentence), console)
+        return progress.ended(status, result.nodes)
 
 
 def _packing(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from biopsy.cli.arguments import absent_options, checks, file_kinds, groups
+from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling
 
@@ -44,6 +44,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     _add_boundary(parser)
     _add_passes(parser)
+    _add_explaining(parser)
     absent_options.add(parser, "debug reduce")
 
 
@@ -154,6 +155,22 @@ def _add_boundary(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start with every tensor marked as an output, for a failure that later nodes mask (automatic where a "
         "check with --load-outputs passes but finds an inner tensor wrong)",
+    )
+
+
+def _add_explaining(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what may vary")
+    group.add_argument(
+        "--explain",
+        action="store_true",
+        help="find out which attributes, sizes, types, weights and inputs of the result may be others, and it still "
+        "fails in the same way, and which must be as they are",
+    )
+    group.add_argument(
+        "--explain-checks",
+        type=types.positive,
+        metavar="N",
+        help="as --explain, with at most N checks (default: 60; in any case it ends after 5 minutes)",
     )
 
 

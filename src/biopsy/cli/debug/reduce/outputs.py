@@ -5,10 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from biopsy.cli.arguments import checks
+
 
 def output_of(args: argparse.Namespace) -> Path:
     """Where the result is written."""
     return args.output or Path(f"{args.model.stem}_reduced.onnx")
+
+
+def explanation_journal(args: argparse.Namespace, output: Path) -> Path | None:
+    """Where the journal of ``--explain`` stands; None if that is not asked for."""
+    wanted = args.explain or args.explain_checks
+    return checks.journal_of(output.with_name(f"{output.name}.explain")) if wanted else None
 
 
 def feeds_recorded(args: argparse.Namespace, own_run: argparse.Namespace | None, output: Path) -> bool:

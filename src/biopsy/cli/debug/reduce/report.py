@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
     from biopsy.reduction.result import Reduction
     from biopsy.report.search_history import SearchHistory
+    from biopsy.variation.result import Variation
 
 
 class Sections:
@@ -30,12 +31,12 @@ class Sections:
         self._history = history
         self._model = model_tree(index, args.model) if wanted else {}
 
-    def of_result(self, found: Reduction, folder: Path) -> Mapping[str, Any]:
+    def of_result(self, found: Reduction, variation: Variation | None, folder: Path) -> Mapping[str, Any]:
         """What was found, paths as seen from a folder."""
         from biopsy.report.reduction import reduction_sections
 
         sections = reduction_sections(found, self._index, self._history, self._args.mode, folder)
-        return {**self._always(), **sections}
+        return {**self._always(), **sections, "variation": None if variation is None else variation.as_json()}
 
     def of_error(self) -> Mapping[str, Any]:
         """What is known where an error ended the search."""

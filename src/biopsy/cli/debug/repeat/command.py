@@ -10,11 +10,13 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.arguments import checks, types
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.repeat.iteration_info import IterationInfo
 from biopsy.cli.debug.repeat.progress import RepeatProgress, outcomes_text
-from biopsy.cli.debug.repeat.summary import save_report, say_result
+from biopsy.cli.debug.repeat.summary import say_result, sections
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.checks.artifacts import Artifacts
@@ -34,7 +36,7 @@ examples:
 
 exit status of the command: 0 passes; 125 cannot say; 126 and 127 could not be run; any other fails.
 
-exit status: 0 if the command ran as often as asked, whether it passed or failed (--save-report writes what was
+exit status: 0 if the command ran as often as asked, whether it passed or failed (--report writes what was
 measured); 4 if it could not be run; 5 if interrupted, with what was measured so far.
 """
 
@@ -71,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "count the iterations in this file, of --save-debug-replay here or in Polygraphy, instead of running them",
         "after each iteration, save whether each has passed, as Polygraphy does",
     )
-    group.add_argument("--save-report", type=file_kinds.WRITTEN, metavar="FILE", help="write what was measured as JSON")
+    add_report(group, "--save-report")
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -80,18 +82,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.checks.repetition import RunTally
 
     _require_sense(args)
+    report = report_file(args, console)
     rules = checking.rules_of(args)
     tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with checking.ended_politely(), RepeatProgress(console, args) as progress:
+    with RepeatProgress(console, args) as progress:
         try:
-            _run(args, rules, tally, artifacts, progress)
+            with checking.ended_politely():
+                _run(args, rules, tally, artifacts, progress)
         except KeyboardInterrupt:
             interrupted = True
-    seconds = time.monotonic() - started
-    if args.save_report is not None:
-        save_report(args, tally, seconds, interrupted=interrupted)
-    say_result(console, tally, args, seconds)
+        seconds = time.monotonic() - started
+        status = progress.ended(errors.Interrupted.status if interrupted else 0)
+        report.write(status, lambda: sections(args, tally, progress, interrupted=interrupted))
+        say_result(console, tally, args, seconds)
     if interrupted:
         raise errors.Interrupted("runs in progress were ended, and are not counted")
     return 0
@@ -108,7 +112,7 @@ def _require_sense(args: argparse.Namespace) -> None:
         checking.require_names(args, own.model)
     if args.jobs > 1:
         _require_own_files(args)
-    for path in (args.events, args.save_report, args.iter_info, args.save_debug_replay):
+    for path in (args.events, args.iter_info, args.save_debug_replay):
         if path is not None:
             require_writable(path)
 

@@ -38,7 +38,7 @@ class RepeatProgress(Progress):
 
     def show_run(self, number: int, line: str) -> None:
         """A run is about to begin."""
-        self._log.write(events.Checking(number=number, stage="repeat", description="run", line=line))
+        self.keep(events.Checking(number=number, stage="repeat", description="run", line=line))
         if number == 0:
             self._live.update("repeat", "the first run")
 
@@ -46,7 +46,7 @@ class RepeatProgress(Progress):
         """A run has ended, and was counted."""
         judged = run.judged
         seconds = judged.evidence.seconds
-        self._log.write(
+        self.keep(
             events.Checked(
                 number=run.number,
                 stage="repeat",

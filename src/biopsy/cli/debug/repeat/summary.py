@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.debug.finished import finished_line
-from biopsy.cli.debug.repeat.progress import outcomes_text
+from biopsy.cli.debug.repeat.progress import RepeatProgress, outcomes_text
 from biopsy.cli.live_line import COLUMN
 from biopsy.quantities import count
 from biopsy.shell_words import line_of
@@ -89,22 +88,16 @@ def _reduction(command: Sequence[str], *options: str) -> str:
     return line_of((*words, "--check", *check))
 
 
-def save_report(args: argparse.Namespace, tally: RunTally, seconds: float, *, interrupted: bool) -> None:
-    """Write what was measured as JSON, to the file of --save-report."""
-    from biopsy.checks.repetition import interval
-    from biopsy.filesystem.write import write_whole
+def sections(
+    args: argparse.Namespace, tally: RunTally, progress: RepeatProgress, *, interrupted: bool
+) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.builds import repeat_tree, repeat_verdict
+    from biopsy.report.versions import versions_tree
 
-    tree = {
-        "command": args.check,
-        "until": args.until,
-        "interrupted": interrupted,
-        "iterations": tally.runs,
-        "passed": tally.passed,
-        "failed": tally.failed,
-        "others": {outcome.value: times for outcome, times in tally.undecided.items()},
-        "pass_rate": tally.passed / tally.decided if tally.decided else None,
-        "pass_rate_interval": interval(tally.passed, tally.decided),
-        "failures": [{"reason": kind.reason, "times": kind.times, "first": kind.first} for kind in tally.kinds],
-        "seconds": round(seconds, 3),
+    return {
+        "verdict": repeat_verdict(tally),
+        "versions": versions_tree(),
+        "search": progress.history.tree(),
+        "repeat": repeat_tree(tally, args.check, args.until, interrupted=interrupted),
     }
-    write_whole(args.save_report, [json.dumps(tree, indent=4).encode(), b"\n"])

@@ -5,31 +5,40 @@
   const spoken = document.getElementById("spoken");
   const reach = 16; // pixels around a mark within which a pointer means it
 
-  // A text beside a place on the screen, a line each, and within the window.
-  const show = (text, at) => {
+  // A text beside a place on the screen, a line each, and within the window. `follow`: how to show it again where the
+  // place has moved to, for what the keyboard has reached.
+  let again = null;
+  const show = (text, at, follow = null) => {
+    again = follow;
     tip.replaceChildren(...text.split("\n").map((line) => {
       const row = document.createElement("div");
       row.textContent = line;
       return row;
     }));
     tip.hidden = false;
+    tip.style.left = tip.style.top = "0"; // where it stands limits how wide it gets
     const { width, height } = tip.getBoundingClientRect();
     const left = Math.min(at.x + 14, window.innerWidth - width - 8);
     const below = at.y + 18 + height < window.innerHeight;
     tip.style.left = `${Math.max(8, left)}px`;
     tip.style.top = `${Math.max(8, below ? at.y + 18 : at.y - height - 12)}px`;
   };
-  const hide = () => { tip.hidden = true; };
+  const hide = () => {
+    tip.hidden = true;
+    again = null;
+  };
+  window.addEventListener("scroll", () => { if (again) again(); else hide(); }, { capture: true, passive: true });
 
   // Boxes and edges of the graph.
   for (const item of document.querySelectorAll("[data-tip]")) {
     const text = told.graph.text[item.dataset.tip];
     item.addEventListener("pointermove", (event) => show(text, { x: event.clientX, y: event.clientY }));
     item.addEventListener("pointerleave", hide);
-    item.addEventListener("focus", () => {
+    const reached = () => {
       const { left, bottom } = item.getBoundingClientRect();
-      show(text, { x: left, y: bottom - 12 });
-    });
+      show(text, { x: left, y: bottom - 12 }, reached);
+    };
+    item.addEventListener("focus", reached);
     item.addEventListener("blur", hide);
   }
 
@@ -40,13 +49,14 @@
     const cursor = plot.querySelector(".cursor");
     let here = -1;
 
-    const go = (mark) => {
+    const go = (mark, follow) => {
       here = Math.max(0, Math.min(text.length - 1, mark));
       cursor.setAttribute("cx", x[here]);
       cursor.setAttribute("cy", y[here]);
       cursor.setAttribute("visibility", "visible");
-      show(text[here], new DOMPoint(x[here], y[here]).matrixTransform(plot.getScreenCTM()));
+      show(text[here], new DOMPoint(x[here], y[here]).matrixTransform(plot.getScreenCTM()), follow);
     };
+    const reached = () => go(here, reached);
     const leave = () => {
       cursor.setAttribute("visibility", "hidden");
       hide();
@@ -85,12 +95,12 @@
       const move = moves[event.key];
       if (!move || !text.length || event.ctrlKey || event.altKey || event.metaKey) return;
       event.preventDefault();
-      go(move());
+      here = move();
+      reached();
       spoken.textContent = text[here];
     });
   }
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hide(); });
-  window.addEventListener("scroll", hide, { passive: true });
 
   // What is wider than the screen can be scrolled by keyboard.
   for (const box of document.querySelectorAll(".scroll")) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;

@@ -1,4 +1,4 @@
-"""Types and shapes from a run of the model, where they cannot be inferred."""
+"""How a surgeon command learns types and shapes: its options, and the inputs of a run that tells them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,20 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.feeding import Inputs
     from biopsy.model.tensor_type import TensorType, ValueType
-    from biopsy.tensors.results import Array, Feed
+    from biopsy.tensors.results import Feed
+
+
+def add(group: argparse._ArgumentGroup, *, no_effect: str, without: str) -> argparse._MutuallyExclusiveGroup:
+    """``--shape-inference``, of which ``no_effect`` says why it has none, and ``--no-shape-inference``.
+
+    Returns the group of options that exclude each other.
+    """
+    ways = group.add_mutually_exclusive_group()
+    ways.add_argument(
+        "--shape-inference", "--do-shape-inference", action="store_true", help=f"has no effect: {no_effect}"
+    )
+    ways.add_argument("--no-shape-inference", action="store_true", help=without)
+    return ways
 
 
 def add_no_onnxruntime(group: argparse._ArgumentGroup) -> None:
@@ -75,20 +88,13 @@ class FallbackRun:
         )
 
     def types(self, data: bytes) -> dict[str, TensorType]:
-        """Types of the inputs and outputs of a model in one run, in a process of its own.
+        """Types of the inputs and outputs of a model in that run.
 
         Raises BiopsyError if the run fails, DoesNotFit and CannotCompare if the inputs do not fit the model.
         """
-        from biopsy.model.index import index_bytes
-        from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
+        from biopsy.recording.types_by_running import types_by_running
 
-        index = index_bytes(data, self._folder)
-        wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
-        feed = self._feed(wanted)
-        values = {**feed, **_outputs(data, self._folder, feed)}
-        return {
-            name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()
-        }
+        return types_by_running(data, self._folder, self._feed)
 
     def _feed(self, wanted: Mapping[str, ValueType | None]) -> Feed:
         from biopsy.engines.casting import casts, casts_told
@@ -106,22 +112,3 @@ class FallbackRun:
             self._told = True
             self._console.warn(casts_told(changes))
         return feed
-
-
-def _outputs(data: bytes, folder: Path, feed: Feed) -> Mapping[str, Array]:
-    from biopsy.engines.base import ModelInput
-    from biopsy.engines.worker import Worker
-    from biopsy.isolation.cleanup import temporary_folder
-    from biopsy.tensors.files import write_feeds
-
-    with temporary_folder("biopsy-") as scratch:
-        given = scratch / "inputs.safetensors"
-        write_feeds(given, [feed])
-        try:
-            with Worker("onnxrt:optimization=none", scratch) as worker:
-                return worker.run(ModelInput(data, folder.resolve()), given)[0]
-        except errors.EngineFailure as error:
-            raise errors.BiopsyError(
-                f"the model cannot be run once to see its shapes: {error.message}",
-                next_steps=["leave out --force-fallback-shape-inference", *error.next_steps],
-            ) from error

@@ -1,0 +1,273 @@
+"""Finding out what may vary, as a search with a check: every change is asked about, and nothing is written."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from biopsy import errors
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.signature import signature_of
+from biopsy.model.identity import identity_of
+from biopsy.model.index import ModelIndex
+from biopsy.quantities import count
+from biopsy.reduction.rounding import weigh_original
+from biopsy.reduction.values import is_no_comparison
+from biopsy.search.drive import drive
+from biopsy.search.rounds import Round
+from biopsy.session.budget import BudgetSpentError
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.oracle import Oracle
+from biopsy.session.stage import IDENTITY
+from biopsy.session.trial import Trial
+from biopsy.variation.attributes import attribute_features
+from biopsy.variation.dtypes import AS_FLOAT32, COARSE, EXACT, dtype_features
+from biopsy.variation.features import Answer, ExaminedFeature, Feature
+from biopsy.variation.fed_model import Edit, in_turn
+from biopsy.variation.job import VariationJob
+from biopsy.variation.laboratory import Laboratory
+from biopsy.variation.planner import Trying, varied
+from biopsy.variation.ranks import rank_features
+from biopsy.variation.result import Together, Variation, claim_of, finding_of
+from biopsy.variation.sizes import joined_size_features, size_features
+from biopsy.variation.values import input_features, weight_features
+
+_ANSWERS: dict[Outcome, Answer] = {Outcome.REPRODUCES: "fails", Outcome.PASSES: "passes"}
+
+_COMPARES = (
+    "the check compares with recorded values, or may do so, and any change would fail by itself; a check that runs two "
+    "engines on each candidate does not (biopsy run {} --engine A --engine B), and --values free says so of any other"
+)
+
+_AT_ONCE = 2
+"""Answers about all free features changed at once, otherwise each time."""
+
+_MOST_AT_ONCE = 5
+"""Times that this is tried: some changes do not go together."""
+
+
+class VariationTask:
+    """What a search with a check is told of a model whose features are varied.
+
+    ``laboratories`` make its trials: the first in which the model fails does. The last one leaves the inputs to the
+    check.
+    """
+
+    def __init__(
+        self, index: ModelIndex, oracle: Oracle, laboratories: Sequence[Laboratory], job: VariationJob
+    ) -> None:
+        self._index = index
+        self._oracle = oracle
+        self._laboratories = laboratories
+        self._job = job
+        self._flakiness = Flakiness(oracle, job.search.repeating)
+        self._laboratory: Laboratory | None = None
+        self._examinations: list[ExaminedFeature] = []
+        self._found = Variation()
+
+    # What a search with a check asks
+
+    @property
+    def has_result(self) -> bool:
+        """Whether the model is known to fail."""
+        return self._laboratory is not None
+
+    @property
+    def is_worth_resuming(self) -> bool:
+        """Whether any change was answered."""
+        return any(one.seen for one in self._examinations)
+
+    @property
+    def progress(self) -> str:
+        """How many changes were tried."""
+        return f"{count(sum(len(one.seen) for one in self._examinations), 'change')} tried of what may vary"
+
+    def preflight(self) -> None:
+        """Check the model as it is, which must fail, and how often it does.
+
+        Raises OriginalPasses if it passes, CheckError if the check cannot say.
+        """
+        failure = self._oracle.failure
+        failure.reference = self._job.reference
+        *fed, as_it_is = self._laboratories
+        for laboratory in fed:
+            with contextlib.suppress(errors.CheckError):  # what it says of its own inputs will be told
+                judged = self._oracle.again(laboratory.unchanged)
+                if judged.outcome is Outcome.REPRODUCES:
+                    return self._begin_with(laboratory, judged, 1)
+        judged, tries = self._flakiness.failure(lambda: as_it_is.unchanged)
+        if judged.outcome is not Outcome.REPRODUCES:
+            raise _passes(judged, self._oracle.check.line(self._index.path or self._job.search.candidate))
+        return self._begin_with(as_it_is, judged, tries)
+
+    def _begin_with(self, laboratory: Laboratory, judged: Judged, tries: int) -> None:
+        self._laboratory = laboratory
+        trial, oracle = laboratory.unchanged, self._oracle
+        oracle.left = trial.size
+        oracle.failure.reference = oracle.failure.reference or signature_of(judged.evidence)
+        oracle.check.expect(judged.evidence.seconds)
+        weigh_original(oracle, trial, judged.evidence.verdict)
+        self._flakiness.begin(trial, tries)
+
+    def begin(self) -> None:
+        """Collect what may be changed, where values may be others."""
+        reference = self._oracle.failure.reference
+        assert self._laboratory is not None and reference is not None
+        free = self._job.values_free
+        if not (is_no_comparison(reference) if free is None else free):
+            self._found = replace(self._found, kept=_COMPARES)
+            return
+        bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
+        self._examinations = [ExaminedFeature(one) for one in _features(self._laboratory, bits)]
+
+    def search(self) -> bool:
+        """Ask about every change, as far as the budget goes."""
+        try:
+            with self._oracle.budget.enforced():
+                drive(varied(self._examinations), self._answered)
+                self._examine_joined_sizes()
+                self._found = replace(self._found, together=self._all_at_once())
+        except BudgetSpentError:
+            self._found = replace(self._found, complete=False)
+        self._oracle.abandon_all()
+        self._require_meaning()
+        return True
+
+    def undo(self, digest: bytes | None) -> bool:
+        """Nobody takes an answer back: persons are not asked."""
+        return False
+
+    def write(self) -> None:
+        """Nothing is written."""
+
+    def rescue(self) -> str | None:
+        """Nothing is kept but the journal."""
+        return None
+
+    def verify(self) -> bool:
+        """Nothing was written."""
+        return False
+
+    # Questions and answers
+
+    def _examine_joined_sizes(self) -> None:
+        """Change together what has the same size, where nothing can be said of one of them by itself."""
+        assert self._laboratory is not None
+        alone = [one.feature for one in self._examinations if one.feature.what == "size" and claim_of(one) != "free"]
+        sizes = {one.numbers.present for one in alone if one.numbers is not None}
+        known = {one.name for one in alone}
+        joined = [
+            ExaminedFeature(one) for one in joined_size_features(self._laboratory.base, sizes) if one.name not in known
+        ]
+        self._examinations += joined
+        drive(varied(joined), self._answered)
+        told = {one.feature.numbers.present for one in joined if one.feature.numbers and one.that("fails")}
+        self._examinations = [one for one in self._examinations if one in joined or not _is_in(one, told)]
+
+    def _answered(self, tryings: Round[Trying]) -> Sequence[Answer]:
+        """Have every change of a round checked, several at once where that is possible, and note each answer."""
+        asked = [(one, self._trial(one)) for one in tryings]
+        waiting = [trial for _, trial in asked if trial is not None]
+        answers = []
+        for trying, trial in asked:
+            answer: Answer = "invalid"
+            if trial is not None:
+                self._ahead(waiting)
+                waiting = waiting[1:]
+                answer = self._answer(trial)
+            trying.examination.note(trying.alternative, answer)
+            answers.append(answer)
+        return answers
+
+    def _trial(self, trying: Trying) -> Trial | None:
+        assert self._laboratory is not None
+        title = finding_of(ExaminedFeature(trying.examination.feature)).title
+        return self._laboratory.changed(trying.alternative.edit, f"{title}: {trying.alternative.text}")
+
+    def _ahead(self, trials: Sequence[Trial]) -> None:
+        if self._oracle.jobs > 1:
+            self._oracle.ahead(iter(trials))
+
+    def _answer(self, trial: Trial) -> Answer:
+        return _ANSWERS.get(self._oracle.judge(trial).outcome, "neither")
+
+    def _all_at_once(self) -> Together | None:
+        """Change all free features at once."""
+        free = [one for one in self._examinations if claim_of(one) == "free"]
+        if len(free) < 2:
+            return None
+        tried = (self._answered_at_once(free, number) for number in range(_MOST_AT_ONCE))
+        told = set(islice((answer for answer in tried if answer in {"fails", "passes"}), _AT_ONCE))
+        if not told:
+            return None
+        return "sometimes" if len(told) > 1 else "always" if told == {"fails"} else "never"
+
+    def _answered_at_once(self, free: Sequence[ExaminedFeature], number: int) -> Answer:
+        assert self._laboratory is not None
+        edits: list[Edit] = []
+        for one in free:
+            failing = one.that("fails")
+            edits.append(failing[number % len(failing)].edit)
+        trial = self._laboratory.changed(in_turn(edits), "all that may vary at once")
+        return "invalid" if trial is None else self._answer(trial)
+
+    def _require_meaning(self) -> None:
+        """Raise CheckError where no change passes, and a model of one Identity node fails too: a check says nothing."""
+        if self._job.allow_vacuous_check or any(one.that("passes") for one in self._examinations):
+            return
+        if not any(one.that("fails") for one in self._examinations):
+            return
+        identity = Trial(
+            parts=[identity_of(self._index)], size=1, stage=IDENTITY, description="a one-node Identity model"
+        )
+        try:
+            judged = self._oracle.again(identity)
+        except errors.CheckError:
+            return  # what an engine or a script makes of a stranger's inputs is no matter of the user's model
+        if judged.outcome is Outcome.REPRODUCES:
+            raise errors.CheckError(
+                f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on "
+                "anything, and what may vary says nothing",
+                next_steps=["--allow-vacuous-check    continues anyway"],
+            )
+
+    @property
+    def variation(self) -> Variation:
+        """What was found, once the search has ended."""
+        claims = [(claim_of(one), finding_of(one)) for one in self._examinations if one.seen]
+        return replace(
+            self._found,
+            free=tuple(found for claim, found in claims if claim == "free"),
+            fixed=tuple(found for claim, found in claims if claim == "fixed"),
+            unknown=tuple(found for claim, found in claims if claim == "open"),
+            checks=self._oracle.tally.checks,
+        )
+
+
+def _is_in(examination: ExaminedFeature, sizes: set[int]) -> bool:
+    """Whether something that never failed by itself is part of what was changed together."""
+    feature = examination.feature
+    is_size = feature.what == "size" and feature.numbers is not None and feature.numbers.present in sizes
+    return is_size and not examination.that("fails")
+
+
+def _features(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
+    """Everything that may be changed, in an order in which all changes can be made one after the other."""
+    fed, validity = laboratory.base, laboratory.validity
+    yield from dtype_features(fed, validity, bits)
+    yield from size_features(fed, validity)
+    yield from attribute_features(fed)
+    yield from weight_features(fed)
+    yield from input_features(fed)
+    yield from rank_features(fed, validity)
+
+
+def _passes(judged: Judged, line: str) -> errors.BiopsyError:
+    if judged.outcome is Outcome.INVALID:
+        return errors.CheckError(f"the check cannot say whether the model fails: {judged.reason}", next_steps=[line])
+    return errors.OriginalPasses(
+        f"the model does not fail this check ({judged.outcome.value}: {judged.reason}), so nothing can be varied",
+        next_steps=[f"run it by hand: {line}"],
+    )

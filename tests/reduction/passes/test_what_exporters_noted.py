@@ -1,0 +1,77 @@
+"""Every pass but one leaves what exporters noted of nodes; a reduction tells it, and --anonymize drops it."""
+
+import random
+from pathlib import Path
+
+import onnx
+import pytest
+
+from biopsy.cli.app import main
+from biopsy.model import walk
+from biopsy.model.node_source import source_of
+from biopsy.reduction.change import NamedModelPass
+from biopsy.reduction.passes.shapes import unrefuted
+from biopsy.reduction.schedule import MODEL_PASSES
+from support.bodied import bodied
+from support.exporters import exported
+from support.models import save
+
+CHECK = ("--check", "biopsy", "run", "{}", "--onnxrt", "--engine", "fake:scale.Softmax=1.5")
+
+
+def noted(seed: int) -> onnx.ModelProto:
+    made = bodied(seed)
+    for number, node in enumerate(walk.nodes(made)):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', 'module{number}', 'op']")
+    return made
+
+
+def last(named: NamedModelPass, model: onnx.ModelProto, draw: random.Random) -> onnx.ModelProto:
+    search, answer = named.search(model), None
+    while True:
+        try:
+            changes = search.send(answer)
+        except StopIteration:
+            return model
+        answer = None
+        for change in unrefuted(model, changes):
+            if draw.random() < 0.7:
+                answer = model = change.model
+                break
+
+
+@pytest.mark.parametrize("named", [n for n in MODEL_PASSES if n.name != "exporter-notes"], ids=lambda named: named.name)
+def test_a_node_that_stays_keeps_what_was_noted_of_it(named: NamedModelPass) -> None:
+    for seed in range(6):
+        made = noted(seed)
+        before = {(node.op_type, *node.output) for node in walk.nodes(made)}
+        result = last(named, made, random.Random(seed))
+        if named.name == "names":
+            assert all(node.metadata_props for node in walk.nodes(result))
+        for node in walk.nodes(result):
+            if (node.op_type, *node.output) in before:
+                assert node.metadata_props, (seed, node)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save(exported("pytorch"), tmp_path / "m.onnx")
+    return tmp_path
+
+
+def test_a_reduction_ends_with_the_line_of_code(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", *CHECK]) == 0
+    line = "from   model.py:12 in Attention.forward: return scaled(torch.softmax(y, -1), x)"
+    assert line in capsys.readouterr().out.splitlines()
+    (node,) = onnx.load("r.onnx").graph.node
+    assert str(source_of(node.SerializeToString())) == "model.py:12 in Attention.forward"
+    assert main(["inspect", "model", "r.onnx", "--mode=full"]) == 0
+    assert "\n    from model.py:12 in Attention.forward: return scaled(" in capsys.readouterr().out
+
+
+def test_an_anonymized_result_does_not_tell_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--anonymize", *CHECK]) == 0
+    assert "model.py" not in capsys.readouterr().out
+    assert b"model.py" not in Path("r.onnx").read_bytes()
+    assert b"torch" not in Path("r.onnx").read_bytes()

@@ -1,0 +1,38 @@
+"""Other values in place of those that are there."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from biopsy.variation.values import changes_of
+
+DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
+
+
+@given(
+    st.sampled_from(DTYPES).flatmap(
+        lambda dtype: arrays.arrays(dtype, arrays.array_shapes(max_dims=3, max_side=4), elements=None)
+    )
+)
+def test_changed_values_have_the_type_and_shape_of_those_that_were_there_and_are_no_larger(values):
+    with np.errstate(all="ignore"):
+        made = [(kind, change(values)) for kind, _, change in changes_of(values)]
+    for _, changed in made:
+        assert (changed.dtype, changed.shape) == (values.dtype, values.shape)
+        if values.dtype.kind == "f" and values.any():
+            finite = np.abs(values[np.isfinite(values)].astype(np.float64))
+            assert np.nanmax(np.abs(changed[np.isfinite(changed)]), initial=0) <= max(finite.max(initial=0), 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_there_are_changes_of_several_kinds(dtype):
+    assert len({kind for kind, _, _ in changes_of(np.array([1, 0, 1], dtype))}) > 2
+
+
+def test_random_values_are_the_same_each_time():
+    values = np.linspace(0, 1, 10, dtype=np.float32)
+    one, other = ({kind: change(values).tolist() for kind, _, change in changes_of(values)} for _ in range(2))
+    assert one == other
+    assert one["random"] != one["random again"]
