@@ -27,8 +27,8 @@ _MOST_OF_OUTPUT = 4000
 class IssueFacts:
     """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
 
-    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``variation`` says
-    what of the model may vary.
+    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``variation``
+    says what of the model may vary.
     """
 
     failure: ObservedFailure
