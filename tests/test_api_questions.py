@@ -13,6 +13,7 @@ import pytest
 import biopsy
 from biopsy import errors, events
 from support.models import chain, save
+from support.varied_models import softmax
 
 RUN = ["biopsy", "run", "{}", "--engine", "onnxrt:optimization=none"]
 WRONG = "fake:scale.n1=1.5"
@@ -64,6 +65,21 @@ def test_flags_find_the_setting_that_a_script_looks_at(tmp_path: Path) -> None:
     assert [switch.text for switch in found.switches] == ["with threads=1"]
     assert found.switches[0].verified
     assert found.checks == sum(isinstance(event, events.Checked) for event in told)
+
+
+def test_vary_tells_what_a_failure_depends_on() -> None:
+    def fails(model: onnx.ModelProto) -> bool:
+        return any(dim.dim_value % 2 for dim in model.graph.input[0].type.tensor_type.shape.dim[1:])
+
+    found = biopsy.vary(softmax(), fails, takes="model", values="free")
+    assert {one.title: one.short for one in found.fixed if one.what == "size"}["size of axis 1 of x"] == "odd"
+    assert "size of axis 1 of x is odd" in found.sentence
+    assert "size of axis 1 of x" in found._repr_html_()
+    assert repr(found).startswith("<Variation: fails ")
+    kept = biopsy.vary(softmax(), fails, takes="model")
+    assert kept.kept and not kept.free
+    with pytest.raises(biopsy.UsageError, match="values="):
+        biopsy.vary(softmax(), fails, values="some")  # type: ignore[arg-type]
 
 
 def test_flags_refuse_a_check_in_which_nothing_would_vary() -> None:

@@ -23,6 +23,7 @@ NAMES = [
     "CannotCompare",
     "CheckError",
     "DataError",
+    "Diagnosis",
     "EngineFailure",
     "EngineMissing",
     "Flags",
@@ -44,13 +45,16 @@ NAMES = [
     "RunnerResult",
     "UnknownEngine",
     "UsageError",
+    "Variation",
     "build",
     "compare",
+    "diagnose",
     "flags",
     "layers",
     "precision",
     "reduce",
     "run",
+    "vary",
 ]
 
 

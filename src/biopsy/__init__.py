@@ -12,15 +12,18 @@ if TYPE_CHECKING:
 
     from biopsy.api.build import build as build
     from biopsy.api.compare import compare as compare
+    from biopsy.api.diagnose import diagnose as diagnose
     from biopsy.api.flags import flags as flags
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
     from biopsy.api.run import run as run
+    from biopsy.api.vary import vary as vary
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
     from biopsy.comparison.runs import RunComparison as RunComparison
+    from biopsy.diagnosis.facts import Diagnosis as Diagnosis
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
     from biopsy.errors import CheckError as CheckError
@@ -45,21 +48,25 @@ if TYPE_CHECKING:
     from biopsy.tactics.flags import Flags as Flags
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
+    from biopsy.variation.result import Variation as Variation
 
     __version__: str
 
 _HOMES = {
     "biopsy.api.build": ("build",),
     "biopsy.api.compare": ("compare",),
+    "biopsy.api.diagnose": ("diagnose",),
     "biopsy.api.flags": ("flags",),
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
     "biopsy.api.run": ("run",),
+    "biopsy.api.vary": ("vary",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
     "biopsy.comparison.runs": ("RunComparison",),
+    "biopsy.diagnosis.facts": ("Diagnosis",),
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",
@@ -85,6 +92,7 @@ _HOMES = {
     "biopsy.tactics.build_findings": ("BuildFindings",),
     "biopsy.tactics.flags": ("Flags",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
+    "biopsy.variation.result": ("Variation",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

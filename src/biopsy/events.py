@@ -202,3 +202,26 @@ class Measured(Event):
     stage: str
     done: int
     total: int
+
+
+@dataclass(frozen=True)
+class StepStarted(Event):
+    """A diagnosis asks a question: what the step is called, the question, which of how many it is."""
+
+    name: str
+    question: str
+    number: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDone(Event):
+    """A question of a diagnosis: whether it was answered (``done``, ``skipped``, ``stopped``, ``failed``), the answer
+    in one line, and what it took.
+    """
+
+    name: str
+    outcome: str
+    answer: str
+    seconds: float
+    checks: int

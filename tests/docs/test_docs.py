@@ -27,10 +27,17 @@ PAGES = pages()
 QUICK = [page for page in PAGES if any(not block.slow for block in blocks(page))]
 SLOW = [page for page in PAGES if any(block.slow for block in blocks(page))]
 
-SHOW_THE_BUG = {"docs/tutorial/reduce-your-first-model.md"}
+SHOW_THE_BUG = {"docs/tutorial/reduce-your-first-model.md", "docs/how-to/find-what-may-vary.md"}
 """Pages that must be written anew when onnxruntime has mended the bug that they show."""
 
-LONG = {"find-the-setting.md", "reduce-with-dynamic-shapes.md", "share-a-model.md", "use-several-samples.md"}
+LONG = {
+    "diagnose-a-model.md",
+    "find-the-setting.md",
+    "find-what-may-vary.md",
+    "reduce-with-dynamic-shapes.md",
+    "share-a-model.md",
+    "use-several-samples.md",
+}
 """Pages whose commands take long: make test-all follows them."""
 
 

@@ -23,6 +23,7 @@ LAYERS = ["debug", "layers", "ordinary.onnx", "--reference-engine", "reference"]
 FLAGS = ["debug", "flags", "ordinary.onnx"]
 BUILD = ["debug", "build", "ordinary.onnx", "--onnxrt"]
 FAKE = "fake:offset.Relu=1"
+DIAGNOSE = ["diagnose", PATH, "--reference", "--engine", FAKE, "--dir", FOLDER]
 
 
 def check(what: str, *rest: str) -> list[str]:
@@ -214,6 +215,11 @@ CASES: dict[str, list[str]] = {
         "only_low.py",
         "{}",
     ],
+    "diagnose": [*DIAGNOSE, "--input-shapes", f"{X}:[2,2]", "--report", f"{hostile('r')}.json"],
+    "diagnose json": [*DIAGNOSE, "--input-shapes", f"{X}:[2,2]", "--json", "-v"],
+    "diagnose open": DIAGNOSE,
+    "diagnose verdict": ["diagnose", PATH, "--dir", FOLDER, *check("verdict", "{}")],
+    "diagnose strange": ["diagnose", PATH, "--reference", "--input-shapes", f"{X}:[2,2]", "--dir", "records"],
     "layers": [*LAYERS, "--suspect", FAKE, "--report", f"{hostile('r')}.json", "--csv", f"{hostile('r')}.csv"],
     "layers passes": [*LAYERS, "--suspect", "onnxrt"],
     "layers crash": [*LAYERS, "--suspect", "fake:crash.Relu=SIGSEGV"],
@@ -293,7 +299,7 @@ TEXTS = {".json", ".csv", ".log"}
 
 FAMILIES = ("polygraphy ", "sparsity ", "sanitize ", "lint ", "run option ", "run shape ", "run tolerance ", "data ")
 """How the names of cases begin of which there are many alike: the first of each is quick."""
-SLOW = {"demo", "precision loss"} | {
+SLOW = {"demo", "precision loss", "diagnose", "diagnose json"} | {
     case for family in FAMILIES for case in [name for name in CASES if name.startswith(family)][1:]
 }
 

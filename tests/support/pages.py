@@ -151,6 +151,7 @@ _VARYING = (
     (r"at \[[\d, ]*\]", "at [#]"),
     (r"\d+ of (\d+) elements", r"# of \1 elements"),
     (r"\d+ checks?\b", "# checks"),
+    (r"[\d.e+]+ times (the|what)", r"# times \1"),
     (r"\d+ (reproduced|passed|cannot say|another failure|timed out)", r"# \1"),
     (r"[-+]?\d+\.\d+(e[-+]?\d+)?", "#"),
     (r"\d+e[-+]?\d+|\b\d+%", "#"),

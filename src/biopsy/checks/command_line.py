@@ -149,6 +149,11 @@ class OwnRun(OwnCommand):
         return None if is_judged else False
 
     @property
+    def input_files(self) -> list[Path]:
+        """Files of inputs that it loads."""
+        return [Path(value) for value in self._values(LOAD_INPUTS)]
+
+    @property
     def golden_files(self) -> list[Path]:
         """Files of golden values that it compares with."""
         return [Path(value) for value in self._values(LOAD_OUTPUTS)]

@@ -45,6 +45,7 @@ COMMANDS: tuple[Command, ...] = (
         may_crash=True,
         says_when_it_looks=True,
     ),
+    Command(("diagnose",), "biopsy.cli.diagnose.command", "find out why a model fails, and what avoids it"),
     Command(
         ("debug", "reduce"), "biopsy.cli.debug.reduce.command", "find the smallest part of a model that still fails"
     ),
@@ -283,4 +284,5 @@ _BEGIN = (
     ("demo", "find a real bug"),
     ("doctor", "which engines work here?"),
     ("run model.onnx --onnxrt", "does it run?"),
+    ("diagnose model.onnx --onnxrt", "why does it fail?"),
 )

@@ -73,6 +73,10 @@ class Recording:
         inner = {self._index.names[tensor] for tensor in self._index.producer}
         return any(not inner.isdisjoint(sample) for sample in self._given.samples)
 
+    def is_given(self, name: str) -> bool:
+        """Whether the samples hold a tensor, so that its values are theirs and no run has recorded them."""
+        return name in self._given
+
     def include(self, tensors: Iterable[int]) -> None:
         """Have these recorded too, in one more run if the one that was made left them out; not if that run fails."""
         included = {t for t in tensors if not self._made_up or t in self.value_free} - self._included

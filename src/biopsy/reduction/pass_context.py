@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, lru_cache
 
 from biopsy.reduction.candidate import Candidate
@@ -53,12 +53,12 @@ class PassContext:
         """
         return self._missed(target)
 
-    @property
-    def may_freeze_recorded(self) -> bool:
-        """Whether a constant with a recorded value cannot fail by itself.
+    def may_freeze_recorded(self, tensors: Iterable[int]) -> bool:
+        """Whether constants with the recorded values of these tensors cannot fail by themselves.
 
         Where the check compares with golden values of its own, behind a wrong node every recorded value is as wrong as
         the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
-        those of the check.
+        those of the check; giving some says nothing of the others.
         """
-        return self.problem.recording.holds_inner or self.may_change_values
+        recording, names = self.problem.recording, self.problem.index.names
+        return all(recording.is_given(names[tensor]) for tensor in tensors) or self.may_change_values

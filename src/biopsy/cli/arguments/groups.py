@@ -108,14 +108,16 @@ def marked_outputs(args: argparse.Namespace) -> Literal["all"] | Sequence[str] |
     return "all" if names in (["mark", "all"], ["*"]) else names
 
 
-def add_inputs(parser: argparse.ArgumentParser) -> None:
-    """Where inputs come from, and where they go."""
+def add_inputs(parser: argparse.ArgumentParser, *, saved: bool = True) -> None:
+    """Where inputs come from, and, if they can be ``saved``, where they go."""
     group = parser.add_argument_group("inputs (default: random ones, the same for the same seed)")
     _add_source(
         group, "load inputs from these files, one after the other; tensors that the model does not take are ignored"
     )
     _add_draws(group, iterations=1, seed=1)
     _add_shapes(group)
+    if not saved:
+        return
     group.add_argument(
         "--save-inputs",
         "--save-input-data",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import Advice
+from biopsy.cli.arguments.given_options import LIMITS, given
 from biopsy.shell_words import ListOption, is_refused, line_of
 
 if TYPE_CHECKING:
@@ -20,10 +21,6 @@ SAVED_INPUTS = "layers_inputs.npz"
 CUT_INPUTS = "cut_inputs.npz"
 """Where a line has inputs saved that the next one loads, and where a reduction writes those of each candidate."""
 
-_LIMITS = (
-    "--atol", "--rtol", "--check-error-stat", "--error-quantile", "--cosine", "--psnr", "--snr", "--l2", "--ulp",
-    "--top-k", "--index-tolerance", "--compare",
-)  # fmt: skip
 _MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--input-shapes")
 _MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
 
@@ -42,22 +39,13 @@ def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[s
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not findings.suspects:
         return []
-    making = list(_given(args, _MAKING))
+    making = list(given(args, _MAKING, _MADE_BY_DEFAULT))
     inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
     saving: list[list[str | ListOption]] = []
     if making and not inputs:
         inputs = [SAVED_INPUTS]
         saving = [[*_run(args), _reference(args), *making, "--save-inputs", SAVED_INPUTS]]
     return [*saving, _reduce(findings, args, inputs), *_piece(findings.suspects[0], args, inputs)]
-
-
-def _given(args: argparse.Namespace, options: Sequence[str]) -> Iterator[ListOption]:
-    """The options that were given, with their values."""
-    for option in options:
-        name = option[2:].replace("-", "_")
-        value = getattr(args, name)
-        if value is not None and value != _MADE_BY_DEFAULT.get(name):
-            yield ListOption(option, [str(item) for item in (value if isinstance(value, list) else [value])])
 
 
 def _weights(args: argparse.Namespace) -> list[str]:
@@ -73,7 +61,7 @@ def _reference(args: argparse.Namespace) -> ListOption:
 
 
 def _compare(args: argparse.Namespace) -> list[ListOption]:
-    return [_reference(args), ListOption("--engine", [args.suspect]), *_given(args, _LIMITS)]
+    return [_reference(args), ListOption("--engine", [args.suspect]), *given(args, LIMITS)]
 
 
 def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str | ListOption]:

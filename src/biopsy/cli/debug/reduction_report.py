@@ -11,8 +11,8 @@ from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
 from biopsy.cli.debug.variation_report import say_variation
-from biopsy.cli.error_text import error_text
 from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.comparison.error_text import error_text
 from biopsy.quantities import count, size_text
 from biopsy.session.result_file import size_of
 from biopsy.shell_words import line_of

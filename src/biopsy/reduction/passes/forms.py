@@ -57,9 +57,10 @@ def _frozen(context: PassContext, rest: Candidate, written: Sequence[int]) -> Ca
     frozen = problem.as_frozen(rest, written)
     recorded = {tensor for tensor in frozen.turned if problem.frozen(tensor) is None}
     closed = problem.closed(replace(rest, turned=())) if recorded else None
-    if closed is None or recorded.isdisjoint(problem.subset(closed).cuts) or context.may_freeze_recorded:
+    if closed is None or recorded.isdisjoint(problem.subset(closed).cuts) or context.may_freeze_recorded(recorded):
         return frozen
-    return replace(frozen, turned=tuple(tensor for tensor in frozen.turned if tensor not in recorded))
+    doubtful = {tensor for tensor in recorded if not context.may_freeze_recorded([tensor])}
+    return replace(frozen, turned=tuple(tensor for tensor in frozen.turned if tensor not in doubtful))
 
 
 def _news(problem: Problem, target: Candidate, gone: Sequence[int], proposals: Sequence[Proposal]) -> int:

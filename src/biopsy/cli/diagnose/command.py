@@ -1,0 +1,129 @@
+"""``biopsy diagnose``: why a model fails, in words, and what avoids it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.cli import line_again
+from biopsy.cli.arguments import checks, file_kinds
+from biopsy.cli.diagnose import options
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.diagnosis.facts import Diagnosis
+    from biopsy.diagnosis.question import DiagnosisQuestion
+
+REST_OPTIONS = checks.REST_OPTIONS
+
+_EPILOG = """\
+It asks one question after the other, and stops where the answer is reached: does it fail? is it rounding? is it steady?
+which is the smallest part that still fails? is it one node, or several together? which setting switches it off?
+
+examples:
+  biopsy diagnose model.onnx --onnxrt --atol 1e-3 --rtol 1e-3
+  biopsy diagnose model.onnx --onnxrt --openvino --load-inputs inputs.npz
+  biopsy diagnose model.onnx --openvino --input-shapes x:[1,3,224,224] --max-time 5m --report report.json
+  biopsy diagnose model.onnx --check ./check.sh {}
+  biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
+
+exit status: 0 the model does not fail; 1 it fails, and why is said as far as it is known; 2 wrong usage;
+4 nothing was concluded (an engine is missing, there is nothing to compare with); 5 interrupted, or the time was over
+before it was known whether the model fails: the same command goes on"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``diagnose``."""
+    parser.epilog = _EPILOG
+    options.add(parser)
+
+
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The folder of the evidence, if no option names it."""
+    from pathlib import Path
+
+    folder = None if args.dir else Path(f"{args.model.stem}_diagnosis")
+    return {"the folder of the evidence": (folder, file_kinds.FOLDER_WRITTEN)}
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
+    import datetime
+
+    from biopsy.cli.debug.checking import ended_politely
+    from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
+    from biopsy.cli.diagnose.question import question_of
+    from biopsy.diagnosis.diagnose import diagnose
+    from biopsy.diagnosis.workarounds import next_lines
+
+    _require_sense(args)
+    shown = _console_beside(console) if args.json else console
+    created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    question = question_of(args, shown)
+    with ended_politely(), DiagnosisProgress(shown, args.events) as progress:
+        found = diagnose(question, progress)
+    say_result(shown, found, list(next_lines(found.facts, question)))
+    status = _status(found)
+    _write(args, console, found, question, status, created)
+    if status == errors.Interrupted.status:
+        raise errors.Interrupted(
+            "what is known so far is said above",
+            kept=f"{found.folder}, with what was found",
+            resume=line_again.resume_line(args.words, REST_OPTIONS),
+        )
+    if found.stopped is not None:
+        shown.note(f"resume     {line_again.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
+    return status
+
+
+def _status(found: Diagnosis) -> int:
+    from biopsy.diagnosis.diagnose import PERSON
+
+    if found.stopped == PERSON or (found.stopped is not None and found.failed is None):
+        return errors.Interrupted.status
+    return {True: 1, False: 0, None: errors.CannotCompare.status}[found.failed]
+
+
+def _require_sense(args: argparse.Namespace) -> None:
+    from biopsy.filesystem.write import require_writable
+    from biopsy.model.load import require_file
+
+    require_file(args.model)
+    for path in (args.report, args.events):
+        if path is not None:
+            require_writable(path)
+    if args.report is not None and args.report.suffix != ".json":
+        raise errors.UsageError(f"cannot write {args.report}: a report is a .json file")
+
+
+def _console_beside(console: Console) -> Console:
+    """A console that leaves stdout alone: everything is shown on stderr."""
+    import sys
+
+    from biopsy.cli.console import Console as Made
+
+    made = Made(out=sys.stderr)
+    made.verbosity, made.form, made.log = console.verbosity, console.form, console.log
+    return made
+
+
+def _write(
+    args: argparse.Namespace,
+    console: Console,
+    found: Diagnosis,
+    question: DiagnosisQuestion,
+    status: int,
+    created: str,
+) -> None:
+    if args.report is None and not args.json:
+        return
+    from biopsy.diagnosis.report_tree import as_bytes, report_tree
+    from biopsy.filesystem.write import write_whole
+    from biopsy.shell_words import line_of
+
+    tree = report_tree(found, question, status=status, line=line_of(["biopsy", *args.words]), created=created)
+    if args.report is not None:
+        write_whole(args.report, [as_bytes(tree)])
+    if args.json:
+        console.program_text(as_bytes(tree).decode("ascii"))

@@ -1,0 +1,74 @@
+"""The options of ``biopsy diagnose``."""
+
+from __future__ import annotations
+
+import argparse
+
+from biopsy.cli.arguments import checks, comparing, engine_options, file_kinds, groups, tensorrt, types
+
+DEFAULT_TIME = "10m"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model")
+    engine_options.add_engines(
+        parser,
+        "engines (repeatable); several are compared with the first, one with ONNX Runtime without its optimizer and "
+        "with the reference evaluator",
+    )
+    groups.add_inputs(parser, saved=False)
+    comparing.add_tolerances(parser.add_argument_group("what counts as equal"))
+    comparing.add_limits(parser)
+    _add_check(parser)
+    _add_limits(parser)
+    _add_evidence(parser)
+    groups.add_weights_folder(parser)
+    tensorrt.add(parser)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a check of your own")
+    checks.add_command(
+        group,
+        "the command that tells whether the model fails, in place of a comparison of engines",
+        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} and {{settings}} for "
+        "the last engine that is named before it, so that its settings can be tried",
+    )
+    checks.add_rules(group, "how alike two failures must be to count as the same")
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("time")
+    group.add_argument(
+        "--max-time",
+        type=types.duration,
+        default=types.duration(DEFAULT_TIME),
+        metavar="TIME",
+        help=f"stop after this time (90s, 10m, 2h), and say what is known by then (default: {DEFAULT_TIME})",
+    )
+    group.add_argument(
+        "--jobs",
+        type=types.positive,
+        metavar="N",
+        help="run N checks at once; the result is the same for any N (default: one per processor)",
+    )
+
+
+def _add_evidence(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("evidence and report")
+    group.add_argument(
+        "--dir",
+        type=file_kinds.FOLDER_WRITTEN,
+        metavar="DIR",
+        help="the folder that keeps what was found; a diagnosis that was stopped goes on there (default: "
+        "MODEL_diagnosis)",
+    )
+    group.add_argument(
+        "--fresh", action="store_true", help="begin anew instead of going on with a diagnosis that was stopped"
+    )
+    group.add_argument(
+        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found to this file, as JSON"
+    )
+    group.add_argument("--json", action="store_true", help="print the same on stdout, and nothing else there")
+    checks.add_events(group)

@@ -1,0 +1,127 @@
+"""From the arguments of ``biopsy diagnose`` to the question. Importing this imports the diagnosis."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+from biopsy.checks.words import names_path
+from biopsy.cli.arguments import checks, comparing, engine_options
+from biopsy.cli.arguments.given_options import LIMITS, given
+from biopsy.cli.debug import checking, preconditions
+from biopsy.cli.run.settings import inputs_of, tolerances_of
+from biopsy.diagnosis.evidence import prepare_folder
+from biopsy.diagnosis.question import DiagnosisQuestion, Judging, Samples, Words
+from biopsy.diagnosis.samples import require_sizes, settled
+from biopsy.engines.registry import create
+from biopsy.isolation.memory import processors
+from biopsy.layerwise.tensor_errors import Judge
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+
+
+def folder_of(args: argparse.Namespace) -> Path:
+    """Where the evidence stands."""
+    return args.dir or Path(f"{args.model.stem}_diagnosis")
+
+
+def question_of(args: argparse.Namespace, console: Console) -> DiagnosisQuestion:
+    """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
+    own_run = checking.own_run(args)
+    engines = _engines(args, own_run, console)
+    index = index_file(args.model, args.external_data_dir)
+    asked = own_run if own_run is not None else args
+    check, template = _check(args, own_run, engines)
+    samples = _samples(args, asked, index)
+    return DiagnosisQuestion(
+        index=index,
+        model=args.model,
+        folder=folder_of(args),
+        engines=engines,
+        check=check,
+        template=template,
+        samples=samples,
+        judging=Judging(
+            judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
+            limits=_limits(asked),
+            rules=checking.rules_of(args),
+        ),
+        weights_folder=args.external_data_dir,
+        seconds=args.max_time,
+        jobs=args.jobs or processors(),
+        fresh=args.fresh,
+    )
+
+
+def _engines(args: argparse.Namespace, own_run: argparse.Namespace | None, console: Console) -> Words:
+    """The engines as specs; of a check that is ``biopsy run`` those that it runs."""
+    named = bool(args.engines or engine_options.settings_given(args))
+    if own_run is not None:
+        if named:
+            raise errors.UsageError(
+                "the check names the engines, and so do you", next_steps=["name them behind --check only"]
+            )
+        specs = engine_options.specs_to_run(own_run)
+    elif named:
+        specs = engine_options.engine_specs(args)
+    elif args.check is not None:
+        return ()
+    else:
+        specs = [engine_options.default_engine(runs=True)]
+        console.note(f"no engine is named: {specs[0].text} is used")
+    for spec in specs:
+        create(spec)
+    return tuple(spec.text for spec in specs)
+
+
+def _samples(args: argparse.Namespace, asked: argparse.Namespace, index: ModelIndex) -> Samples:
+    """The inputs; they are made up and written to the folder where nobody gave them."""
+    inputs = inputs_of(asked)
+    if args.check is None:
+        require_sizes(index, inputs)
+        prepare_folder(folder_of(args))
+        return settled(index, inputs, folder_of(args), args.load_inputs or ())
+    if asked is not args:
+        preconditions.require_inputs_of_golden_values(asked, keep_inputs=False)
+        if not asked.load_inputs:
+            require_sizes(index, inputs)
+    prepare_folder(folder_of(args))
+    return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False)
+
+
+def _check(
+    args: argparse.Namespace, own_run: argparse.Namespace | None, engines: Words
+) -> tuple[Words | None, Words | None]:
+    """The words of the check, and those in which the engine has its place; None where there are none."""
+    if args.check is None:
+        return None, None
+    if not args.check:
+        raise errors.UsageError("there is no command behind --check", next_steps=["--check ./check.sh {}"])
+    words = tuple("{}" if names_path(word, checks.DEFAULT_CANDIDATE) else word for word in args.check)
+    if not any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE)):
+        return words, None
+    if not engines or own_run is not None:
+        raise errors.UsageError(
+            "the check has a place for an engine, and no engine is named for it",
+            next_steps=["--engine NAME    before --check"],
+        )
+    settings = engines[-1].partition(":")[2]
+    filled = (word.replace(ENGINE_PLACE, engines[-1]).replace(SETTINGS_PLACE, settings) for word in words)
+    return tuple(filled), words
+
+
+def _limits(args: argparse.Namespace) -> Words:
+    """The options that say what counts as equal, as words."""
+    return tuple(word for option in given(args, LIMITS) for word in _as_words(option.name, option.values))
+
+
+def _as_words(name: str, values: Sequence[str]) -> Sequence[str]:
+    if len(values) == 1 and values[0].startswith("-"):
+        return [f"{name}={values[0]}"]
+    return [name, *values]

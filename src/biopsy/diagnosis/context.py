@@ -1,0 +1,161 @@
+"""What the steps of a diagnosis work with: checks that are run, counted and bounded, and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck, last_words
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.judge import judge
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.warm import command_check
+from biopsy.diagnosis.question import DiagnosisQuestion, Words
+
+Self = TypeVar("Self", bound="StepContext")
+
+CANDIDATE = "candidate.onnx"
+"""The name of the file in which candidates stand."""
+
+_LEAST_SECONDS = 5.0
+"""A check is given so long even where less is left: it was begun in time."""
+
+
+class TimeUpError(Exception):
+    """The time that a step or the whole diagnosis may take is over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRun:
+    """One run of a check: its outcome, and what it printed last, as lines."""
+
+    judged: Judged
+    tail: str
+
+    @property
+    def fails(self) -> bool:
+        """Whether the check failed."""
+        return self.judged.outcome in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE)
+
+    @property
+    def passes(self) -> bool:
+        """Whether the check passed."""
+        return self.judged.outcome is Outcome.PASSES
+
+
+class StepContext:
+    """Runs checks of a question. Use it in a ``with``: what was kept warm ends there.
+
+    ``checks`` counts all runs of checks, also those of searches, which say so by events.
+    """
+
+    def __init__(self, question: DiagnosisQuestion, listener: events.Listener) -> None:
+        self.question = question
+        self.checks = 0
+        self._listener = listener
+        self._end = time.monotonic() + question.seconds
+        self._step_end = self._end
+        self._warm: CommandCheck | None = None
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cool()
+
+    def cool(self) -> None:
+        """End what was kept warm."""
+        if self._warm is not None:
+            self._warm.close()
+            self._warm = None
+
+    @property
+    def candidate(self) -> Path:
+        """Where the candidates of a search stand."""
+        return self.question.folder / CANDIDATE
+
+    # Time
+
+    def begin_step(self, share: float = 1.0) -> None:
+        """Give the next step a share of the time that is left. Raises TimeUpError if none is."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeUpError
+        self._step_end = time.monotonic() + share * left
+
+    @property
+    def seconds_left(self) -> float:
+        """Of the step, never less than 0."""
+        return max(0.0, self._step_end - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time of the whole diagnosis is over, and not only that of a step."""
+        return time.monotonic() >= self._end
+
+    def listener(self, event: events.Event) -> None:
+        """Hand on what long work tells, and count its checks."""
+        self.checks += isinstance(event, events.Checked)
+        self._listener(event)
+
+    def bounded(self, event: events.Event) -> None:
+        """The same for work that knows of no time limit: raises TimeUpError once the step's time is over."""
+        self.listener(event)
+        if isinstance(event, events.Checking | events.Measured) and self.seconds_left == 0:
+            raise TimeUpError
+
+    def remark(self, text: str, *, warning: bool = False) -> None:
+        """Say something on the way."""
+        self._listener(events.Remark(text, warning=warning))
+
+    # Checks
+
+    def run(self, words: Words, model: Path, *, description: str = "") -> CheckRun:
+        """Run a check once. Raises CheckError if it could not be run, TimeUpError if there is no time for it."""
+        return self.run_check(self._check_of(words), model, description=description)
+
+    def run_check(self, check: CommandCheck, model: Path, *, description: str = "") -> CheckRun:
+        """The same for a check that is made already."""
+        if self.seconds_left == 0:
+            raise TimeUpError
+        number = self.checks
+        line = check.line(model)
+        self._listener(events.Checking(number=number, stage="diagnose", description=description, line=line))
+        given, check.timeout = check.timeout, max(_LEAST_SECONDS, self.seconds_left)
+        try:
+            evidence = check.run(model)
+        finally:
+            check.timeout = given
+        judged = judge(evidence, self.question.judging.rules, None)
+        self.listener(
+            events.Checked(
+                number=number,
+                stage="diagnose",
+                outcome=judged.outcome.value,
+                reason=judged.reason,
+                seconds=evidence.seconds,
+                output=evidence.output,
+            )
+        )
+        if evidence.timed_out and self.seconds_left == 0:
+            raise TimeUpError
+        if judged.outcome is Outcome.INFRASTRUCTURE:
+            raise errors.CheckError(
+                f"the check could not be run: {judged.reason}", next_steps=[f"run it by hand: {line}"]
+            )
+        return CheckRun(judged=judged, tail=last_words(evidence.output).strip("\n"))
+
+    def _check_of(self, words: Words) -> CommandCheck:
+        """The check: our own runs share one warm process, which runs other words as well."""
+        if not isinstance(parse(words), OwnRun):
+            return CommandCheck(words, str(self.candidate))
+        if self._warm is None:
+            self._warm = command_check(words, str(self.candidate))
+        self._warm.command = parse(words)
+        return self._warm

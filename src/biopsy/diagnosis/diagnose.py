@@ -1,0 +1,136 @@
+"""A diagnosis from its beginning to its end: the steps of the plan, their evidence, and the verdict."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
+from biopsy.diagnosis.context import StepContext, TimeUpError
+from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts, StepReport
+from biopsy.diagnosis.plan import PLAN
+from biopsy.diagnosis.question import DiagnosisQuestion
+from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep
+from biopsy.diagnosis.steps.piece import was_asked_for
+from biopsy.diagnosis.verdict import verdict_of
+from biopsy.filesystem.privacy import as_private_as
+from biopsy.session.claim import locked
+from biopsy.session.workspace import sources
+
+TIME = "the time limit"
+PERSON = "an interruption"
+
+
+def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ignore) -> Diagnosis:
+    """Ask one question after the other until the answer is known, or the time is over, and say what was found.
+
+    The folder, which ``prepare_folder`` has made, holds the evidence; a diagnosis that was stopped goes on where it
+    was. Ctrl-C ends it: ``stopped`` says so, with what is known by then. Raises UsageError if the folder cannot be
+    used, CheckError if nothing can be said of the model, and what engines raise that are not there.
+    """
+    started = time.monotonic()
+    with as_private_as(sources(question.index)), locked([question.folder / "diagnosis.json"]):
+        check = CommandCheck(_words(question), str(question.folder / "candidate.onnx"))
+        evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
+        if evidence.resumed:
+            listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
+        with StepContext(question, listener) as context:
+            known, stopped = _PlanRun(context, evidence, listener).run()
+        verdict = verdict_of(known.facts, known.steps, question)
+        evidence.save(known, complete=stopped is None)
+    return Diagnosis(
+        verdict=verdict,
+        steps=known.steps,
+        facts=known.facts,
+        folder=str(question.folder),
+        seconds=time.monotonic() - started,
+        stopped=stopped,
+    )
+
+
+def _words(question: DiagnosisQuestion) -> Sequence[str]:
+    return question.check if question.check is not None else question.original_words(question.rivals[0])
+
+
+class _PlanRun:
+    """The questions of the plan, one after the other."""
+
+    def __init__(self, context: StepContext, evidence: EvidenceFile, listener: events.Listener) -> None:
+        self._context = context
+        self._evidence = evidence
+        self._listener = listener
+        self._facts = evidence.known.facts
+        self._before = {step.name: step for step in evidence.known.steps}
+        self._reports: list[StepReport] = []
+        self._stopped: str | None = None
+
+    def run(self) -> tuple[KnownSteps, str | None]:
+        """What is known at the end, and what ended it before; None if nothing did."""
+        for number, step in enumerate(PLAN, 1):
+            report = self._before.get(step.name) or self._report(step, number)
+            self._reports.append(report)
+            self._listener(
+                events.StepDone(
+                    name=report.name,
+                    outcome=report.outcome,
+                    answer=report.answer,
+                    seconds=report.seconds,
+                    checks=report.checks,
+                )
+            )
+            if report.outcome in ("done", "failed"):
+                self._evidence.save(self._known, complete=False)
+        return self._known, self._stopped
+
+    @property
+    def _known(self) -> KnownSteps:
+        return KnownSteps(self._facts, tuple(self._reports))
+
+    def _report(self, step: DiagnosisStep, number: int) -> StepReport:
+        if self._stopped is not None:
+            return _report_of(step, "stopped", f"not asked: {self._stopped} came before", None)
+        why_not = step.not_asked(self._facts, self._context)
+        if why_not is not None:
+            return _report_of(step, "skipped", why_not, None)
+        self._listener(events.StepStarted(step.name, step.question, number, len(PLAN)))
+        started, checks = time.monotonic(), self._context.checks
+        outcome, answer = self._asked(step)
+        spent = time.monotonic() - started, self._context.checks - checks
+        return _report_of(step, outcome, answer, spent)
+
+    def _asked(self, step: DiagnosisStep) -> tuple[str, str]:
+        """The outcome of a step, and its line; what is learnt is kept."""
+        try:
+            self._context.begin_step()
+            answered = step.answer(self._facts, self._context)
+        except TimeUpError:
+            self._stopped = TIME if self._context.is_over else self._stopped
+            return "stopped", "not answered in time"
+        except CannotAnswerError as error:
+            return "failed", str(error)
+        except (KeyboardInterrupt, errors.Interrupted) as stop:
+            if isinstance(stop, errors.Interrupted) and not was_asked_for(stop):
+                raise
+            self._stopped = PERSON
+            return "stopped", "interrupted"
+        except errors.BiopsyError as error:
+            if self._facts == KnownFacts():
+                raise
+            return "failed", error.summary
+        self._facts = answered.facts
+        return "done", answered.line
+
+
+def _report_of(step: DiagnosisStep, outcome: str, answer: str, spent: tuple[float, int] | None) -> StepReport:
+    seconds, checks = spent or (0.0, 0)
+    return StepReport(
+        name=step.name,
+        question=step.question,
+        outcome=outcome,  # type: ignore[arg-type]
+        answer=answer,
+        seconds=seconds,
+        checks=checks,
+        evidence=step.evidence if outcome == "done" else None,
+    )

@@ -1,0 +1,294 @@
+"""What a diagnosis has found out: one record for each question that has an answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Outcome = Literal["done", "skipped", "stopped", "failed"]
+"""What became of a question: it has an answer; it was not asked; a limit or a person ended it; it cannot be answered.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepReport:
+    """A question, what became of it, and its answer in one line. ``seconds`` and ``checks`` are what it took."""
+
+    name: str
+    question: str
+    outcome: Outcome
+    answer: str
+    seconds: float = 0.0
+    checks: int = 0
+    evidence: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureReport:
+    """What a check reported of itself: see ``checks.verdict``; and its signature in words."""
+
+    signature: str
+    engine: str = ""
+    stage: str = ""
+    kind: str = ""
+    message: str = ""
+    outputs: tuple[str, ...] = ()
+    hint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureSeen:
+    """How the model fails ``check``, whose words hold ``{}`` for a model.
+
+    ``trusted`` and ``suspect`` are specs of engines; None where nobody knows. ``error`` is the worst error in words,
+    ``output`` the end of what the check printed. ``passes_with`` are shapes of inputs with which it does not fail,
+    ``passing_inputs`` is the file of them. ``masked``: the outputs are right, an inner tensor is wrong.
+    """
+
+    check: tuple[str, ...]
+    said: FailureReport
+    status: int = 1
+    output: str = ""
+    error: str = ""
+    tolerance_ratio: float | None = None
+    trusted: str | None = None
+    suspect: str | None = None
+    seconds: float = 0.0
+    passes_with: tuple[str, ...] = ()
+    passing_inputs: str | None = None
+    masked: bool = False
+
+    @property
+    def is_of_values(self) -> bool:
+        """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
+        return self.said.stage == "compare" and self.said.kind == "mismatch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultBeforeEngines:
+    """A failure that is no engine's: ``every`` engine has it.
+
+    ``kind``: the model is ``random``, so that no comparison says anything; engines fail with these ``shapes`` of
+    ``input`` and none with those of ``passes_with``; they all give NaN (``not-finite``); they all refuse the model
+    (``refused``).
+    """
+
+    kind: Literal["input", "not-finite", "random", "refused"]
+    every: tuple[str, ...]
+    text: str
+    shapes: tuple[str, ...] = ()
+    passes_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSeen:
+    """Engines that were run on the original: the label of each with its version, and what was said of them.
+
+    ``rows`` are engines that agree; in words, that and more is ``passed``.
+    """
+
+    engines: tuple[tuple[str, str], ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    passed: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundingSeen:
+    """What float64 says of the difference, for each set of inputs that fails: ``rounding``, ``bug`` or ``unknown``.
+
+    ``inputs`` is how many were asked about. ``wrong`` are engines that err by more than rounding themselves, ``right``
+    those that do not; of others, nobody can say. ``times`` is the greatest error as a multiple of that of plain
+    float32. ``passing_limits`` are options of ``biopsy run`` with which all inputs pass, tried; ``passes_noise``: so
+    does ``--compare-with noise``.
+    """
+
+    verdicts: tuple[str, ...]
+    inputs: int = 1
+    wrong: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
+    times: float | None = None
+    reason: str = ""
+    passing_limits: tuple[str, ...] = ()
+    passes_noise: bool = False
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether all of it is rounding, by float64."""
+        return bool(self.verdicts) and set(self.verdicts) == {"rounding"}
+
+    @property
+    def is_more(self) -> bool:
+        """Whether some of it is more than rounding, by float64."""
+        return "bug" in self.verdicts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadinessSeen:
+    """In how many runs the model fails, and how the engine contradicts itself, in words, where it does."""
+
+    failed: int
+    runs: int
+    itself: str = ""
+    rows: str = ""
+
+    @property
+    def is_flaky(self) -> bool:
+        """Whether it fails now and then."""
+        return 0 < self.failed < self.runs
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceSearch:
+    """What the search for the piece took, and what else it met.
+
+    ``stopped`` is the limit that ended it, so that a smaller part may exist; None if no single node can go.
+    """
+
+    checks: int
+    seconds: float
+    stopped: str | None = None
+    outcomes: tuple[tuple[str, int], ...] = ()
+    other_failures: tuple[tuple[str, int], ...] = ()
+    remembered: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceFound:
+    """The smallest part that still fails, as a reduction has left it.
+
+    ``kept`` are numbers of nodes of the original. ``masked``: every inner tensor is an output of it.
+    """
+
+    path: str
+    inputs: str | None
+    nodes: tuple[str, ...]
+    reads: tuple[tuple[int, ...], ...]
+    kept: tuple[int, ...]
+    nodes_before: int
+    signature: str
+    search: PieceSearch
+    error_before: str = ""
+    error_after: str = ""
+    masked: bool = False
+
+    @property
+    def is_one_minimal(self) -> bool:
+        """Whether no single node of it can go."""
+        return self.search.stopped is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersSeen:
+    """What isolated layers and groups of them say, of the piece or of the whole model.
+
+    ``alone`` are layers that are wrong, or fail, by themselves, ``together`` groups that do although each of their
+    layers does not; of either, rounding is left out. ``hides``: the first group is right when the tensors inside are
+    outputs. ``of_piece``: the piece was examined. ``suspect`` is the engine.
+    """
+
+    alone: tuple[str, ...] = ()
+    together: tuple[tuple[str, ...], ...] = ()
+    hides: bool | None = None
+    suspect: str = ""
+    masked: bool = False
+    of_piece: bool = True
+    layers: int = 0
+    complete: bool = True
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchSeen:
+    """A smallest change of settings with which the check passes. ``engine`` is the spec with it.
+
+    ``verified``: fresh processes pass with it, and fail without. ``mends_original``: the original passes with it, too;
+    ``right_by_float64``: and errs no more than by rounding, as ``--compare-with noise`` has it.
+    """
+
+    text: str
+    engine: str
+    environment: tuple[tuple[str, str], ...] = ()
+    optimizers: tuple[str, ...] = ()
+    verified: bool = False
+    mends_original: bool = False
+    right_by_float64: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingsSeen:
+    """The settings of ``engine`` that were tried, with what each did, and the switches.
+
+    ``complete``: no other switch of the same length is left. ``of_piece``: the piece was asked, not the original.
+    """
+
+    engine: str
+    tried: tuple[tuple[str, str, str], ...] = ()
+    switches: tuple[SwitchSeen, ...] = ()
+    complete: bool = True
+    of_piece: bool = True
+    checks: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownFacts:
+    """All that is known so far; None where a question has no answer."""
+
+    compared: ComparisonSeen | None = None
+    failure: FailureSeen | None = None
+    fault_before: FaultBeforeEngines | None = None
+    rounding: RoundingSeen | None = None
+    steadiness: SteadinessSeen | None = None
+    piece: PieceFound | None = None
+    layers: LayersSeen | None = None
+    settings: SettingsSeen | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workaround:
+    """What avoids the failure: it was tried, and passed. ``line`` is to paste."""
+
+    text: str
+    line: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisVerdict:
+    """What was found, in words. ``certainty`` says how sure that is and why, ``not_tried`` what was left open."""
+
+    kind: str
+    text: str
+    certainty: str | None = None
+    workarounds: tuple[Workaround, ...] = ()
+    not_tried: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """The end of a diagnosis. ``stopped`` is what ended it before its end: a person, or the time; None if nothing did.
+
+    ``failed``: the model is known to fail, or one of its layers; None if even that is not known.
+    """
+
+    verdict: DiagnosisVerdict
+    steps: tuple[StepReport, ...]
+    facts: KnownFacts
+    folder: str
+    seconds: float
+    stopped: str | None = None
+
+    @property
+    def failed(self) -> bool | None:
+        """Whether the model fails; None if that is not known."""
+        return None if self.verdict.kind == "unknown" else self.verdict.kind != "passes"
+
+    def __repr__(self) -> str:
+        from biopsy.text import printable
+
+        return f"<Diagnosis: {self.verdict.kind}: {printable(self.verdict.text)}>"
+
+    def _repr_html_(self) -> str:
+        from biopsy.text import html_table
+
+        rows = [(step.name, step.outcome, step.answer) for step in self.steps]
+        return html_table(f"{self.verdict.kind}: {self.verdict.text}", ["question", "", "answer"], rows)

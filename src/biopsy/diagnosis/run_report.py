@@ -1,0 +1,34 @@
+"""What the report of one ``biopsy run`` says, as far as a diagnosis needs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from biopsy.filesystem.plain_file import read_whole
+
+REPORT = "run.json"
+"""The name of the file, in the folder of the evidence."""
+
+
+def tree_of(path: Path) -> dict[str, Any]:
+    """The report; an empty one where the run has ended before it was written."""
+    try:
+        tree = json.loads(read_whole(path))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def versions_in(tree: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The label of each engine that was run, and its version."""
+    engines = tree.get("engines", [])
+    return tuple((str(one["label"]), str(one["version"])) for one in engines if one.get("version"))
+
+
+def nan_in(tree: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The outputs in which an engine gives NaN, and the engines that do; infinity alone may be meant."""
+    odd = [one for one in tree.get("not_finite", []) if one.get("nan")]
+    names = dict.fromkeys(str(one.get("output", one.get("name"))) for one in odd)
+    return tuple(names), tuple(dict.fromkeys(str(one["engine"]) for one in odd))

@@ -1,0 +1,36 @@
+"""One question of a diagnosis: when it is asked, and what answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.facts import KnownFacts
+
+
+@dataclass(frozen=True)
+class StepAnswer:
+    """What is known after a step, and the line that says what was learnt. ``line`` is "" if nothing was."""
+
+    facts: KnownFacts
+    line: str
+
+
+class CannotAnswerError(Exception):
+    """A question that cannot be answered, or not to its end; the text says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisStep:
+    """A question, the reason not to ask it (None: it is asked), and what answers it.
+
+    ``evidence`` is the key of the report that holds the evidence. ``answer`` raises CannotAnswerError, TimeUpError, and
+    what the work that it asks for raises.
+    """
+
+    name: str
+    question: str
+    not_asked: Callable[[KnownFacts, StepContext], str | None]
+    answer: Callable[[KnownFacts, StepContext], StepAnswer]
+    evidence: str | None = None

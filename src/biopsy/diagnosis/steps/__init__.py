@@ -1,0 +1,1 @@
+"""The questions of a diagnosis, one file each."""

@@ -1,0 +1,269 @@
+"""Does it fail? Load, build, run, compare, NaN: which engine, against which, and whether that is an engine's fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.checks.outcome import Outcome
+from biopsy.checks.signature import signature_of
+from biopsy.comparison.error_text import error_text
+from biopsy.comparison.mismatch import error_size
+from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
+from biopsy.diagnosis.question import Words, with_inputs
+from biopsy.diagnosis.run_report import REPORT, nan_in, tree_of, versions_in
+from biopsy.diagnosis.samples import larger, shape_words, shapes_of
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
+from biopsy.engines.registry import parse_spec
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.model.random_operators import random_words
+
+_RUNS = 8
+"""Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""
+
+_FEWEST_RUNS = 2
+_SHARE_OF_RUNS = 0.1
+"""Of the time that is left; where runs take longer, fewer of them are enough."""
+
+_MOST_OUTPUT = 2000
+"""Characters of the end of an output that are kept."""
+
+
+@dataclass(kw_only=True)
+class _Look:
+    """What is being found out: the engines with their versions, the ``rows`` of them that agree, and that in words."""
+
+    context: StepContext
+    engines: dict[str, str] = field(default_factory=dict)
+    rows: list[Words] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    not_compared: list[str] = field(default_factory=list)
+
+    def run(self, engines: Sequence[str], *more: str, description: str) -> CheckRun:
+        """Run the original in engines. Raises CheckError if nothing can be said of it."""
+        question = self.context.question
+        report = question.folder / REPORT
+        report.unlink(missing_ok=True)
+        words = question.original_words(engines, *more, "--report", str(report))
+        seen = self.context.run(words, question.model, description=description)
+        self.engines.update(versions_in(tree_of(report)))
+        return _said(seen)
+
+    @property
+    def compared(self) -> ComparisonSeen:
+        """What was compared so far."""
+        return ComparisonSeen(
+            engines=tuple(self.engines.items()),
+            rows=tuple(self.rows),
+            passed=tuple(self.passed),
+            not_compared=tuple(self.not_compared),
+        )
+
+
+def _said(seen: CheckRun) -> CheckRun:
+    """Raise CheckError for a run that says nothing of the model."""
+    if seen.judged.outcome is Outcome.INVALID:
+        raise errors.CheckError(f"nothing can be said of this model: {seen.judged.reason}")
+    return seen
+
+
+def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    question = context.question
+    look = _Look(context=context)
+    if question.check is not None:
+        failure = _by_check(look, question.check)
+        return _answered(facts, look, failure, None)
+    for engines in question.rivals:
+        seen = look.run(engines, description=f"{' against '.join(engines)}")
+        failure, fault = _failure(look, engines, seen) if seen.fails else (None, None)
+        if failure is not None:
+            return _answered(facts, look, failure, fault)
+        if seen.passes:
+            look.rows.append(engines)
+            look.passed.append(f"{' and '.join(engines)} agree")
+    failure, fault = _not_finite(look)
+    if failure is None:
+        failure = _after_more_runs(look)
+    return _answered(facts, look, failure, fault)
+
+
+def _answered(
+    facts: KnownFacts, look: _Look, failure: FailureSeen | None, fault: FaultBeforeEngines | None
+) -> StepAnswer:
+    random = random_words(look.context.question.index)
+    if failure is not None and failure.said.stage == "compare" and random is not None:
+        fault = FaultBeforeEngines(kind="random", every=(), text=random)
+    elif failure is not None and look.context.question.check is None:
+        failure, fault = _with_larger_inputs(look, failure, fault)
+    known = replace(facts, compared=look.compared, failure=failure, fault_before=fault)
+    return StepAnswer(known, _line(known))
+
+
+def _line(facts: KnownFacts) -> str:
+    compared, failure = facts.compared, facts.failure
+    if failure is None:
+        assert compared is not None
+        return f"no · {' · '.join([*compared.passed, *compared.not_compared])}"
+    if facts.fault_before is not None:
+        return facts.fault_before.text
+    error = f" · {failure.error}" if failure.error else ""
+    return f"{failure.said.signature}{error}"
+
+
+# A check of the user's
+
+
+def _by_check(look: _Look, check: Words) -> FailureSeen | None:
+    context = look.context
+    question = context.question
+    number, started, most = 0, context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
+    while number < _RUNS and (number < _FEWEST_RUNS or started - context.seconds_left < most):
+        number += 1
+        seen = _said(context.run(check, question.model, description=f"run {number}"))
+        if seen.fails:
+            named = seen.judged.evidence.verdict.engine
+            several = len(question.engines) > 1
+            suspect = named if named in question.engines else question.engines[-1] if question.engines else None
+            trusted = question.engines[0] if several and question.engines[0] != suspect else None
+            return failure_of(seen, check, trusted=trusted, suspect=suspect)
+    look.passed.append(f"the check passes in {number} of {number} runs")
+    return None
+
+
+def failure_of(seen: CheckRun, check: Words, *, trusted: str | None, suspect: str | None) -> FailureSeen:
+    """The record of a run that fails."""
+    evidence = seen.judged.evidence
+    said, size = evidence.verdict, error_size(evidence.verdict.mismatches, evidence.verdict.rounding)
+    return FailureSeen(
+        check=check,
+        said=FailureReport(
+            signature=str(signature_of(evidence)) if seen.judged.outcome is Outcome.REPRODUCES else seen.judged.reason,
+            engine=said.engine,
+            stage=said.stage,
+            kind=said.kind,
+            message=said.message,
+            outputs=said.outputs,
+            hint=said.hint,
+        ),
+        status=evidence.status,
+        output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],
+        error="" if size is None else error_text(size),
+        tolerance_ratio=None if size is None else size.worst.times_tolerance,
+        trusted=trusted,
+        suspect=suspect,
+        seconds=evidence.seconds,
+    )
+
+
+# Engines that are compared
+
+
+def _failure(
+    look: _Look, engines: Sequence[str], seen: CheckRun
+) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+    """Whose failure it is; nothing if only an engine fails that nobody asked about."""
+    said = seen.judged.evidence.verdict
+    if said.stage == "compare":
+        suspect = said.engine if said.engine in engines else engines[-1]
+        pair = (engines[0], suspect) if suspect != engines[0] else (suspect,)
+        words = look.context.question.original_words(pair)
+        if len(engines) > len(pair):
+            seen = look.run(pair, description=f"only {' against '.join(pair)}")
+            if not seen.fails:
+                words = look.context.question.original_words(engines)
+                seen = look.run(engines, description="all engines again")
+        return failure_of(seen, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
+    return _refusal(look, engines)
+
+
+def _refusal(look: _Look, engines: Sequence[str]) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+    """Which engine cannot load, build or run the model: each is asked alone."""
+    question = look.context.question
+    alone = {engine: look.run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
+    names = {parse_spec(engine).name for engine in engines}
+    if all(seen.fails for seen in alone.values()):
+        more = [engine for engine in PLAIN if parse_spec(engine).name not in names]
+        alone |= {engine: look.run([engine], description=f"{engine} alone") for engine in more}
+    failing = [engine for engine, seen in alone.items() if seen.fails]
+    asked = [engine for engine in question.engines if engine in failing]
+    if not asked:  # an engine that was only to be compared with
+        look.not_compared += [f"{engine} cannot say: {alone[engine].judged.reason}" for engine in failing]
+        return None, None
+    suspect = next((engine for engine in asked if engine != engines[0]), asked[0])
+    trusted = next((engine for engine, seen in alone.items() if not seen.fails), None)
+    failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
+    if trusted is not None or len({parse_spec(engine).name for engine in failing}) < 2:
+        return failure, None
+    text = f"every engine that was tried fails on the model: {', '.join(failing)}"
+    return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
+
+
+# NaN that no comparison sees
+
+
+def _not_finite(look: _Look) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+    """NaN in an output of the engines that agree: the model or its inputs make it."""
+    question = look.context.question
+    engines = tuple(dict.fromkeys(engine for row in look.rows for engine in row)) or question.engines
+    seen = look.run(engines, "--validate", description="NaN in an output?")
+    names, labels = nan_in(tree_of(question.folder / REPORT)) if seen.fails else ((), ())
+    if not names:
+        look.passed.append("no output holds NaN" if not seen.fails else "outputs hold infinity, but no NaN")
+        return None, None
+    suspect = question.engines[-1]
+    words = question.original_words([suspect], "--validate")
+    failure = failure_of(seen, words, trusted=None, suspect=suspect)
+    text = f"{' and '.join(labels)} {'all give' if len(labels) > 1 else 'gives'} NaN in {', '.join(map(repr, names))}"
+    if {parse_spec(label).name for label in labels} != {parse_spec(label).name for label in engines}:
+        return failure, None
+    return failure, FaultBeforeEngines(kind="not-finite", every=labels, text=text)
+
+
+def _after_more_runs(look: _Look) -> FailureSeen | None:
+    """The failure, if it shows in one of some more runs."""
+    context = look.context
+    engines = next(iter(look.rows), context.question.engines)
+    number, started, most = 1, context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
+    while number < _RUNS and (number < _FEWEST_RUNS or started - context.seconds_left < most):
+        number += 1
+        seen = look.run(engines, description=f"run {number}")
+        if seen.fails:
+            return _failure(look, engines, seen)[0]
+    look.passed.append(f"{number} of {number} runs pass")
+    return None
+
+
+# Inputs that are too small
+
+
+def _with_larger_inputs(
+    look: _Look, failure: FailureSeen, fault: FaultBeforeEngines | None
+) -> tuple[FailureSeen, FaultBeforeEngines | None]:
+    """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these."""
+    question, context = look.context.question, look.context
+    for shapes, path in larger(question.index, question.samples, question.folder):
+        words = with_inputs(failure.check, path)
+        if not context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}").passes:
+            continue
+        failure = replace(failure, passes_with=shapes, passing_inputs=str(path))
+        if fault is None or not all(_passes_alone(context, engine, path) for engine in fault.every):
+            return failure, fault
+        now = shape_words(shapes_of(question.index, question.samples))
+        text = f"{fault.text}, with {' '.join(now)}; none does with {' '.join(shapes)}"
+        return failure, replace(fault, kind="input", text=text, shapes=now, passes_with=shapes)
+    return failure, fault
+
+
+def _passes_alone(context: StepContext, engine: str, inputs: Path) -> bool:
+    """Whether an engine can do with other inputs, without NaN."""
+    words = context.question.original_words([engine], "--validate", files=[inputs])
+    return context.run(words, context.question.model, description=f"{engine} with larger inputs").passes
+
+
+FAILING = DiagnosisStep(
+    name="fails", question="does it fail?", not_asked=lambda facts, context: None, answer=_answer, evidence="run"
+)
+"""The first question, which is always asked."""

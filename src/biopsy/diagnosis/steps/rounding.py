@@ -1,0 +1,152 @@
+"""Is it rounding? Float64 and plain float32 say, with several inputs; and with which tolerances it would pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy.checks.command import ARBITER
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.comparison.mismatch import Rounding
+from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, RoundingSeen
+from biopsy.diagnosis.question import Words, with_inputs
+from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
+from biopsy.diagnosis.samples import with_other_seed
+from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.workarounds import with_limits
+
+_MORE_SEEDS = 2
+"""Other random inputs that are asked about."""
+
+_TOLERANCES = ("1e-4", "1e-3", "1e-2")
+"""Wider ones that are tried; still wider ones would accept what no rounding makes."""
+
+_LIMITS = ("--atol", "--rtol")
+
+
+def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
+    failure = facts.failure
+    if failure is None:
+        return "nothing fails"
+    if facts.fault_before is not None and facts.fault_before.kind == "random":
+        return "the model is random"
+    if not failure.is_of_values:
+        return "not a question of numbers"
+    if not isinstance(parse(failure.check), OwnRun):
+        return UNKNOWN_COMPARISON
+    return None
+
+
+def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    failure = facts.failure
+    assert failure is not None
+    files = [*_all_inputs(context)]
+    runs = [_asked(failure, path, context) for path in files]
+    told = [run.judged.evidence.verdict.rounding for run in runs if run.fails]
+    verdicts = [rounding or Rounding("unknown", reason="the run in float64 gave no answer") for rounding in told]
+    if not verdicts:
+        raise CannotAnswerError("it did not fail when it was asked for: see whether it is steady")
+    times = [rounding.times for rounding in verdicts if rounding.times is not None]
+    seen = RoundingSeen(
+        inputs=len(files),
+        verdicts=tuple(rounding.verdict for rounding in verdicts),
+        times=max(times, default=None),
+        reason=next((rounding.reason for rounding in verdicts if rounding.reason), ""),
+    )
+    if seen.is_rounding:
+        seen = _with_what_passes(seen, failure, files, context)
+    elif seen.is_more:
+        seen = _with_who_is_wrong(seen, failure, context)
+        failure = _accused(failure, seen)
+    return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
+
+
+def _with_who_is_wrong(seen: RoundingSeen, failure: FailureSeen, context: StepContext) -> RoundingSeen:
+    """The record with what float64 says of each engine by itself: that they differ does not tell which is wrong."""
+    if context.question.check is not None:
+        return seen
+    wrong: list[str] = []
+    right: list[str] = []
+    for engine in filter(None, (failure.suspect, failure.trusted)):
+        words = noise_words(engine, context)
+        asked = context.run(words, context.question.model, description=f"{engine} held against float64")
+        (wrong if asked.fails else right if asked.passes else []).append(engine)
+    return replace(seen, wrong=tuple(wrong), right=tuple(right))
+
+
+def _accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
+    """The failure as that of the engine that is wrong, where only the trusted one is."""
+    if failure.trusted is None or failure.trusted not in seen.wrong or failure.suspect not in seen.right:
+        return failure
+    return replace(failure, suspect=failure.trusted, trusted=failure.suspect)
+
+
+def _line(seen: RoundingSeen) -> str:
+    times = "" if seen.times is None else f" · {seen.times:.3g} times the error of plain float32"
+    inputs = f" · {len(seen.verdicts)} of {seen.inputs} sets of inputs fail" if seen.inputs > 1 else ""
+    inputs += f" · wrong: {', '.join(seen.wrong)}" if seen.wrong else ""
+    if seen.is_rounding:
+        return f"yes, by float64{times}{inputs}"
+    if seen.is_more:
+        return f"no, it is more than that, by float64{times}{inputs}"
+    return f"nobody can say: {seen.reason}"
+
+
+def _all_inputs(context: StepContext) -> list[Path | None]:
+    """The inputs of the diagnosis, None for what the check has of its own, and other random ones of that shape."""
+    question = context.question
+    more = [
+        with_other_seed(question.index, question.samples, seed, question.folder) for seed in range(1, _MORE_SEEDS + 1)
+    ]
+    return [None, *(path for path in more if path is not None)]
+
+
+def _asked(failure: FailureSeen, inputs: Path | None, context: StepContext) -> CheckRun:
+    words = (*with_inputs(failure.check, inputs), ARBITER)
+    return context.run(words, context.question.model, description="held against float64")
+
+
+def _with_what_passes(
+    seen: RoundingSeen, failure: FailureSeen, files: Sequence[Path | None], context: StepContext
+) -> RoundingSeen:
+    """The record with the tolerances that pass, and whether a comparison that allows rounding does."""
+    return replace(
+        seen,
+        passing_limits=_passing_limits(failure, files, context),
+        passes_noise=_passes_noise(failure, files, context),
+    )
+
+
+def _passing_limits(failure: FailureSeen, files: Sequence[Path | None], context: StepContext) -> Words:
+    command = parse(failure.check)
+    assert isinstance(command, OwnRun)
+    for tolerance in _TOLERANCES:
+        limits = tuple(word for option in _LIMITS for word in (option, tolerance))
+        if _all_pass(with_limits(command, limits), files, context, f"with tolerances of {tolerance}"):
+            return limits
+    return ()
+
+
+def _passes_noise(failure: FailureSeen, files: Sequence[Path | None], context: StepContext) -> bool:
+    if failure.suspect is None or context.question.check is not None:
+        return False
+    words = noise_words(failure.suspect, context)
+    return _all_pass(words, files, context, "compared with noise")
+
+
+def noise_words(engine: str, context: StepContext) -> Words:
+    """The words of a run that fails only if an engine errs by more than rounding."""
+    return context.question.without_limits.original_words([engine], "--compare-with", "noise")
+
+
+def _all_pass(words: Words, files: Sequence[Path | None], context: StepContext, description: str) -> bool:
+    model = context.question.model
+    return all(context.run(with_inputs(words, path), model, description=description).passes for path in files)
+
+
+ROUNDING = DiagnosisStep(
+    name="rounding", question="is it rounding?", not_asked=_not_asked, answer=_answer, evidence="failure"
+)
+"""Only float64 may say so."""

@@ -1,0 +1,175 @@
+"""Which setting or optimizer of the engine switches the failure off: asked of the piece, tried on the original."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.comparison.json_report import plain
+from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, SwitchSeen
+from biopsy.diagnosis.question import Words, with_engine_place, with_inputs, without_weights_folder
+from biopsy.diagnosis.reasons import NO_PLACE, UNKNOWN_ENGINE
+from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.steps.rounding import noise_words
+from biopsy.engines.registry import parse_spec
+from biopsy.filesystem.write import write_whole
+from biopsy.tactics.flags import Flags, Switch
+from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, varied_check
+from biopsy.tactics.switch_search import find_switches
+
+REPORT = "settings.json"
+"""What was tried, as ``debug flags`` has it, in the folder of the evidence."""
+
+_SHARE = 0.7
+_MOST_SWITCHES = 4
+_RUNS = 3
+"""Runs of the original that must pass with a switch."""
+
+
+def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
+    failure = facts.failure
+    if failure is None:
+        return "nothing fails"
+    if facts.fault_before is not None and facts.fault_before.kind != "refused":
+        return "no engine is at fault"
+    if facts.rounding is not None and facts.rounding.is_rounding:
+        return "it is rounding: no setting is at fault"
+    if failure.masked:
+        return "a failure that the outputs do not show"
+    if failure.suspect is None:
+        return UNKNOWN_ENGINE
+    if _template(failure.check, failure.suspect, context) is None:
+        return NO_PLACE
+    return None
+
+
+def _template(words: Words, suspect: str, context: StepContext) -> CheckTemplate | None:
+    """The words with a place for the engine; None if they have none."""
+    given = context.question.template
+    placed = with_engine_place(words, suspect) if given is None else given
+    own = given is None
+    return None if placed is None else CheckTemplate(placed, parse_spec(suspect), is_own_run=own)
+
+
+def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
+    failure, piece = facts.failure, facts.piece
+    assert failure is not None and failure.suspect is not None
+    context.begin_step(_SHARE)
+    context.cool()
+    original = _template(failure.check, failure.suspect, context)
+    assert original is not None
+    if piece is None:
+        seen = _of_original(original, failure, context)
+        return StepAnswer(replace(facts, settings=seen), _line(seen))
+    inputs = None if piece.inputs is None else Path(piece.inputs)
+    words = with_inputs(without_weights_folder(failure.check), inputs)
+    template = _template(words, failure.suspect, context)
+    assert template is not None
+    found = _found(template, Path(piece.path), None, context)
+    switches = tuple(_tried(switch, original, failure, context) for switch in found.switches[:_MOST_SWITCHES])
+    seen = _record(found, failure.suspect, switches, of_piece=True)
+    if seen.switches and not any(switch.mends_original for switch in seen.switches):
+        whole = _of_original(original, failure, context)
+        seen = replace(seen, switches=(*whole.switches, *seen.switches), checks=seen.checks + whole.checks)
+    return StepAnswer(replace(facts, settings=seen), _line(seen))
+
+
+def _of_original(template: CheckTemplate, failure: FailureSeen, context: StepContext) -> SettingsSeen:
+    question = context.question
+    found = _found(template, question.model, question.weights_folder, context)
+    switches = tuple(_tried(switch, template, failure, context) for switch in found.switches[:_MOST_SWITCHES])
+    return _record(found, failure.suspect or "", switches, of_piece=False)
+
+
+def _found(template: CheckTemplate, model: Path, weights: Path | None, context: StepContext) -> Flags:
+    """What ``debug flags`` finds. Raises CannotAnswerError."""
+    varied = varied_check(template, str(context.candidate))
+    try:
+        found = find_switches(varied, model, context.question.judging.rules, context.bounded, weights)
+    except (errors.OriginalPasses, errors.CheckError) as error:
+        raise CannotAnswerError(error.summary) from error
+    finally:
+        varied.close()
+    _write(found, template, model, context)
+    return found
+
+
+def _write(found: Flags, template: CheckTemplate, model: Path, context: StepContext) -> None:
+    import json
+
+    tree = {"model": str(model), "engine": template.spec.text, **plain(found.as_json())}
+    write_whole(context.question.folder / REPORT, [json.dumps(tree, indent=2).encode("ascii"), b"\n"])
+
+
+def _record(found: Flags, engine: str, switches: Sequence[SwitchSeen], *, of_piece: bool) -> SettingsSeen:
+    return SettingsSeen(
+        engine=engine,
+        tried=tuple((one.change.text, one.outcome.value, one.reason) for one in found.tried),
+        switches=tuple(switches),
+        complete=found.complete and len(found.switches) <= _MOST_SWITCHES,
+        of_piece=of_piece,
+        checks=found.checks,
+    )
+
+
+# The original with a switch
+
+
+def _tried(switch: Switch, template: CheckTemplate, failure: FailureSeen, context: StepContext) -> SwitchSeen:
+    """A switch, tried on the original in fresh processes, and held against float64 where values are compared."""
+    changed = template.changed(switch.change).text
+    mends = changed != failure.trusted and _passes(switch.change, template, context, _RUNS)
+    exact = failure.is_of_values and context.question.check is None and _is_right(switch, template, context)
+    return SwitchSeen(
+        text=switch.text,
+        engine=changed,
+        environment=tuple(switch.change.environment.items()),
+        optimizers=switch.optimizers,
+        verified=switch.verified,
+        mends_original=mends or (exact and changed == failure.trusted),
+        right_by_float64=exact,
+    )
+
+
+def _passes(change: SettingChange, template: CheckTemplate, context: StepContext, runs: int) -> bool:
+    varied: VariedCheck = varied_check(template, str(context.candidate))
+    try:
+        with template.environment(change):
+            check = varied.with_change(change, cold=True)
+            description = f"the original with {change.text}"
+            return all(
+                context.run_check(check, context.question.model, description=description).passes for _ in range(runs)
+            )
+    finally:
+        varied.close()
+
+
+def _is_right(switch: Switch, template: CheckTemplate, context: StepContext) -> bool:
+    """Whether the original errs by no more than rounding with a switch."""
+    words = noise_words(template.changed(switch.change).text, context)
+    return _passes(switch.change, CheckTemplate(words, template.spec), context, 1)
+
+
+def _line(seen: SettingsSeen) -> str:
+    if not seen.tried and not seen.switches:
+        return "this engine has no settings to try"
+    if not seen.switches:
+        return f"no setting switches it off ({len(seen.tried)} tried)"
+    told = []
+    for switch in seen.switches:
+        where = "" if switch.mends_original else " (not the whole model)"
+        told.append(f"it goes away {switch.text}{where}")
+    return "; ".join(told)
+
+
+SETTINGS = DiagnosisStep(
+    name="setting",
+    question="which setting or optimizer switches it off?",
+    not_asked=_not_asked,
+    answer=_answer,
+    evidence="settings",
+)
+"""The fewest settings, or optimizers of ONNX Runtime."""

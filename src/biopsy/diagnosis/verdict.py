@@ -1,0 +1,306 @@
+"""From what is known to words: what fails, whose failure it is, how sure that is, what avoids it.
+
+A verdict says only what steps have shown: an optimizer is named alone only if switching it off alone was found to do,
+and nothing else; a node only if it is the piece, and no node of that can go; rounding only if float64 says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from biopsy.diagnosis.engine_titles import full_title, title_of
+from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, StepReport, SwitchSeen
+from biopsy.diagnosis.question import DiagnosisQuestion
+from biopsy.diagnosis.reasons import UNABLE
+from biopsy.diagnosis.steps.piece import joined
+from biopsy.diagnosis.workarounds import workarounds_of
+from biopsy.quantities import count
+from biopsy.text import first_line
+
+_MOST_NODES = 8
+_LONGEST_MESSAGE = 300
+_WHOLE = "the model"
+
+_OTHER_KINDS = {
+    "not-finite-mismatch": "differs from {}, only one of them gives NaN or infinity,",
+    "shape-mismatch": "gives another shape than {}",
+    "type-mismatch": "gives another type than {}",
+    "missing-output": "lacks an output of {}",
+}
+"""What differs, of ``comparison.mismatch``, besides numbers; in braces what it is held against."""
+
+
+def verdict_of(facts: KnownFacts, steps: Sequence[StepReport], question: DiagnosisQuestion) -> DiagnosisVerdict:
+    """The verdict on what is known, and what was left open."""
+    kind, text = _kind_and_text(facts, question)
+    certainty = " ".join(_certainty(facts)) or None
+    return DiagnosisVerdict(
+        kind=kind,
+        text=text,
+        certainty=certainty if kind not in ("passes", "unknown") else None,
+        workarounds=tuple(workarounds_of(facts, question)),
+        not_tried=tuple(_left_open(facts, steps)),
+    )
+
+
+def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
+    failure, fault = facts.failure, facts.fault_before
+    if failure is None:
+        return _without_failure(facts, question)
+    if fault is not None and fault.kind == "input":
+        message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
+        return "input", (
+            f"The size of the inputs is at fault, and no engine: {_all_of(fault.every)} fail with "
+            f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}."
+            + (f" {title_of(failure.suspect or '')} says: {message}" if message and failure.suspect else "")
+        )
+    if fault is not None and fault.kind == "random":
+        return "random", f"Nothing can be said of an engine: {fault.text}."
+    if facts.rounding is not None and facts.rounding.is_rounding:
+        return "rounding", _rounding_text(facts, failure)
+    piece = _of_piece(facts)
+    if fault is not None and fault.kind == "not-finite":
+        return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
+    if fault is not None:
+        wrong = "either none of them supports it, or the model or its inputs are wrong"
+        return "refused", f"{_begun(fault.text)}: {wrong}.{piece}"
+    kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
+    sentences = [
+        _begun(_subject(facts, failure)),
+        *_how_often(facts),
+        *_together(facts),
+        *_switched(facts),
+        *_sizes(failure),
+    ]
+    return kind, " ".join(sentences)
+
+
+# Nothing fails
+
+
+def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str, str]:
+    compared = facts.compared
+    if compared is None:
+        return "unknown", "Whether the model fails is not known: the first question has no answer yet."
+    if question.check is None and not compared.rows:
+        ran = ", ".join(question.engines)
+        return "unknown", f"{ran} runs the model, but nothing could be compared: {'; '.join(compared.not_compared)}."
+    return "passes", f"The model does not fail: {'; '.join(compared.passed)}, with {_inputs(question)}{_inside(facts)}."
+
+
+def _inputs(question: DiagnosisQuestion) -> str:
+    samples = question.samples
+    if question.check is not None and not samples.files:
+        return "the inputs of the check"
+    if not samples.files:
+        return "no inputs, which it does not take"
+    if not samples.made_up:
+        return "the inputs that were given"
+    given = samples.inputs
+    return f"{count(given.iterations, 'random sample')} of seed {given.seed}"
+
+
+def _inside(facts: KnownFacts) -> str:
+    layers = facts.layers
+    if layers is None or not layers.complete:
+        return ""
+    return f"; in {layers.suspect}, none of its {count(layers.layers, 'layer')} is wrong by more than rounding"
+
+
+# Rounding
+
+
+def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
+    rounding = facts.rounding
+    assert rounding is not None
+    times = ""
+    if rounding.times is not None:
+        times = f", at most {rounding.times:.3g} times the error of plain float32"
+    ratio = failure.tolerance_ratio
+    beyond = "" if ratio is None else f" {ratio:.3g} times what the tolerances allow;"
+    inputs = f"{len(rounding.verdicts)} of {count(rounding.inputs, 'set of inputs', 'sets of inputs')} differ"
+    inputs += "s" if len(rounding.verdicts) == 1 else ""
+    return (
+        f"It is rounding, and no bug: {_suspect(facts, failure)} differs from {_trusted(failure)} by{beyond} "
+        f"held against float64, that is rounding{times} ({inputs})."
+    )
+
+
+# A failure
+
+
+def _subject(facts: KnownFacts, failure: FailureSeen) -> str:
+    """What fails, in the model's smallest part."""
+    where = _where(facts)
+    on = f"{'on' if where == _WHOLE else 'for'} {where}"
+    optimizer = sole_optimizer(facts)
+    engine = _suspect(facts, failure)
+    who = engine if optimizer is None else f"{engine}'s optimizer {optimizer}"
+    said = failure.said
+    if failure.masked:
+        return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
+    if failure.suspect is None:
+        return f"The check fails {on}: {said.signature}."
+    if said.stage == "compare" and said.kind == "not-finite":
+        return f"{engine} gives NaN or infinity {on}."
+    if said.stage == "compare":
+        return f"{who} {_differs(facts, failure)} {on}."
+    if not said.stage:
+        return f"{who} fails {on}: {said.signature}."
+    message = first_line(said.message)[:_LONGEST_MESSAGE]
+    detail = f": {message}" if message else f" ({said.signature})"
+    if optimizer is not None:
+        return f"With its optimizer {optimizer}, {engine} cannot {said.stage} {where}{detail}."
+    return f"{engine} cannot {said.stage} {where}{detail}."
+
+
+def _differs(facts: KnownFacts, failure: FailureSeen) -> str:
+    if failure.said.kind != "mismatch":
+        return _OTHER_KINDS.get(failure.said.kind, "differs from {}").format(_trusted(failure))
+    rounding = facts.rounding
+    if rounding is None or not rounding.is_more:
+        return f"differs from {_trusted(failure)}"
+    if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
+        return "computes something else, by more than rounding,"
+    both = "both are wrong by float64" if len(rounding.wrong) > 1 else "which of the two is wrong is not known"
+    return f"differs from {_trusted(failure)} by more than rounding ({both})"
+
+
+def _suspect(facts: KnownFacts, failure: FailureSeen) -> str:
+    if failure.suspect is None:
+        return "the check"
+    versions = dict(facts.compared.engines) if facts.compared is not None else {}
+    return full_title(failure.suspect, versions.get(failure.suspect, ""))
+
+
+def _trusted(failure: FailureSeen) -> str:
+    if failure.trusted is None:
+        return "what is expected"
+    return full_title(failure.trusted, "")
+
+
+def _where(facts: KnownFacts) -> str:
+    piece = facts.piece
+    if piece is None:
+        layers = facts.layers
+        if layers is not None and layers.alone:
+            return f"{', '.join(layers.alone[:_MOST_NODES])}"
+        if layers is not None and layers.together:
+            return f"{', '.join(layers.together[0][:_MOST_NODES])} together"
+        return _WHOLE
+    if len(piece.nodes) == 1 and piece.is_one_minimal:
+        return f"one node, {piece.nodes[0]}"
+    if len(piece.nodes) > _MOST_NODES:
+        return f"{len(piece.nodes)} nodes (piece.onnx)"
+    operators = [node.partition(" ")[0] for node in piece.nodes]
+    return (" -> " if joined(piece)[1] else ", ").join(operators)
+
+
+def _of_piece(facts: KnownFacts) -> str:
+    return "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
+
+
+def _is_flaky(facts: KnownFacts) -> bool:
+    seen = facts.steadiness
+    return seen is not None and (seen.is_flaky or bool(seen.itself))
+
+
+def _how_often(facts: KnownFacts) -> Iterator[str]:
+    seen = facts.steadiness
+    if seen is None:
+        return
+    if seen.is_flaky:
+        yield f"It is flaky: it fails in {seen.failed} of {seen.runs} runs."
+    for told in filter(None, (seen.itself, seen.rows)):
+        yield f"{_begun(told)}."
+
+
+def _together(facts: KnownFacts) -> Iterator[str]:
+    layers, piece = facts.layers, facts.piece
+    if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
+        return
+    if layers.alone:
+        yield f"Wrong by itself: {', '.join(layers.alone[:_MOST_NODES])}."
+    elif any(len(group) == len(piece.nodes) for group in layers.together):
+        fused = ", and not when the tensors between them are outputs: a fusion" if layers.hides else ""
+        yield f"No node of these fails alone; they fail together{fused}."
+
+
+def _switched(facts: KnownFacts) -> Iterator[str]:
+    settings = facts.settings
+    if settings is None:
+        return
+    sole = sole_optimizer(facts)
+    if not settings.tried:
+        return
+    if not settings.switches:
+        yield f"None of the {len(settings.tried)} settings that were tried switches it off."
+        return
+    mending = [switch for switch in settings.switches if switch.mends_original]
+    if mending and not (sole and len(mending) == 1):
+        yield f"It goes away {', or '.join(switch.text for switch in mending)}."
+    for switch in settings.switches:
+        if not switch.mends_original:
+            yield f"In the piece it goes away {switch.text}; that does not mend the whole model."
+
+
+def _sizes(failure: FailureSeen) -> Iterator[str]:
+    if failure.passes_with:
+        yield f"With larger inputs, {' '.join(failure.passes_with)}, it does not fail."
+
+
+def sole_optimizer(facts: KnownFacts) -> str | None:
+    """The optimizer that is at fault: off alone it mends the model, and no other change of as few settings does."""
+    settings = facts.settings
+    if settings is None or not settings.complete:
+        return None
+    mending: list[SwitchSeen] = [switch for switch in settings.switches if switch.mends_original]
+    if len(mending) != 1 or len(mending[0].optimizers) != 1 or not mending[0].verified:
+        return None
+    return mending[0].optimizers[0]
+
+
+# How sure
+
+
+def _certainty(facts: KnownFacts) -> Iterator[str]:
+    rounding, steadiness, piece = facts.rounding, facts.steadiness, facts.piece
+    if steadiness is not None and not steadiness.is_flaky:
+        yield f"It failed in {steadiness.failed} of {steadiness.runs} runs."
+    if rounding is not None and rounding.is_more:
+        times = "" if rounding.times is None else f", {rounding.times:.3g} times what plain float32 errs by"
+        yield f"Float64 says that it is more than rounding{times}."
+    if rounding is not None and not rounding.is_more and not rounding.is_rounding:
+        yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
+    if piece is not None:
+        how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"
+        yield f"The piece was checked again as it was written, in a process of its own; {how}."
+    settings = facts.settings
+    if settings is not None and settings.switches:
+        sure = all(switch.verified for switch in settings.switches)
+        yield (
+            "With the switch, fresh processes pass; without it, they fail."
+            if sure
+            else "The switch was not confirmed by fresh processes."
+        )
+
+
+def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
+    for step in steps:
+        if step.outcome in ("stopped", "failed") or (step.outcome == "skipped" and step.answer in UNABLE):
+            yield f"{_begun(step.question)} ({step.answer})"
+    if facts.compared is not None:
+        yield from (f"{_begun(told)}." for told in facts.compared.not_compared)
+    is_of_engine = facts.fault_before is None and not (facts.rounding is not None and facts.rounding.is_rounding)
+    if facts.failure is not None and facts.failure.suspect is not None and is_of_engine:
+        yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def _begun(text: str) -> str:
+    """A sentence begins with a capital letter, unless it begins with a name of its own."""
+    first = text.partition(" ")[0]
+    return text if ":" in first or "'" in first else text[:1].upper() + text[1:]

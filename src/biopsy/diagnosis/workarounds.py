@@ -1,0 +1,111 @@
+"""What avoids a failure: only what was tried and passed, each with the line that shows it; and what to type next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from biopsy.checks.command_line import OwnRun, parse
+from biopsy.checks.words import as_word
+from biopsy.diagnosis.facts import KnownFacts, SwitchSeen, Workaround
+from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs
+from biopsy.shell_words import can_be_typed, line_of
+from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+
+
+def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """Those that were tried on the original and passed."""
+    failure = facts.failure
+    if failure is None:
+        return
+    yield from _of_rounding(facts, question)
+    if failure.passes_with:
+        words = with_inputs(failure.check, None if failure.passing_inputs is None else Path(failure.passing_inputs))
+        text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
+        yield Workaround(text=text, line=_line(words, question))
+    for switch in facts.settings.switches if facts.settings is not None else ():
+        if switch.mends_original:
+            yield _of_switch(switch, facts, question)
+    if failure.said.stage in ("load", "build", "run") and failure.trusted is not None and question.check is None:
+        words = question.original_words([failure.trusted])
+        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question))
+
+
+def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    rounding, failure = facts.rounding, facts.failure
+    if rounding is None or failure is None or not rounding.is_rounding:
+        return
+    if rounding.passes_noise and failure.suspect is not None:
+        words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
+        yield Workaround(text="A check that allows what rounding explains passes.", line=_line(words, question))
+    if rounding.passing_limits:
+        command = parse(failure.check)
+        assert isinstance(command, OwnRun)
+        words = with_limits(command, rounding.passing_limits)
+        yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=_line(words, question))
+
+
+_TOLERANCES = (
+    "--atol", "--abs-tol", "--absolute-tolerance", "--rtol", "--rel-tol", "--relative-tolerance",
+)  # fmt: skip
+
+
+def with_limits(command: OwnRun, limits: Words) -> Words:
+    """The words of a run with other tolerances than it has."""
+    return command.without_option(_TOLERANCES).with_options(*limits).words
+
+
+def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestion) -> Workaround:
+    failure = facts.failure
+    assert failure is not None and failure.suspect is not None
+    exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
+    what = f"{_listed(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
+    template = question.template or with_engine_place(failure.check, failure.suspect)
+    settings = switch.engine.partition(":")[2]
+    places = {ENGINE_PLACE: switch.engine, SETTINGS_PLACE: settings}
+    words = tuple(_filled(word, places) for word in template or ())
+    assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
+    prefix = f"{line_of(['env', *assigned])} " if assigned else ""
+    return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question)}")
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for place, value in places.items():
+        word = word.replace(place, value)
+    return word
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _line(words: Words, question: DiagnosisQuestion) -> str:
+    """A line to paste: the words on the original."""
+    return line_of([as_word(question.model) if word == "{}" else word for word in words])
+
+
+def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
+    """What to do next: a line to paste, and why."""
+    failure, piece = facts.failure, facts.piece
+    if failure is None:
+        if question.samples.made_up and question.engines and question.check is None:
+            engines = [word for engine in question.engines for word in ("--engine", engine)]
+            other = ["--seed", str(question.samples.inputs.seed + 1), "--iterations", "8"]
+            shapes = _shapes(question)
+            words = ["biopsy", "diagnose", as_word(question.model), *engines, *other, *shapes, *question.judging.limits]
+            yield line_of(words), "other random inputs"
+        return
+    if piece is not None:
+        path = Path(piece.path)
+        repeated = with_inputs(failure.check, None if piece.inputs is None else Path(piece.inputs))
+        if not piece.masked:
+            yield line_of([as_word(path) if word == "{}" else word for word in repeated]), "the failure, in the piece"
+        yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
+    elif facts.fault_before is not None and facts.fault_before.kind == "refused":
+        yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
+
+
+def _shapes(question: DiagnosisQuestion) -> list[str]:
+    shapes = question.samples.inputs.shapes
+    said = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in shapes.items()]
+    return ["--input-shapes", *said] if said else []

@@ -1,0 +1,339 @@
+"""``biopsy diagnose`` from the command line. Engines, checks and files are real."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from biopsy.cli.app import main
+from biopsy.model.demonstration import demonstration_model
+from support import bug
+from support.command_line import end_of, started, wait_until
+from support.models import chain, info, model, save
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    save(chain(3, ("Neg", "Exp", "Tanh")), tmp_path / "model.onnx")
+    return tmp_path
+
+
+def diagnose(*words: str) -> int:
+    return main(["diagnose", "model.onnx", "--dir", "found", "--report", "report.json", *words])
+
+
+def report() -> dict:
+    return json.loads(Path("report.json").read_text())
+
+
+def status_of(line: str) -> int:
+    """The exit status of a line that is pasted."""
+    return subprocess.run(line, shell=True, check=False, stdin=subprocess.DEVNULL).returncode
+
+
+def matrix(name: str, *shape: int, scale: float = 1.0) -> onnx.TensorProto:
+    values = np.random.default_rng(0).normal(0, 0.5, shape) * scale
+    return numpy_helper.from_array(values.astype(np.float32), name)
+
+
+# A model that does not fail
+
+
+def test_a_model_that_passes_ends_with_status_0_what_was_tried_and_what_to_try(here, capsys) -> None:
+    assert diagnose("--onnxrt") == 0
+    shown = capsys.readouterr().out
+    assert "PASSED | The model does not fail: onnxrt:optimization=none and onnxrt agree; reference and onnxrt" in shown
+    assert "1 random sample of seed 1; in onnxrt, none of its 3 layers is wrong by more than rounding." in shown
+    (following,) = report()["next"]
+    assert following["line"] == "biopsy diagnose model.onnx --engine onnxrt --seed 2 --iterations 8"
+    assert report()["status"] == 0 and report()["verdict"]["kind"] == "passes"
+
+
+def test_nothing_to_compare_with_is_no_pass(here) -> None:
+    made = chain(2)
+    made.graph.node[1].op_type, made.graph.node[1].domain = "Gelu", "com.microsoft"
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    save(made, here / "model.onnx")
+    assert diagnose("--engine", "onnxrt:optimization=none") == 4
+    assert report()["verdict"]["kind"] == "unknown"
+    assert "nothing could be compared" in report()["verdict"]["text"]
+
+
+# Sizes that the model leaves open
+
+
+def image_model() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["a"], name="conv", kernel_shape=[3, 3]),
+        helper.make_node("MaxPool", ["a"], ["y"], name="pool", kernel_shape=[2, 2]),
+    ]
+    return model(nodes, [info("x", ("N", 3, "H", "W"))], [info("y", None)], [matrix("k", 4, 3, 3, 3)])
+
+
+def test_open_sizes_are_asked_for_by_name_and_nothing_is_left_behind(here, capsys) -> None:
+    save(image_model(), here / "model.onnx")
+    assert diagnose("--onnxrt") == 2
+    said = capsys.readouterr().err
+    assert "'x' is float32[N,3,H,W]" in said and "next  --input-shapes 'x:[1,3,64,64]'" in said
+    assert not (here / "found").exists()
+
+
+def test_a_picture_of_one_pixel_is_the_fault_of_the_inputs(here) -> None:
+    save(image_model(), here / "model.onnx")
+    assert diagnose("--onnxrt", "--input-shapes", "x:[1,3,1,1]") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "input"
+    assert "fail with x:[1,3,1,1], and none of them with x:[1,3,64,64]" in verdict["text"]
+    assert status_of(verdict["workarounds"][0]["line"]) == 0
+    assert {step["name"]: step["outcome"] for step in report()["steps"]}["piece"] == "skipped"
+
+
+# Models that fail
+
+
+@pytest.mark.slow
+def test_the_bug_of_the_layer_normalization_ends_with_its_optimizer_and_a_workaround(here) -> None:
+    bug.skip_without_it()
+    save(demonstration_model(), here / "model.onnx")
+    assert diagnose("--onnxrt", "--atol", "1e-3", "--rtol", "1e-3") == 1
+    found = report()
+    assert found["verdict"]["kind"] == "reduced"
+    assert "'s optimizer SimplifiedLayerNormFusion computes something else" in found["verdict"]["text"]
+    assert "Pow -> ReduceMean -> Add -> Sqrt -> Div -> Mul" in found["verdict"]["text"]
+    assert [step["outcome"] for step in found["steps"] if step["name"] != "masked"] == ["done"] * 6
+    assert found["search"]["left"] == 6 and found["layers"]["groups"] and found["settings"]["switches"]
+    for workaround in found["verdict"]["workarounds"]:
+        assert status_of(workaround["line"]) == 0
+    assert status_of(found["next"][0]["line"]) == 1
+
+
+@pytest.mark.slow
+def test_the_bug_of_openvino_ends_with_its_two_nodes_and_no_setting(here) -> None:
+    pytest.importorskip("openvino")
+    nodes = [helper.make_node("Sigmoid", [f"t{i}"], [f"t{i + 1}"], name=f"s{i}") for i in range(5)]
+    nodes += [
+        helper.make_node("MatMul", ["t5", "w"], ["m"], name="matmul"),
+        helper.make_node("PRelu", ["m", "slope"], ["p"], name="prelu"),
+        helper.make_node("Abs", ["p"], ["y"], name="last"),
+    ]
+    weights = [matrix("w", 4, 6), matrix("slope", 3, 1, 1)]
+    save(model(nodes, [info("t0", (1, 3, 5, 4))], [info("y", (1, 3, 5, 6))], weights), here / "model.onnx")
+    if diagnose("--openvino") == 0:
+        pytest.skip("the installed OpenVINO compiles it")
+    found = report()["verdict"]
+    assert "OpenVINO" in found["text"] and "cannot build MatMul -> PRelu" in found["text"]
+    assert "No node of these fails alone; they fail together" in found["text"]
+    assert [one["text"] for one in found["workarounds"]] == ["Another engine: onnxrt:optimization=none runs it."]
+
+
+def test_a_difference_that_is_rounding_ends_there_with_tolerances_that_pass(here) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("Exp", ["a"], ["e"], name="exp"),
+        helper.make_node("MatMul", ["e", "v"], ["y"], name="second"),
+    ]
+    weights = [matrix("w", 512, 256, scale=0.2), matrix("v", 256, 64)]
+    save(model(nodes, [info("x", (8, 512))], [info("y", None)], weights), here / "model.onnx")
+    limits = ("--atol", "1e-12", "--rtol", "1e-12", "--seed", "3")
+    assert diagnose("--reference", "--onnxrt", *limits) == 1
+    found = report()
+    assert found["verdict"]["kind"] == "rounding"
+    assert found["verdict"]["text"].startswith("It is rounding, and no bug")
+    assert {step["name"]: step["outcome"] for step in found["steps"]}["piece"] == "skipped"
+    assert "piece" not in found
+    for workaround in found["verdict"]["workarounds"]:
+        assert status_of(workaround["line"]) == 0
+
+
+@pytest.mark.slow
+def test_a_flaky_failure_is_told_as_one(here) -> None:
+    Path("check.py").write_text(
+        "import os, sys, onnx\n"
+        "run = os.path.getsize('runs') if os.path.exists('runs') else 0\n"
+        "open('runs', 'ab').write(b'.')\n"
+        "has_exp = any(node.op_type == 'Exp' for node in onnx.load(sys.argv[1]).graph.node)\n"
+        "sys.exit(3 if has_exp and run % 3 != 1 else 0)\n"
+    )
+    assert diagnose("--jobs", "1", "--check", sys.executable, "check.py", "{}") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "flaky"
+    assert "one node, Exp 'n1'" in verdict["text"] and "It is flaky: it fails in 14 of 20 runs." in verdict["text"]
+
+
+@pytest.mark.slow
+def test_an_engine_that_differs_from_itself_is_told_as_one_that_does(here) -> None:
+    assert diagnose("--engine", "fake:noise.Exp=0.1") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "flaky"
+    assert "Compared with itself, fake:noise.Exp=0.1 differs in 1 of 1 runs." in verdict["text"]
+
+
+@pytest.mark.slow
+def test_a_masked_error_is_found_and_reduced(here) -> None:
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="neg"),
+        helper.make_node("Sigmoid", ["a"], ["b"], name="sigmoid"),
+        helper.make_node("Ceil", ["b"], ["y"], name="up"),
+    ]
+    save(model(nodes, [info("x")], [info("y")]), here / "model.onnx")
+    assert diagnose("--engine", "fake:scale.sigmoid=0.9") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "masked" and "one node, Sigmoid 'sigmoid'" in verdict["text"]
+
+
+@pytest.mark.slow
+def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
+    assert diagnose("--engine", "fake:crash.Exp=run") == 1
+    assert "fails for one node, Exp 'n1': signal SIGSEGV" in report()["verdict"]["text"]
+
+
+@pytest.mark.slow
+def test_the_trusted_engine_is_accused_if_it_alone_is_wrong(here) -> None:
+    assert diagnose("--engine", "fake:offset.Exp=0.5", "--onnxrt") == 1
+    text = report()["verdict"]["text"]
+    assert text.startswith("The engine 'fake'") and "computes something else, by more than rounding, for one" in text
+
+
+@pytest.mark.slow
+def test_equal_rows_with_different_answers_are_told(here) -> None:
+    made = chain(2, ("Neg", "Exp"))
+    save(made, here / "model.onnx")
+    assert diagnose("--engine", "fake:noise.Exp=0.1,seed=1") == 1
+    assert "For equal rows of the inputs, fake:noise.Exp=0.1,seed=1 gives different rows" in report()["verdict"]["text"]
+
+
+def test_a_model_that_is_random_says_nothing_of_an_engine(here) -> None:
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], name="random"),
+        helper.make_node("Add", ["x", "r"], ["y"], name="add"),
+    ]
+    save(model(nodes, [info("x")], [info("y")]), here / "model.onnx")
+    assert diagnose("--onnxrt", "--openvino") == 1
+    assert report()["verdict"]["kind"] == "random"
+    assert "RandomNormalLike 'random'" in report()["verdict"]["text"]
+
+
+@pytest.mark.slow
+def test_nan_that_every_engine_gives_is_not_called_the_fault_of_one(here) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["a"], name="neg"), helper.make_node("Log", ["a"], ["y"], name="log")]
+    save(model(nodes, [info("x")], [info("y")]), here / "model.onnx")
+    assert diagnose("--onnxrt") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "not-finite"
+    assert "The model or its inputs make NaN" in verdict["text"] and "one node, Log 'log'" in verdict["text"]
+
+
+# A check of the user's
+
+
+@pytest.mark.slow
+def test_a_check_of_the_users_decides_and_settings_are_tried_where_it_has_a_place_for_them(here) -> None:
+    Path("check.py").write_text(
+        "import sys, onnx\n"
+        "has_exp = any(node.op_type == 'Exp' for node in onnx.load(sys.argv[1]).graph.node)\n"
+        "sys.exit(3 if has_exp and 'threads=1' not in sys.argv[2] else 0)\n"
+    )
+    assert diagnose("--engine", "onnxrt", "--check", sys.executable, "check.py", "{}", "{engine}") == 1
+    found = report()["verdict"]
+    assert "one node, Exp 'n1'" in found["text"] and "It goes away with threads=1." in found["text"]
+    (workaround,) = found["workarounds"]
+    assert workaround["line"] == f"{sys.executable} check.py model.onnx onnxrt:threads=1"
+    assert status_of(workaround["line"]) == 0
+
+
+@pytest.mark.slow
+def test_a_check_that_is_biopsy_run_is_diagnosed_with_its_own_engines(here) -> None:
+    words = ("biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--engine", "fake:offset.Exp=0.5")
+    assert diagnose("--check", *words) == 1
+    assert "one node, Exp 'n1'" in report()["verdict"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--onnxrt", "--check", "biopsy", "run", "{}", "--onnxrt"], "so do you"),
+        (["--check", "./check.sh", "{}", "{engine}"], "no engine is named for it"),
+        (["--check"], "no command"),
+        (["--onnxrt", "--report", "report.xml"], "a report is a .json file"),
+        (["--engine", "onnxrtt"], "there is no engine 'onnxrtt'"),
+        (["--onnxrt", "--max-time", "soon"], "--max-time"),
+    ],
+)
+def test_arguments_that_could_only_mislead_are_refused(here, capsys, words: list[str], told: str) -> None:
+    assert diagnose(*words) == 2
+    assert told in capsys.readouterr().err
+    assert not (here / "found").exists()
+
+
+# Evidence
+
+
+def test_a_folder_of_somebody_else_is_left_alone(here, capsys) -> None:
+    (here / "found").mkdir()
+    (here / "found" / "mine.txt").write_text("mine")
+    assert diagnose("--onnxrt") == 2
+    assert "found is not empty, and no diagnosis has made it" in capsys.readouterr().err
+    assert [path.name for path in (here / "found").iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.slow
+def test_the_time_that_is_over_leaves_open_what_was_not_asked_and_the_same_line_goes_on(here) -> None:
+    engine = "fake:offset.Exp=0.5,sleep_ms=700"
+    assert diagnose("--engine", engine, "--max-time", "2") == 1
+    before = {step["name"]: step for step in report()["steps"]}
+    assert before["fails"]["outcome"] == "done" and before["setting"]["outcome"] == "stopped"
+    assert report()["verdict"]["not_tried"]
+    assert diagnose("--engine", engine) == 1
+    after = {step["name"]: step for step in report()["steps"]}
+    assert after["fails"] == before["fails"]
+    assert after["piece"]["outcome"] == "done"
+
+
+def test_what_another_question_has_left_is_refused_by_name_and_kept(here, capsys) -> None:
+    engine = "fake:refuse.Exp=build"
+    assert diagnose("--engine", engine, "--max-time", "0.001") == 5
+    state = (here / "found" / "diagnosis.json").read_bytes()
+    save(chain(2), here / "model.onnx")
+    assert diagnose("--engine", engine) == 2
+    assert "an interrupted diagnosis of something else: another" in capsys.readouterr().err
+    assert (here / "found" / "diagnosis.json").read_bytes() == state
+    assert diagnose("--onnxrt", "--fresh") == 0
+
+
+def test_what_somebody_else_wrote_into_the_evidence_is_not_believed(here, capsys) -> None:
+    assert diagnose("--engine", "fake:refuse.Exp=build", "--max-time", "0.001") == 5
+    path = here / "found" / "diagnosis.json"
+    tree = json.loads(path.read_text())
+    tree["facts"]["compared"] = {"rows": [["onnxrt", "openvino"]], "passed": ["all is well"]}
+    path.write_text(json.dumps(tree))
+    assert diagnose("--engine", "fake:refuse.Exp=build") == 2
+    assert "was not written by this user" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_interrupt_says_what_is_known_and_the_line_that_goes_on(here) -> None:
+    words = ("diagnose", "model.onnx", "--engine", "fake:offset.Exp=0.5,sleep_ms=400", "--dir", "found")
+    process = started(*words)
+    state = here / "found" / "diagnosis.json"
+    assert wait_until(lambda: state.is_file() and b'"name": "fails"' in state.read_bytes())
+    process.send_signal(signal.SIGINT)
+    ended = end_of(process, 60)
+    assert ended.status == 5
+    assert "FAILED | The engine 'fake'" in ended.told
+    assert "resume  biopsy diagnose model.onnx" in ended.told
+
+
+def test_json_alone_stands_on_stdout(here, capsys) -> None:
+    assert main(["diagnose", "model.onnx", "--onnxrt", "--dir", "found", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["verdict"]["kind"] == "passes"
+    assert "PASSED | " in shown.err

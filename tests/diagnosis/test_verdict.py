@@ -1,0 +1,174 @@
+"""A verdict says only what steps have shown."""
+
+import dataclasses
+
+import pytest
+
+from biopsy.checks.own_program import NAME
+from biopsy.diagnosis.facts import (
+    ComparisonSeen,
+    DiagnosisVerdict,
+    FaultBeforeEngines,
+    KnownFacts,
+    LayersSeen,
+    RoundingSeen,
+    SteadinessSeen,
+    StepReport,
+)
+from biopsy.diagnosis.reasons import TWO_ENGINES
+from biopsy.diagnosis.verdict import verdict_of
+from support.diagnoses import CHECK, SUSPECT, TRUSTED, facts, failure, piece, question, settings, switch
+
+
+def of(known: KnownFacts, *steps: StepReport) -> DiagnosisVerdict:
+    return verdict_of(known, steps, question())
+
+
+def step(outcome: str, answer: str) -> StepReport:
+    return StepReport(name="layer", question="is it one node?", outcome=outcome, answer=answer)  # type: ignore[arg-type]
+
+
+# An optimizer
+
+
+def test_an_optimizer_is_named_if_it_alone_mends_the_model() -> None:
+    found = of(facts(settings=settings(switch("LayerNormFusion"))))
+    assert found.kind == "reduced"
+    assert found.text.startswith(
+        "ONNX Runtime 9.9's optimizer LayerNormFusion computes something else, by more than rounding, for Pow -> Add."
+    )
+    assert [one.line for one in found.workarounds] == [
+        f"biopsy run model.onnx --engine {TRUSTED} --engine onnxrt:disabled_optimizers=LayerNormFusion"
+    ]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        settings(switch("A"), switch("B")),
+        settings(switch("A", "B")),
+        settings(switch("A"), switch(text="with threads=1")),
+        settings(switch("A"), complete=False),
+        settings(switch("A", verified=False)),
+        settings(switch("A", mends=False)),
+        settings(switch(text="with threads=1")),
+        settings(),
+    ],
+)
+def test_no_optimizer_is_blamed_where_another_change_may_be_the_switch(seen: object) -> None:
+    assert "'s optimizer" not in of(facts(settings=seen)).text
+
+
+def test_a_switch_that_does_not_mend_the_whole_model_is_no_workaround() -> None:
+    found = of(facts(settings=settings(switch("A", mends=False))))
+    assert "does not mend the whole model" in found.text
+    assert found.workarounds == ()
+
+
+def test_a_switch_in_the_environment_stands_before_the_line() -> None:
+    isa = dataclasses.replace(switch(text="with env.ISA=AVX 2"), engine=SUSPECT, environment=(("ISA", "AVX 2"),))
+    (workaround,) = of(facts(settings=settings(isa))).workarounds
+    assert workaround.line is not None and workaround.line.startswith(f"env 'ISA=AVX 2' {NAME} run model.onnx")
+
+
+# Nodes
+
+
+def test_one_node_is_named_only_if_no_node_can_go() -> None:
+    assert "for one node, Pow 'a'" in of(facts(piece=piece("Pow 'a'"))).text
+    assert "one node" not in of(facts(piece=piece("Pow 'a'", stopped="--max-time 3"))).text
+
+
+def test_nodes_that_fail_together_are_a_fusion_only_if_marking_them_helps() -> None:
+    group = (("Pow 'a'", "Add 'b'"),)
+    assert "a fusion" in of(facts()).text
+    found = of(facts(layers=LayersSeen(together=group, hides=False, layers=2)))
+    assert "they fail together." in found.text and "fusion" not in found.text
+    part = of(facts(layers=LayersSeen(together=(("Pow 'a'", "x"),), hides=True), piece=piece("a", "b", "c")))
+    assert "together" not in part.text
+    assert "together" not in of(facts(layers=LayersSeen(together=group, hides=True, complete=False))).text
+
+
+# Rounding
+
+
+def test_rounding_is_said_only_by_float64_for_all_inputs() -> None:
+    every = RoundingSeen(verdicts=("rounding", "rounding"), inputs=3, times=2.5, passing_limits=("--atol", "1e-3"))
+    found = of(facts(rounding=every, piece=None))
+    assert found.kind == "rounding"
+    assert "2.5 times the error of plain float32 (2 of 3 sets of inputs differ)" in found.text
+    assert [one.line for one in found.workarounds] == [f"{' '.join(CHECK).format('model.onnx')} --atol 1e-3"]
+    for verdicts in (("rounding", "bug"), ("rounding", "unknown"), ("unknown",)):
+        assert of(facts(rounding=RoundingSeen(verdicts=verdicts, reason="?"))).kind == "reduced"
+
+
+def test_what_float64_cannot_tell_is_said() -> None:
+    found = of(facts(rounding=RoundingSeen(verdicts=("unknown",), reason="it cannot run Foo")))
+    assert "Whether it is rounding is not known: it cannot run Foo." in (found.certainty or "")
+    assert "by more than rounding" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ((SUSPECT,), "computes something else, by more than rounding,"),
+        ((SUSPECT, TRUSTED), "both are wrong by float64"),
+        ((), "which of the two is wrong is not known"),
+    ],
+)
+def test_an_engine_is_called_wrong_only_if_float64_says_so(wrong: tuple[str, ...], told: str) -> None:
+    assert told in of(facts(rounding=RoundingSeen(verdicts=("bug",), wrong=wrong))).text
+
+
+# Other answers
+
+
+def test_a_flaky_failure_is_told_with_its_rate() -> None:
+    found = of(facts(steadiness=SteadinessSeen(failed=3, runs=20, itself="compared with itself, onnxrt differs")))
+    assert found.kind == "flaky"
+    assert "It is flaky: it fails in 3 of 20 runs. Compared with itself, onnxrt differs." in found.text
+    assert "It failed in" not in (found.certainty or "")
+
+
+def test_inputs_of_a_size_that_no_engine_can_do_with_are_at_fault() -> None:
+    fault = FaultBeforeEngines(
+        kind="input", every=("onnxrt", "openvino"), text="", shapes=("x:[1,3,1,1]",), passes_with=("x:[1,3,64,64]",)
+    )
+    broken = dataclasses.replace(
+        failure("Fail", "run"), passes_with=fault.passes_with, passing_inputs="diagnosis/inputs_of_size_64.npz"
+    )
+    found = of(KnownFacts(failure=broken, fault_before=fault))
+    assert found.kind == "input"
+    assert "onnxrt and openvino fail with x:[1,3,1,1], and none of them with x:[1,3,64,64]" in found.text
+    assert "--load-inputs diagnosis/inputs_of_size_64.npz" in (found.workarounds[0].line or "")
+
+
+def test_a_model_that_every_engine_refuses_is_not_called_the_bug_of_one() -> None:
+    fault = FaultBeforeEngines(kind="refused", every=("onnxrt", "reference"), text="every engine fails")
+    found = of(KnownFacts(failure=failure("Fail", "build"), fault_before=fault, piece=piece("Foo 'f'")))
+    assert found.kind == "refused"
+    assert "either none of them supports it, or the model or its inputs are wrong" in found.text
+    assert "one node, Foo 'f'" in found.text
+
+
+def test_an_engine_that_can_run_the_model_is_a_workaround_for_one_that_cannot() -> None:
+    found = of(facts(failure=failure("RuntimeError", "build"), rounding=None))
+    assert found.text.startswith("ONNX Runtime 9.9 cannot build Pow -> Add (")
+    assert [one.line for one in found.workarounds] == [f"biopsy run model.onnx --engine {TRUSTED}"]
+
+
+def test_a_model_passes_only_if_something_was_compared() -> None:
+    passed = ComparisonSeen(rows=((TRUSTED, SUSPECT),), passed=("they agree",))
+    assert of(KnownFacts(compared=passed)).kind == "passes"
+    nothing = ComparisonSeen(not_compared=("reference cannot say: it lacks Foo",))
+    found = of(KnownFacts(compared=nothing))
+    assert found.kind == "unknown" and "it lacks Foo" in found.text
+    assert of(KnownFacts()).kind == "unknown"
+
+
+def test_questions_without_an_answer_are_left_open_and_those_that_need_none_are_not() -> None:
+    found = of(facts(), step("stopped", "not answered in time"), step("skipped", TWO_ENGINES), step("failed", "broken"))
+    assert [line.partition("(")[2] for line in found.not_tried[:3]] == [
+        "not answered in time)", f"{TWO_ENGINES})", "broken)",
+    ]  # fmt: skip
+    assert not of(KnownFacts(), step("skipped", "nothing fails"), step("done", "yes")).not_tried
