@@ -52,11 +52,13 @@ def pack(args: argparse.Namespace, packed: Packed, console: Console) -> None:
             console.warn("no layer alone is at fault: the bundle holds the whole model ('debug reduce' makes it small)")
             model, names = args.model, question.index.ids
             write_feeds(inputs, feeds)
-        packing = _packing(args, model, inputs, list(_words(args, names)), packed.report)
-        bundling.pack(packing, console)
+        reports = bundling.reports_of(packed.report, console)
+        bundling.pack(_packing(args, model, inputs, list(_words(args, names)), reports), console)
 
 
-def _packing(args: argparse.Namespace, model: Path, inputs: Path, words: list[str], report: bytes) -> bundling.Packing:
+def _packing(
+    args: argparse.Namespace, model: Path, inputs: Path, words: list[str], reports: Mapping[str, bytes]
+) -> bundling.Packing:
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.judge import Rules
 
@@ -69,7 +71,7 @@ def _packing(args: argparse.Namespace, model: Path, inputs: Path, words: list[st
         own_run=checking.own_run(argparse.Namespace(check=words)),
         inputs=inputs,
         folder=args.external_data_dir if model is args.model else None,
-        reports=bundling.reports_of(report),
+        reports=reports,
     )
 
 

@@ -27,8 +27,8 @@ _MOST_OF_OUTPUT = 4000
 class IssueFacts:
     """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
 
-    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``variation``
-    says what of the model may vary.
+    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``verdict``
+    says what was found of the failure, ``variation`` what of the model may vary.
     """
 
     failure: ObservedFailure
@@ -37,6 +37,7 @@ class IssueFacts:
     script: str
     versions: Mapping[str, Any]
     excluded: Sequence[str] = ()
+    verdict: str = ""
     variation: str = ""
     remarks: Sequence[str] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -67,6 +68,8 @@ def _warning(facts: IssueFacts) -> Iterator[str]:
 
 def _description(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
     failure = facts.failure
+    if facts.verdict:
+        yield _heading(facts.verdict)
     if failure.message:
         yield _fenced(failure.message)
     if failure.against:

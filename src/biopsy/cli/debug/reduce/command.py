@@ -139,13 +139,13 @@ def _reduced(
         say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), variation)
         if args.bundle is not None:
             made = report.as_bytes(status, partial(sections.of_result, result, variation, args.bundle))
-            packing = _packing(args, result, words, made)
+            packing = _packing(args, result, words, made, console)
             bundling.pack(replace(packing, variation="" if variation is None else variation.sentence), console)
         return progress.ended(status, result.nodes)
 
 
 def _packing(
-    args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes
+    args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes, console: Console
 ) -> bundling.Packing:
     from biopsy.checks.command import CommandCheck
 
@@ -158,7 +158,7 @@ def _packing(
         own_run=checking.own_run(args),
         inputs=result.inputs,
         words=words,
-        reports={} if words is not None else bundling.reports_of(report),  # they tell of the whole original
+        reports={} if words is not None else bundling.reports_of(report, console),  # they tell of the whole original
     )
 
 
