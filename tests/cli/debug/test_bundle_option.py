@@ -213,3 +213,24 @@ def test_the_reference_evaluator_cannot_run_it(here: Path, reduced: Callable[...
     assert (status, "was run without biopsy, and fails" in printed) == (0, True)
     ended = run_script(here / "bundle")
     assert (ended.status, "cannot reshape" in ended.printed) == (1, True)
+
+
+@pytest.mark.slow
+def test_the_piece_of_a_diagnosis_and_its_verdict(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    onnx.save(onnx.parser.parse_model(CHURN.replace("learned_weights", "pictures")), "model.onnx")
+    assert main(["diagnose", "model.onnx", "--onnxrt", "--bundle", "bundle"]) == 1
+    assert "was run without biopsy, and fails" in capfd.readouterr().out
+    assert run_script(here / "bundle").status == 1
+    assert [node.op_type for node in onnx.load(here / "bundle" / "model.onnx").graph.node] == ["Conv"]
+    assert "ONNX Runtime" in (here / "bundle" / "ISSUE.md").read_text().split("reproduce.py")[0]
+    assert (here / "bundle" / "report.json").exists()
+
+
+@pytest.mark.slow
+def test_a_model_that_does_not_fail_has_no_bundle_of_a_diagnosis(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    save(chain(1), here / "model.onnx")
+    assert main(["diagnose", "model.onnx", "--onnxrt", "--bundle", "bundle"]) == 0
+    assert "bundle is not written" in capfd.readouterr().err
+    assert not (here / "bundle").exists()

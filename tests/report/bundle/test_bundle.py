@@ -269,3 +269,12 @@ def test_a_check_that_never_ends_is_shown_as_one(here: Path) -> None:
     ended = run_script(here / "bundle")
     assert (ended.status, "no end in time" in made.title) == (1, False)
     assert "no answer in time" in made.title
+
+
+@pytest.mark.slow
+def test_other_measures_than_tolerances_are_asked_without_biopsy(here: Path) -> None:
+    words = [*golden(here), "--cosine", "0.9999", "--check-error-stat", "max", "--atol", "0.1"]
+    made = bundle_of(here / "model.onnx", here / "bundle", *words)
+    assert made.standing == "alone"
+    assert "max of the errors: absolute 0.5 (limit 0.1)" in made.output
+    assert "cosine: 0.99" in made.output

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from biopsy.comparison.compare import compare_tensors
-from biopsy.comparison.tolerance import Tolerance
+from biopsy.comparison.compare import compare_output, compare_tensors
+from biopsy.comparison.tolerance import Criteria, Limit, Metric, Stat, Tolerance
+from biopsy.report.bundle import engine_script
 from biopsy.report.bundle.literals import docstring, literal
 from biopsy.report.bundle.regression_test import regression_test
 from biopsy.report.bundle.script import Script
-from biopsy.report.bundle.script_parts import command, comparison, ends, engine_failure, non_finite
+from biopsy.report.bundle.script_parts import command, comparison, ends, engine_failure, measures, non_finite
 from biopsy.report.bundle.script_parts.statuses import CannotSay, exit_status
 
 VALUES = st.recursive(
@@ -79,6 +80,35 @@ def test_the_script_judges_as_biopsy_does(pair: tuple[Any, Any], atol: float, rt
     if (found.dtype.kind == "U") == (expected.dtype.kind == "U"):
         passed = compare_tensors("y", found, expected, Tolerance(atol, rtol)).passed
         assert comparison.differs(found, expected, atol, rtol) is not passed
+
+
+LIMITS = st.tuples(
+    st.sampled_from(["elemwise", "max", "mean", "median", "quantile"]),
+    st.sampled_from([0.0, 1e-5, 0.5]),
+    st.sampled_from(["", "l2", "cosine", "psnr", "snr"]),
+    st.sampled_from([-1.0, 0.0, 0.5, 1.0, 30.0]),
+)
+
+
+@settings(max_examples=300)
+@given(pairs(), LIMITS)
+def test_other_measures_are_judged_as_biopsy_does(
+    pair: tuple[Any, Any], asked: tuple[Stat, float, Metric, float]
+) -> None:
+    found, expected = pair
+    stat, tolerance, metric, value = asked
+    if "U" in found.dtype.kind + expected.dtype.kind or "c" in found.dtype.kind + expected.dtype.kind:
+        return
+    limits = (Limit(metric, value),) if metric else ()
+    criteria = Criteria(
+        tolerance=Tolerance(tolerance, tolerance), integers=Tolerance(tolerance, tolerance), stat=stat, limits=limits
+    )
+    judged = compare_output("y", found, expected, criteria)
+    margins = [abs(one.value - value) for one in judged.judged if np.isfinite(one.value)]
+    if any(0 < margin < 1e-6 * max(1, abs(value)) for margin in margins):
+        return  # rounding decides
+    words = engine_script._by_measures(engine_script._limits("y", criteria, expected))
+    assert measures.differs_by(found, expected, **words) is not judged.passed
 
 
 def test_another_shape_differs_and_so_does_an_output_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +37,8 @@ class Packing:
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
     not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
-    original that the bundle may not tell, as ``words_to_hide`` gave them.
+    original that the bundle may not tell, as ``words_to_hide`` gave them. ``verdict`` and
+    ``variation`` as in ``BundleJob``.
     """
 
     target: Path
@@ -51,16 +51,22 @@ class Packing:
     folder: Path | None = None
     words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
+    verdict: str = ""
+    variation: str = ""
+
+
+def require_target(args: argparse.Namespace) -> None:
+    """Raise UsageError if ``--bundle`` was given and could not be written at the end."""
+    if args.bundle is not None:
+        from biopsy.report.bundle import packing
+
+        packing.require_target(args.bundle)
 
 
 def require_possible(args: argparse.Namespace) -> None:
     """Raise UsageError if ``--bundle`` was given and there could be none at the end."""
-    if args.bundle is None:
-        return
-    from biopsy.report.bundle.packing import require_target
-
-    require_target(args.bundle)
-    if getattr(args, "check", ()) is None:
+    require_target(args)
+    if args.bundle is not None and getattr(args, "check", ()) is None:
         raise errors.UsageError(
             "--bundle needs a check that can be run again, and without --check a person is asked",
             next_steps=["--check biopsy run {} --onnxrt", "or leave out --bundle"],
@@ -76,14 +82,16 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
     return words_of_model(args.model)
 
 
-def reports_of(report: bytes) -> dict[str, bytes]:
-    """The members that a report becomes: its JSON, and the page of it where that can be made."""
-    found = {"report.json": report}
-    with contextlib.suppress(errors.BiopsyError):  # without the packages that draw it
-        from biopsy.report.page.document import page_of
+def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
+    """The members that a report becomes: its JSON, and the page of it; where none can be made, that is said."""
+    from biopsy.report.page.document import page_of
 
-        found["report.html"] = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
-    return found
+    try:
+        page = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
+    except errors.BiopsyError as error:
+        console.warn(f"the bundle has no report.html: {error.summary}")
+        return {"report.json": report}
+    return {"report.json": report, "report.html": page}
 
 
 def pack(packing: Packing, console: Console) -> None:
@@ -104,6 +112,8 @@ def pack(packing: Packing, console: Console) -> None:
         inputs=packing.inputs,
         secrets=None if packing.words is None else without_words_of(packing.words, packing.model),
         reports=packing.reports,
+        verdict=packing.verdict,
+        variation=packing.variation,
     )
     bundle = make_bundle(job)
     _say(bundle, console)

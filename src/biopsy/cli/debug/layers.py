@@ -119,19 +119,26 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         kept = ", ".join(str(path) for path in (args.report, args.csv) if path is not None)
         raise errors.Interrupted("what was measured until then is shown above", kept=kept or None)
     if args.bundle is not None:
-        _pack(args, question, findings, fed, console)
+        made = report.as_bytes(status, lambda: _sections(args, findings, examination, question.index))
+        _pack(args, question, findings, fed, made, console)
     return status
 
 
 def _pack(
-    args: argparse.Namespace, question: Question, findings: LayerFindings, fed: Sequence[Feed], console: Console
+    args: argparse.Namespace,
+    question: Question,
+    findings: LayerFindings,
+    fed: Sequence[Feed],
+    report: bytes,
+    console: Console,
 ) -> None:
     if findings.passed:
         console.warn(f"{args.bundle} is not written: nothing is wrong")
         return
     from biopsy.cli.debug import layers_bundle
 
-    layers_bundle.pack(args, question, findings, fed, console)
+    packed = layers_bundle.Packed(question=question, findings=findings, feeds=fed, report=report)
+    layers_bundle.pack(args, packed, console)
 
 
 def _require_sense(args: argparse.Namespace) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,17 @@ _LIMITS = (
 )  # fmt: skip
 
 
-def pack(
-    args: argparse.Namespace, question: Question, findings: LayerFindings, feeds: Sequence[Feed], console: Console
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """What was asked, what was found with which samples, and the report of it as it stands in a file."""
+
+    question: Question
+    findings: LayerFindings
+    feeds: Sequence[Feed]
+    report: bytes
+
+
+def pack(args: argparse.Namespace, packed: Packed, console: Console) -> None:
     """Pack the worst suspect; the whole model, which is said, where no layer or group alone is at fault.
 
     Raises CheckError if that does not fail by itself, or if the script of the bundle does not show it.
@@ -31,6 +40,7 @@ def pack(
     from biopsy.isolation.cleanup import temporary_folder
     from biopsy.tensors.files import write_feeds
 
+    question, findings, feeds = packed.question, packed.findings, packed.feeds
     with temporary_folder("biopsy-", args.work_dir) as scratch:
         inputs = scratch / "inputs.safetensors"
         if findings.suspects:
@@ -42,14 +52,17 @@ def pack(
             console.warn("no layer alone is at fault: the bundle holds the whole model ('debug reduce' makes it small)")
             model, names = args.model, question.index.ids
             write_feeds(inputs, feeds)
-        _pack(args, model, inputs, list(_words(args, names)), console)
+        reports = bundling.reports_of(packed.report, console)
+        bundling.pack(_packing(args, model, inputs, list(_words(args, names)), reports), console)
 
 
-def _pack(args: argparse.Namespace, model: Path, inputs: Path, words: list[str], console: Console) -> None:
+def _packing(
+    args: argparse.Namespace, model: Path, inputs: Path, words: list[str], reports: Mapping[str, bytes]
+) -> bundling.Packing:
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.judge import Rules
 
-    packing = bundling.Packing(
+    return bundling.Packing(
         target=args.bundle,
         original=args.model,
         model=model,
@@ -58,8 +71,8 @@ def _pack(args: argparse.Namespace, model: Path, inputs: Path, words: list[str],
         own_run=checking.own_run(argparse.Namespace(check=words)),
         inputs=inputs,
         folder=args.external_data_dir if model is args.model else None,
+        reports=reports,
     )
-    bundling.pack(packing, console)
 
 
 def _piece(question: Question, suspect: Suspect, scratch: Path) -> Path:

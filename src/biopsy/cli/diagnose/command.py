@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds
+from biopsy.cli.debug import bundling
 from biopsy.cli.diagnose import options
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.diagnosis.diagnose import diagnose
     from biopsy.diagnosis.workarounds import next_lines
 
+    bundling.require_target(args)
     _require_sense(args)
     shown = _console_beside(console) if args.json else console
     created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -72,6 +74,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             kept=f"{found.folder}, with what was found",
             resume=line_again.resume_line(args.words, REST_OPTIONS),
         )
+    if args.bundle is not None:
+        from biopsy.cli.diagnose import bundle
+
+        bundle.pack(args, question, found, _report(args, found, question, status, created), shown)
     if found.stopped is not None:
         shown.note(f"resume     {line_again.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
     return status
@@ -118,12 +124,20 @@ def _write(
 ) -> None:
     if args.report is None and not args.json:
         return
-    from biopsy.diagnosis.report_tree import as_bytes, report_tree
     from biopsy.filesystem.write import write_whole
+
+    report = _report(args, found, question, status, created)
+    if args.report is not None:
+        write_whole(args.report, [report])
+    if args.json:
+        console.program_text(report.decode("ascii"))
+
+
+def _report(
+    args: argparse.Namespace, found: Diagnosis, question: DiagnosisQuestion, status: int, created: str
+) -> bytes:
+    """The report as it stands in a file."""
+    from biopsy.diagnosis.report_tree import as_bytes, report_tree
     from biopsy.shell_words import line_of
 
-    tree = report_tree(found, question, status=status, line=line_of(["biopsy", *args.words]), created=created)
-    if args.report is not None:
-        write_whole(args.report, [as_bytes(tree)])
-    if args.json:
-        console.program_text(as_bytes(tree).decode("ascii"))
+    return as_bytes(report_tree(found, question, status=status, line=line_of(["biopsy", *args.words]), created=created))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from biopsy.cli.arguments import checks, comparing, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.debug import bundling
 
 DEFAULT_TIME = "10m"
 
@@ -70,5 +71,6 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found to this file, as JSON"
     )
+    bundling.add(group, "the piece")
     group.add_argument("--json", action="store_true", help="print the same on stdout, and nothing else there")
     checks.add_events(group)

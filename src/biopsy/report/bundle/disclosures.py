@@ -7,6 +7,7 @@ import io
 import os
 import re
 import socket
+import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,6 +21,8 @@ _SHORTEST = 3
 _SHORTEST_AMONG_BYTES = 6
 """Characters: where any bytes may stand, shorter names are met by chance."""
 
+_FOLDERS_OF_ANYBODY = frozenset(map(Path, ("/", "/usr", "/usr/local", "/tmp")))  # noqa: S108 -- nothing is put there
+
 _BYTES = (".npy", ".onnx", ".data")
 
 
@@ -29,8 +32,13 @@ def words_of_machine(model: Path) -> dict[str, str]:
     with suppress(OSError, KeyError, ImportError):
         found[getpass.getuser()] = "the name of the user"
     found[socket.gethostname()] = "the name of the machine"
-    folders = {Path.home(): "the home folder", Path.cwd(): "the current folder", model.absolute().parent: "a folder"}
-    found |= {str(folder): what for folder, what in folders.items() if folder != Path(folder.anchor)}
+    folders = {
+        Path.home(): "the home folder",
+        Path.cwd(): "the current folder",
+        model.absolute().parent: "the folder of the model",
+        Path(sys.prefix): "the folder of this Python",
+    }
+    found |= {str(folder): what for folder, what in folders.items() if folder not in _FOLDERS_OF_ANYBODY}
     usual = usual_words()
     return {word: what for word, what in found.items() if word and word not in usual}
 

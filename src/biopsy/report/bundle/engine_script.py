@@ -72,18 +72,23 @@ class EngineScript:
     def _comparison(self) -> tuple[Sequence[str], Mapping[str, Literal], Sequence[str]]:
         if self.question.beyond:
             raise OnlyBiopsyError(self.question.beyond)
-        limits: dict[str, Literal] = {}
+        limits: dict[str, dict[str, Literal]] = {}
         for sample in self.failure.expected:
             for name, value in sample.items():
                 limits[name] = _limits(name, self._asked_of(name), value)
         if not limits:
             raise OnlyBiopsyError("a comparison of outputs that are missing")
+        plain = all(set(asked) == {"atol", "rtol"} for asked in limits.values())
         work = [
             f"model = {_LOAD}",
             f'inputs, expected = {_INPUTS}, read(HERE / "expected.npz", EXPECTED)',
-            "return compare(lambda feed: run(model, feed, OUTPUTS), inputs, expected, LIMITS)",
+            "outputs_of = lambda feed: run(model, feed, OUTPUTS)",
+            f"return compare(outputs_of, inputs, expected, LIMITS{'' if plain else ', differs_by'})",
         ]
-        return ("values", "comparison"), {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
+        parts = ("values", "comparison") if plain else ("values", "comparison", "measures")
+        if not plain:
+            limits = {name: _by_measures(asked) for name, asked in limits.items()}
+        return parts, {**self._fed, "EXPECTED": list(self.expected), "LIMITS": limits}, work
 
     def _asked_of(self, name: str) -> Criteria:
         return asked_of(name, self.question.tolerances, self.question.stats, self.question.limits)
@@ -125,14 +130,29 @@ class EngineScript:
         return ("values", "ends", "child"), {**self._fed, **constants}, work
 
 
-def _limits(name: str, asked: Criteria, expected: Array) -> Literal:
-    """The tolerances of an output. Raises OnlyBiopsyError if anything else decides."""
-    if asked.limits or not asked.tolerances_decide:
-        raise OnlyBiopsyError(f"the limit on {asked.limits[0].metric} of {name!r}")
-    if asked.stat != "elemwise":
-        raise OnlyBiopsyError(f"--check-error-stat {asked.stat} of {name!r}")
+_MEASURED = frozenset({"l2", "cosine", "psnr", "snr"})
+"""Limits that a script follows."""
+
+
+def _limits(name: str, asked: Criteria, expected: Array) -> dict[str, Literal]:
+    """What is asked of an output. Raises OnlyBiopsyError for what only biopsy computes."""
+    other = [limit.metric for limit in asked.limits if limit.metric not in _MEASURED]
+    if other:
+        raise OnlyBiopsyError(f"the limit on {other[0]} of {name!r}")
     tolerance = asked.tolerance_of(expected)
-    return {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    found: dict[str, Literal] = {}
+    if asked.tolerances_decide and asked.stat == "elemwise":
+        found = {"atol": tolerance.atol, "rtol": tolerance.rtol}
+    elif asked.tolerances_decide:
+        found = {"errors": [asked.stat, asked.quantile, tolerance.atol, tolerance.rtol]}
+    limits: list[Literal] = [[limit.metric, limit.value] for limit in asked.limits]
+    return {**found, "limits": limits} if limits else found
+
+
+def _by_measures(asked: Mapping[str, Literal]) -> dict[str, Literal]:
+    """The same for the part of a script that knows other measures too."""
+    others = {key: value for key, value in asked.items() if key not in {"atol", "rtol"}}
+    return {"elements": [asked["atol"], asked["rtol"]], **others} if "atol" in asked else others
 
 
 def _require_plain(name: str, kind: ValueType | None) -> None:

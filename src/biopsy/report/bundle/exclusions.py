@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from biopsy.report.bundle.failure import ObservedFailure
-from biopsy.report.bundle.job import BundleJob
 from biopsy.report.bundle.observation import Observation
 from biopsy.report.bundle.reproduction import Reproduction
 
 
-def exclusions(
-    job: BundleJob, observation: Observation, failure: ObservedFailure, reproduction: Reproduction
-) -> Iterator[str]:
+def exclusions(observation: Observation, failure: ObservedFailure, reproduction: Reproduction) -> Iterator[str]:
     """A sentence on each thing; and one on each that could not be excluded."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and rounding is not None:
@@ -31,5 +28,3 @@ def exclusions(
         yield f"the model: the same engine as '{failure.against}' gives the expected values"
     elif failure.against and failure.against != "golden values":
         yield f"the model: {failure.against} gives the expected values"
-    if job.excluded:
-        yield from job.excluded

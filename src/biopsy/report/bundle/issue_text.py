@@ -27,7 +27,8 @@ _MOST_OF_OUTPUT = 4000
 class IssueFacts:
     """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
 
-    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks.
+    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``verdict``
+    says what was found of the failure, ``variation`` what of the model may vary.
     """
 
     failure: ObservedFailure
@@ -36,6 +37,8 @@ class IssueFacts:
     script: str
     versions: Mapping[str, Any]
     excluded: Sequence[str] = ()
+    verdict: str = ""
+    variation: str = ""
     remarks: Sequence[str] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -65,6 +68,8 @@ def _warning(facts: IssueFacts) -> Iterator[str]:
 
 def _description(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
     failure = facts.failure
+    if facts.verdict:
+        yield _heading(facts.verdict)
     if failure.message:
         yield _fenced(failure.message)
     if failure.against:
@@ -72,6 +77,8 @@ def _description(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
     yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
     yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
     excluded = "\n".join(f"- {printable(text)}" for text in facts.excluded)
+    if facts.variation:
+        yield f"What may vary, as far as it was tried: {_inline(facts.variation)}"
     yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
 
 

@@ -37,11 +37,12 @@ class BundleJob:
 
     ``target`` is a folder, or a file that ends in .zip. ``folder`` is where the model's external weights stand.
     ``check`` and ``rules`` say what failing is; ``run`` what the check asks, if it is our own ``run``. ``inputs`` is a
-    file that the model is fed from, in place of those that the check loads; None where those fit. ``excluded`` are
-    sentences on what the failure is not, each of which was tried. ``secrets`` are words that no member may hold -> what
-    they are, for a person; nor may it then hold paths, and the names of the user and the machine. None where nothing is
-    to be hidden. ``original`` is the model that ``model`` was made of. ``reports`` are further members that are ready,
-    by name: the report as JSON and as a page.
+    file that the model is fed from, in place of those that the check loads; None where those fit. ``verdict``
+    says in a few sentences what was found of the failure, ``variation`` in one what of the model may vary; "" where
+    nobody has asked. ``secrets`` are words that no member may
+    hold -> what they are, for a person; nor may it then hold paths, and the names of the user and the machine. None
+    where nothing is to be hidden. ``original`` is the model that ``model`` was made of. ``reports`` are further members
+    that are ready, by name: the report as JSON and as a page.
     """
 
     target: Path
@@ -52,6 +53,7 @@ class BundleJob:
     rules: Rules = field(default_factory=Rules)
     run: RunQuestion | None = None
     inputs: Path | None = None
-    excluded: Sequence[str] = ()
+    verdict: str = ""
+    variation: str = ""
     secrets: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)

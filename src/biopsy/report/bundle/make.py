@@ -115,7 +115,9 @@ def _facts(
         model=model_text(folder / "model.onnx"),
         script=(folder / "reproduce.py").read_text(encoding="utf-8"),
         versions=versions_tree(labels),
-        excluded=list(exclusions(job, observation, failure, reproduction)),
+        excluded=list(exclusions(observation, failure, reproduction)),
+        verdict=job.verdict,
+        variation=job.variation,
         remarks=[f"left out: {text}" for text in contents.left_out],
         sizes={member.name: member.stat().st_size for member in contents.members},
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -142,12 +143,13 @@ def _reduced(
         say_result(console, result, line, advice, variation)
         if args.bundle is not None:
             made = report.as_bytes(status, partial(told, args.bundle))
-            bundling.pack(_packing(args, result, words, made), console)
+            packing = _packing(args, result, words, made, console)
+            bundling.pack(replace(packing, variation="" if variation is None else variation.sentence), console)
         return progress.ended(status, result.nodes)
 
 
 def _packing(
-    args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes
+    args: argparse.Namespace, result: Reduction, words: Mapping[str, str] | None, report: bytes, console: Console
 ) -> bundling.Packing:
     from biopsy.checks.command import CommandCheck
 
@@ -160,7 +162,7 @@ def _packing(
         own_run=checking.own_run(args),
         inputs=result.inputs,
         words=words,
-        reports={} if words is not None else bundling.reports_of(report),  # they tell of the whole original
+        reports={} if words is not None else bundling.reports_of(report, console),  # they tell of the whole original
     )
 
 
