@@ -227,9 +227,7 @@ def test_the_piece_of_a_diagnosis_and_its_verdict(here: Path, capfd: pytest.Capt
 
 
 @pytest.mark.slow
-def test_a_model_that_does_not_fail_has_no_bundle_of_a_diagnosis(
-    here: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_does_not_fail_has_no_bundle_of_a_diagnosis(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     save(chain(1), here / "model.onnx")
     assert main(["diagnose", "model.onnx", "--onnxrt", "--bundle", "bundle"]) == 0
     assert "bundle is not written" in capfd.readouterr().err

@@ -14,12 +14,14 @@ from biopsy.diagnosis.question import without_weights_folder
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
 from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
 from biopsy.diagnosis.steps.piece import was_asked_for
+from biopsy.filesystem.write import write_whole
 from biopsy.mixed_precision.formats import BFLOAT16, FLOAT16
 from biopsy.mixed_precision.job import PrecisionJob
 from biopsy.mixed_precision.job_run import run_job
 from biopsy.mixed_precision.precisions import Precisions, mixed_models
-from biopsy.mixed_precision.result import PrecisionResult, PrecisionTarget
+from biopsy.mixed_precision.result import PrecisionResult, PrecisionTarget, precision_tree
 from biopsy.model.index import ModelIndex
+from biopsy.report.envelope import as_json
 from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
@@ -92,7 +94,11 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
 def _job(context: StepContext) -> PrecisionJob:
     question = context.question
     return PrecisionJob(
-        target=PrecisionTarget(question.folder / MIXED, report=question.folder / REPORT),
+        target=PrecisionTarget(
+            output=question.folder / MIXED,
+            report=question.folder / REPORT,
+            write_report=lambda found: write_whole(question.folder / REPORT, [as_json(precision_tree(found))]),
+        ),
         search=SearchOptions(
             rules=question.judging.rules,
             candidate=context.candidate,
