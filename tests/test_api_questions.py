@@ -57,6 +57,30 @@ def test_layers_refuse_what_cannot_be_used(options: dict[str, object], told: str
         biopsy.layers(chain(3), WRONG, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
+def test_a_diagnosis_says_what_fails_and_keeps_the_evidence(tmp_path: Path) -> None:
+    found = biopsy.diagnose(chain(3, ("Neg", "Exp")), WRONG, directory=tmp_path / "found", atol={"": 1e-4})
+    assert found.failed and found.verdict.kind == "reduced" and "one node, Exp 'n1'" in found.verdict.text
+    assert found.facts.piece is not None and Path(found.facts.piece.path).is_file()
+    assert repr(found).startswith("<Diagnosis: reduced: The engine 'fake'") and "<table>" in found._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"engines": "onnxrtt"}, "there is no engine 'onnxrtt'"),
+        ({"check": "check.sh"}, "check='check.sh'"),
+        ({"check": print}, "a command as a list of words"),
+        ({"max_time": 0}, "max_time=0"),
+        ({"jobs": 0}, "jobs=0"),
+    ],
+)
+def test_a_diagnosis_refuses_what_cannot_be_used(tmp_path: Path, options: dict[str, object], told: str) -> None:
+    with pytest.raises((errors.UsageError, errors.UnknownEngine), match=told):
+        biopsy.diagnose(chain(1), directory=tmp_path / "found", **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "found").exists()
+
+
 def test_flags_find_the_setting_that_a_script_looks_at(tmp_path: Path) -> None:
     script = tmp_path / "check.py"
     script.write_text("import sys\nsys.exit('threads=1' not in sys.argv[2])\n")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from biopsy.cli.line_again import resume_line
 from biopsy.shell_words import line_of
+from support.advice import advised
 from support.command_line import BIN
 from support.models import chain, save
 from support.predicates import names
@@ -62,8 +63,8 @@ def test_a_path_that_begins_with_a_dash_is_a_path_for_everyone(words: tuple[str,
         return
     assert ran.returncode == 0, ran.stderr
     assert names(onnx.load("-dash/r.onnx")) == ["n4"]
-    following = next(line for line in ran.stdout.splitlines() if line.startswith("Next"))
-    assert biopsy(*shlex.split(following)[2:]).returncode == 0
+    (following,) = advised(ran.stdout)
+    assert biopsy(*shlex.split(following)[1:]).returncode == 0
 
 
 @pytest.mark.slow

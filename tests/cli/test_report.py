@@ -10,6 +10,7 @@ import pytest
 
 from biopsy.cli.app import main
 from support import reports
+from support.models import chain, save
 
 Captured = pytest.CaptureFixture[str]
 
@@ -48,6 +49,7 @@ DAMAGED = {
     "deep": (nested(100), "nested too deeply"),
     "very deep": (nested(200_000), "nested too deeply"),
     "a number of many digits": ('{"biopsy_report": 2, "status": ' + "9" * 10_000 + "}", "it is no JSON"),
+    "too many": ('{"biopsy_report": 2, "remarks": [' + "0," * 300_000 + "0]}", "'remarks' is not a list of at most"),
     "wrong kind": ('{"biopsy_report": 2, "search": {"checks": [{"left": "many"}]}}', "'search.checks[0].left'"),
 }
 
@@ -82,6 +84,17 @@ def test_the_report_is_not_overwritten_by_its_page(write: Callable[[str], None])
     write(json.dumps(reports.tiny()))
     assert main(["report", "report.json", "-o", "report.json"]) == 2
     assert json.loads(Path("report.json").read_text()) == reports.tiny()
+
+
+def test_the_page_of_a_real_run_shows_the_engines_and_how_the_output_differs(write: Callable[[str], None]) -> None:
+    save(chain(3), Path("model.onnx"))
+    engines = ["--engine", "fake:offset.Relu=1", "--reference"]
+    assert main(["run", "model.onnx", *engines, "--report", "report.json"]) == 1
+    assert made() == 0
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "fake:offset.Relu=1" in page
+    assert 'data-marks="histogram-0"' in page
+    assert 'data-marks="heat-0"' in page
 
 
 def test_without_jinja2_the_extra_is_named(

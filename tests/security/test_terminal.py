@@ -60,6 +60,10 @@ CASES: dict[str, list[str]] = {
         f"reduce {name}": ["debug", "reduce", f"{name}.onnx", "-o", "made.onnx", "-v", *check("1", "{}")]
         for name in MODELS
     },
+    "explain": [
+        *("debug", "reduce", "nonstandard.onnx", "-o", "made.onnx", "-v", "--values", "free", "--allow-vacuous-check"),
+        *("--explain-checks", "9", *check("1", "{}")),
+    ],
     # run
     "run verbose": ["run", "ordinary.onnx", *TWO, "-vv"],
     "run hostile path": ["run", PATH, *TWO],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -59,6 +59,13 @@ class Shown:
         """How many things paths draw, by what they say of themselves."""
         told = self.page.locator(selector).evaluate_all("all => all.map(one => Number(one.dataset.count))")
         return sum(told)
+
+    def bring(self, place: Locator) -> Locator:
+        """Scroll to a place, and wait until the page has noticed."""
+        place.scroll_into_view_if_needed()
+        frames = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        self.page.evaluate(frames)
+        return place
 
     @property
     def tip(self) -> str:

@@ -336,7 +336,11 @@ def rich() -> Tree:
         "settings": {
             "engine": "onnxrt",
             "checks": 24,
-            "switches": ["disable=LayerNormFusion"],
+            "complete": True,
+            "optimizers_that_changed_the_model": ["LayerNormFusion"],
+            "switches": [
+                {"change": "disable=LayerNormFusion", "text": "when LayerNormFusion is disabled", "verified": True}
+            ],
             "tried": [
                 {"change": "optimization=basic", "outcome": "passed", "reason": "exit status 0"},
                 {"change": "optimization=extended", "outcome": "reproduced", "reason": "compare · mismatch · onnxrt"},
@@ -418,6 +422,34 @@ def build_failure() -> Tree:
     }
 
 
+def repeated() -> Tree:
+    """Runs of a command and builds of a model, some of which fail."""
+    choice = {"where": "Conv_3", "kind": "tactic", "value": "0x5f3a"}
+    groups = [{"choices": [choice], "bad": 4, "good": 0, "chance": 0.004, "adjusted": 0.03}]
+    return {
+        **tiny(),
+        "verdict": {"kind": "flaky", "text": "4 of 9 builds are bad."},
+        "repeat": {
+            "command": ["./check.sh", "model.onnx"],
+            "iterations": 9,
+            "passed": 5,
+            "failed": 4,
+            "others": {"timed out": 1},
+            "pass_rate": 0.56,
+            "pass_rate_interval": [0.27, 0.81],
+            "failures": [{"reason": "exit status 3", "times": 4, "first": 2}],
+        },
+        "builds": {
+            "engine": "trt",
+            "version": "10.9",
+            "runs": 9,
+            "outcomes": {"passed": 5, "reproduced": 4},
+            "seconds": 81.0,
+            "difference": {"good": 5, "bad": 4, "tests": 8, "decided": 1, "more_builds": 0, "groups": groups},
+        },
+    }
+
+
 def tiny() -> Tree:
     """No more than every report has."""
     return {
@@ -447,4 +479,10 @@ def large(count: int = 10_000) -> Tree:
     return tree
 
 
-ALL: dict[str, Callable[[], Tree]] = {"rich": rich, "crash": crash, "build failure": build_failure, "tiny": tiny}
+ALL: dict[str, Callable[[], Tree]] = {
+    "rich": rich,
+    "crash": crash,
+    "build failure": build_failure,
+    "repeated": repeated,
+    "tiny": tiny,
+}

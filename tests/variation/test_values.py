@@ -33,6 +33,6 @@ def test_there_are_changes_of_several_kinds(dtype):
 
 def test_random_values_are_the_same_each_time():
     values = np.linspace(0, 1, 10, dtype=np.float32)
-    one, other = ({kind: change(values).tolist() for kind, _, change in changes_of(values)} for _ in range(2))
+    one, other = ({text: change(values).tolist() for _, text, change in changes_of(values)} for _ in range(2))
     assert one == other
-    assert one["random"] != one["random again"]
+    assert one["random in the same range"] != one["other random ones"]

@@ -7,7 +7,7 @@ Python script: the files that it runs and reads are known as far as the words na
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -184,6 +184,24 @@ class OwnRun(OwnCommand):
         """The same without an option, in any of its spellings, and without its values."""
         kept = [word for word, option in self._owned_words() if option not in names]
         return OwnRun((*kept, *self._operands))
+
+    def with_values(self, is_kept: Callable[[str, str], bool]) -> OwnRun:
+        """The same with only some values of its options, by option and value; one that has lost all goes too."""
+        kept: list[str] = []
+        lost: set[int] = set()  # places of options of which a value has gone
+        place = -1
+        for word, option in self._owned_words():
+            name, equals, value = word.partition("=")
+            if word.startswith("-"):
+                if equals and not is_kept(name, value):
+                    continue
+                place = len(kept)
+            elif option and not is_kept(option, word):
+                lost.add(place)
+                continue
+            kept.append(word)
+        ends = {at for at in lost if at + 1 == len(kept) or kept[at + 1].startswith("-")}
+        return OwnRun((*(word for at, word in enumerate(kept) if at not in ends), *self._operands))
 
     def _values(self, names: Sequence[str]) -> Iterator[str]:
         for word, option in self._owned_words():

@@ -40,6 +40,11 @@ class Parser(argparse.ArgumentParser):
         action = self._option_string_actions.get(word.partition("=")[0])
         return action is not None and action.help != argparse.SUPPRESS
 
+    def dest_of(self, option: str) -> str:
+        """Where the values of an option go, whichever of its spellings it has; "" if this command does not have it."""
+        action = self._option_string_actions.get(option)
+        return "" if action is None else action.dest
+
     def answers_to(self, word: str) -> bool:
         """Whether a word is an option that this command has, or says why it has not."""
         return word.partition("=")[0] in self._option_string_actions

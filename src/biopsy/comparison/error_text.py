@@ -24,4 +24,6 @@ def error_text(size: ErrorSize) -> str:
 
 
 def _element(worst: Mismatch) -> str:
-    return f"{worst.error:.3g} at {list(worst.index)} of {worst.output!r}"
+    sides = worst.actual, worst.expected
+    values = "" if None in sides else f": {worst.actual:.7g}, expected {worst.expected:.7g}"
+    return f"{worst.error:.3g} at {list(worst.index)} of {worst.output!r}{values}"

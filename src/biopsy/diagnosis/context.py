@@ -46,6 +46,11 @@ class CheckRun:
         """Whether the check passed."""
         return self.judged.outcome is Outcome.PASSES
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether it was ended because its own time was over."""
+        return self.judged.evidence.timed_out
+
 
 class StepContext:
     """Runs checks of a question. Use it in a ``with``: what was kept warm ends there.
@@ -116,18 +121,21 @@ class StepContext:
 
     # Checks
 
-    def run(self, words: Words, model: Path, *, description: str = "") -> CheckRun:
-        """Run a check once. Raises CheckError if it could not be run, TimeUpError if there is no time for it."""
-        return self.run_check(self._check_of(words), model, description=description)
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+        """Run a check once, for at most a ``share`` of the step's time.
 
-    def run_check(self, check: CommandCheck, model: Path, *, description: str = "") -> CheckRun:
+        Raises CheckError if it could not be run, TimeUpError if the time of the step was over before, or while it ran.
+        """
+        return self.run_check(self._check_of(words), model, description=description, share=share)
+
+    def run_check(self, check: CommandCheck, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
         """The same for a check that is made already."""
         if self.seconds_left == 0:
             raise TimeUpError
         number = self.checks
         line = check.line(model)
         self._listener(events.Checking(number=number, stage="diagnose", description=description, line=line))
-        given, check.timeout = check.timeout, max(_LEAST_SECONDS, self.seconds_left)
+        given, check.timeout = check.timeout, max(_LEAST_SECONDS, share * self.seconds_left)
         try:
             evidence = check.run(model)
         finally:

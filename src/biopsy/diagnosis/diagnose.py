@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
@@ -36,6 +37,8 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
+        else:  # what an older one has left is of another question
+            question = replace(question, fresh=True)
         with StepContext(question, listener) as context:
             known, stopped = _PlanRun(context, evidence, listener).run()
         verdict = verdict_of(known.facts, known.steps, question)
@@ -114,7 +117,8 @@ class _PlanRun:
             if isinstance(stop, errors.Interrupted) and not was_asked_for(stop):
                 raise
             self._stopped = PERSON
-            return "stopped", "interrupted"
+            kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
+            return "stopped", f"interrupted{kept}"
         except errors.BiopsyError as error:
             if self._facts == KnownFacts():
                 raise

@@ -17,14 +17,6 @@ def title_of(spec: str) -> str:
         return name
 
 
-def version_of(spec: str) -> str:
-    """The version of an engine's package; "" if nobody can tell."""
-    try:
-        return find_class(parse_spec(spec).name).version()
-    except errors.BiopsyError:
-        return ""
-
-
 def full_title(spec: str, version: str) -> str:
     """Such as ``ONNX Runtime 1.31.1 (optimization=none)``."""
     parsed: EngineSpec = parse_spec(spec)

@@ -231,6 +231,22 @@ class SettingsSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrecisionSeen:
+    """Which layers must be in float32 so that the check ``passes``, of a model whose ``low`` precision is fp16 or bf16.
+
+    ``high`` are these, of so many ``layers``; ``output`` is the model with them, which was checked. ``one_minimal``:
+    lowering any one of them makes the check fail.
+    """
+
+    low: str
+    passes: bool
+    high: tuple[str, ...] = ()
+    layers: int = 0
+    output: str | None = None
+    one_minimal: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownFacts:
     """All that is known so far; None where a question has no answer."""
 
@@ -242,6 +258,7 @@ class KnownFacts:
     piece: PieceFound | None = None
     layers: LayersSeen | None = None
     settings: SettingsSeen | None = None
+    precision: PrecisionSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,19 @@ from biopsy.diagnosis.step import DiagnosisStep
 from biopsy.diagnosis.steps.failing import FAILING
 from biopsy.diagnosis.steps.layers import LAYERS, MASKED
 from biopsy.diagnosis.steps.piece import SMALLEST_PIECE
+from biopsy.diagnosis.steps.precision import PRECISION
 from biopsy.diagnosis.steps.rounding import ROUNDING
 from biopsy.diagnosis.steps.settings import SETTINGS
 from biopsy.diagnosis.steps.steadiness import STEADINESS
 
-PLAN: tuple[DiagnosisStep, ...] = (FAILING, MASKED, ROUNDING, STEADINESS, SMALLEST_PIECE, LAYERS, SETTINGS)
+PLAN: tuple[DiagnosisStep, ...] = (
+    FAILING,
+    MASKED,
+    ROUNDING,
+    STEADINESS,
+    SMALLEST_PIECE,
+    LAYERS,
+    SETTINGS,
+    PRECISION,
+)
 """A further question is a step in a file of its own, and its place here."""

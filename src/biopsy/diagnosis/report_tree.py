@@ -14,7 +14,7 @@ from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound, SettingsSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.run_report import REPORT, tree_of
-from biopsy.diagnosis.steps import layers
+from biopsy.diagnosis.steps import layers, precision
 from biopsy.diagnosis.workarounds import next_lines
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.digest import digest_of
@@ -46,6 +46,7 @@ def report_tree(
         "run": _run(question.folder / REPORT),
         "layers": _tree(question.folder / layers.REPORT) if facts.layers is not None else None,
         "settings": None if facts.settings is None else _settings(facts.settings),
+        "precision": None if facts.precision is None else _tree(question.folder / precision.REPORT),
         "other_failures": [] if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }

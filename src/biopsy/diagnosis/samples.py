@@ -128,6 +128,15 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
         yield shape_words(grown), path
 
 
+def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:
+    """Inputs that the model itself declares as pictures of one pixel, with their types: nothing larger can be fed."""
+    return tuple(
+        f"{name!r} is {kind}"
+        for name, kind in wanted_by(index).items()
+        if isinstance(kind, TensorType) and len(kind.shape or ()) > 2 and set((kind.shape or ())[2:]) == {1}
+    )
+
+
 def _grown(kind: ValueType | None, shape: tuple[int, ...], size: int) -> tuple[int, ...]:
     if not isinstance(kind, TensorType) or kind.shape is None or len(kind.shape) != len(shape):
         return shape

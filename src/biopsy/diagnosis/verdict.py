@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from biopsy.diagnosis.engine_titles import full_title, title_of
-from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, StepReport, SwitchSeen
+from biopsy.diagnosis.facts import DiagnosisVerdict, FailureSeen, KnownFacts, PrecisionSeen, StepReport, SwitchSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.reasons import UNABLE
+from biopsy.diagnosis.samples import fixed_and_tiny
 from biopsy.diagnosis.steps.piece import joined
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.quantities import count
@@ -59,11 +60,16 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
     if facts.rounding is not None and facts.rounding.is_rounding:
         return "rounding", _rounding_text(facts, failure)
     piece = _of_piece(facts)
+    precision = facts.precision
+    if precision is not None and precision.passes and precision.high:
+        return "precision", _precision_text(precision, facts, failure)
     if fault is not None and fault.kind == "not-finite":
         return "not-finite", f"The model or its inputs make NaN, not one engine: {fault.text}.{piece}"
     if fault is not None:
         wrong = "either none of them supports it, or the model or its inputs are wrong"
-        return "refused", f"{_begun(fault.text)}: {wrong}.{piece}"
+        tiny = fixed_and_tiny(question.index)
+        small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
+        return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}"
     kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
     sentences = [
         _begun(_subject(facts, failure)),
@@ -123,6 +129,16 @@ def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
     return (
         f"It is rounding, and no bug: {_suspect(facts, failure)} differs from {_trusted(failure)} by{beyond} "
         f"held against float64, that is rounding{times} ({inputs})."
+    )
+
+
+def _precision_text(precision: PrecisionSeen, facts: KnownFacts, failure: FailureSeen) -> str:
+    high = ", ".join(precision.high[:_MOST_NODES])
+    more = f" and {len(precision.high) - _MOST_NODES} more" if len(precision.high) > _MOST_NODES else ""
+    return (
+        f"It is a matter of precision: {_suspect(facts, failure)} and {_trusted(failure)} differ, and agree with "
+        f"{high}{more} in float32, {len(precision.high)} of {count(precision.layers, 'layer')}. Either {precision.low} "
+        f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{_of_piece(facts)}"
     )
 
 
@@ -291,7 +307,9 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
             yield f"{_begun(step.question)} ({step.answer})"
     if facts.compared is not None:
         yield from (f"{_begun(told)}." for told in facts.compared.not_compared)
-    is_of_engine = facts.fault_before is None and not (facts.rounding is not None and facts.rounding.is_rounding)
+    is_rounding = facts.rounding is not None and facts.rounding.is_rounding
+    is_precision = facts.precision is not None and bool(facts.precision.high)
+    is_of_engine = facts.fault_before is None and not is_rounding and not is_precision
     if facts.failure is not None and facts.failure.suspect is not None and is_of_engine:
         yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
 

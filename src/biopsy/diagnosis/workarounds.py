@@ -8,9 +8,11 @@ from pathlib import Path
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.facts import KnownFacts, SwitchSeen, Workaround
-from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs
+from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs, without_weights_folder
 from biopsy.shell_words import can_be_typed, line_of
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+
+_MOST_NAMED = 5
 
 
 def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -26,9 +28,21 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     for switch in facts.settings.switches if facts.settings is not None else ():
         if switch.mends_original:
             yield _of_switch(switch, facts, question)
-    if failure.said.stage in ("load", "build", "run") and failure.trusted is not None and question.check is None:
+    precision = facts.precision
+    if precision is not None and precision.passes and precision.high and precision.output is not None:
+        path = as_word(Path(precision.output))
+        text = f"{path}, the model with {_some(precision.high)} in float32, passes."
+        words = without_weights_folder(failure.check)
+        yield Workaround(text=text, line=line_of([path if word == "{}" else word for word in words]))
+    if failure.trusted is not None and question.check is None and _is_refused_always(facts):
         words = question.original_words([failure.trusted])
         yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question))
+
+
+def _is_refused_always(facts: KnownFacts) -> bool:
+    """Whether an engine cannot load, build or run the model, and not only now and then."""
+    is_flaky = facts.steadiness is not None and facts.steadiness.is_flaky
+    return facts.failure is not None and facts.failure.said.stage in ("load", "build", "run") and not is_flaky
 
 
 def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -69,6 +83,11 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
     return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question)}")
 
 
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
 def _filled(word: str, places: Mapping[str, str]) -> str:
     for place, value in places.items():
         word = word.replace(place, value)
@@ -97,7 +116,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         return
     if piece is not None:
         path = Path(piece.path)
-        repeated = with_inputs(failure.check, None if piece.inputs is None else Path(piece.inputs))
+        check = without_weights_folder(failure.check)
+        repeated = with_inputs(check, None if piece.inputs is None else Path(piece.inputs))
         if not piece.masked:
             yield line_of([as_word(path) if word == "{}" else word for word in repeated]), "the failure, in the piece"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from biopsy.report.tree import Tree
 from biopsy.report.verdict import verdict_tree
 from biopsy.tactics.flags import Flags
@@ -18,11 +20,15 @@ def settings_tree(found: Flags, engine: str, version: str | None) -> Tree:
     return {"engine": engine, "version": version, **tree}
 
 
-def settings_verdict(found: Flags) -> Tree:
-    """What makes the failure go away, if anything does."""
+def settings_verdict(found: Flags, lines: Sequence[str]) -> Tree:
+    """What makes the failure go away, if anything does. ``lines`` are the check with each of the switches."""
     if not found.switches:
         return verdict_tree("unknown", "None of the settings that were tried makes the failure go away.")
     best = found.switches[0]
-    workarounds = [{"text": f"It goes away {one.text}.", "line": None} for one in found.switches if one.verified]
+    workarounds = [
+        {"text": f"It goes away {one.text}.", "line": line}
+        for one, line in zip(found.switches, lines, strict=True)
+        if one.verified
+    ]
     doubt = None if best.verified else "not confirmed by fresh processes"
     return verdict_tree("fails", f"The failure goes away {best.text}.", certainty=doubt, workarounds=workarounds)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy.reduction.passes.editing import Place, every_node, graph_at, keep_only
 from biopsy.reduction.passes.schemas import opsets_of, schema_of
-from biopsy.reduction.passes.shapes import tell_types_anew
 from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES
 from biopsy.reduction.passes.vocabulary import CHOICES
 from biopsy.variation.features import Alternative, Feature, Numbers
@@ -50,7 +49,6 @@ class AttributePlace:
             made = fed.copied()
             if not change(graph_at(made.model, self.place).node[self.number]):
                 return None
-            tell_types_anew(made.model)
             return made
 
         return edited

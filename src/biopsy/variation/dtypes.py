@@ -12,7 +12,6 @@ import numpy as np
 from biopsy.model import walk
 from biopsy.model.external import is_external
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE
-from biopsy.reduction.passes.editing import keep_only
 from biopsy.reduction.passes.sizes import lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 from biopsy.variation.features import Alternative, Feature
@@ -72,7 +71,7 @@ def dtype_features(fed: FedModel, validity: Validity, bits: int) -> Iterator[Fea
 
 def _is_valid(fed: FedModel, validity: Validity, others: Sequence[str], group: Sequence[TypedPlace]) -> bool:
     made = (typed(group, other)(fed) for other in others)
-    return any(one is not None and validity.holds(one.model) for one in made)
+    return any(one is not None and validity.told(one.model) is not None for one in made)
 
 
 def _is_exact(dtype: str, other: str, bits: int) -> bool:
@@ -114,7 +113,7 @@ def typed(group: Sequence[TypedPlace], dtype: str) -> Edit:
         made: FedModel | None = fed.copied()
         for place in group:
             made = None if made is None else _typed_at(made, place, dtype)
-        return None if made is None else _with_types_told_anew(made)
+        return made
 
     return edit
 
@@ -142,22 +141,3 @@ def _fits(values: Array, dtype: str) -> bool:
     limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     return not finite.size or bool((finite >= limits.min).all() and (finite <= limits.max).all())
-
-
-def _with_types_told_anew(fed: FedModel) -> FedModel | None:
-    """The types of what follows, and of the outputs, as inference tells them; None if it cannot."""
-    import onnx
-
-    model = fed.model
-    keep_only(model.graph.value_info, lambda info: False)
-    for info in model.graph.output:
-        info.ClearField("type")
-    try:
-        told = onnx.shape_inference.infer_shapes(model, data_prop=True).graph.output
-    except Exception:  # onnx raises whatever a schema's function raises
-        return None
-    for info, found in zip(model.graph.output, told, strict=True):
-        if not found.type.tensor_type.elem_type:
-            return None
-        info.type.CopyFrom(found.type)
-    return fed

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from biopsy.checks.command import CommandCheck
@@ -24,10 +26,19 @@ class Laboratory:
 
     def __init__(self, base: FedModel, check: Check, folder: Path) -> None:
         self.base = base
-        self.validity = Validity(base.model)
         self._check = check
         self._folder = folder
         self._fed: dict[str, Check] = {}
+
+    @cached_property
+    def validity(self) -> Validity:
+        """What is true of the model."""
+        return Validity(self.base.model)
+
+    def close(self) -> None:
+        """End what looks at models."""
+        if "validity" in vars(self):
+            self.validity.close()
 
     @property
     def unchanged(self) -> Trial:
@@ -37,7 +48,10 @@ class Laboratory:
     def changed(self, edit: Edit, description: str) -> Trial | None:
         """The model after an edit; None if that cannot be made, is not valid, or changes nothing."""
         made = edit(self.base)
-        if made is None or (made.model is not self.base.model and not self.validity.holds(made.model)):
+        if made is not None and made.model is not self.base.model:
+            told = self.validity.told(made.model)
+            made = None if told is None else replace(made, model=told)
+        if made is None:
             return None
         trial = self.trial(made, description)
         return None if trial.digest == self.unchanged.digest else trial

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from biopsy.reduction.passes.shapes import tell_types_anew
 from biopsy.tensors.results import Array
 from biopsy.variation.features import Alternative, Feature
 from biopsy.variation.fed_model import Edit, FedModel
@@ -26,7 +25,7 @@ def rank_features(fed: FedModel, validity: Validity) -> Iterator[Feature]:
 
     def is_valid(group: Sequence[str]) -> bool:
         made = (edit(fed) for edit in (_raised(group, 2), _lowered(group)))
-        return any(one is not None and validity.holds(one.model) for one in made)
+        return any(one is not None and validity.told(one.model) is not None for one in made)
 
     for group in tied_groups(list(ranks), list(ranks), is_valid):
         rank = ranks[group[0]]
@@ -64,7 +63,6 @@ def _raised(group: Sequence[str], size: int) -> Edit:
                 del shape.dim[:]
                 shape.dim.extend(dims)
                 made = made.with_fed(info.name, lambda values: _stacked(values, size))
-        tell_types_anew(made.model)
         return made
 
     return edit
@@ -90,11 +88,11 @@ def _lowered(group: Sequence[str]) -> Edit:
         for info in made.model.graph.input:
             if info.name in group:
                 dims = info.type.tensor_type.shape.dim
-                if not dims:
+                fed_shapes = [feed[info.name].shape for feed in made.feeds or () if info.name in feed]
+                if not dims or not all(shape and shape[0] for shape in fed_shapes):
                     return None
                 del dims[0]
                 made = made.with_fed(info.name, lambda values: values[0])
-        tell_types_anew(made.model)
         return made
 
     return edit

@@ -185,8 +185,13 @@ def sentence_of(found: Variation) -> str:
     free = [one for one in found.free if one.is_given]
     parts = []
     if free:
-        limits = {"never": ", each by itself but not all at once", "sometimes": ", each by itself, not always at once"}
-        parts.append(f"fails for {_listed(_any_of(free), 'and')}{limits.get(found.together or '', '')}")
+        limits = {
+            "always": "",
+            "sometimes": ", each by itself, not always all at once",
+            "never": ", each by itself but not all at once",
+            None: ", each by itself" if len(free) > 1 else "",
+        }
+        parts.append(f"fails for {_listed(_any_of(free), 'and')}{limits[found.together]}")
     if found.fixed:
         only = _listed([f"the {one.title} {_be(one)} {one.short}" for one in found.fixed], "and")
         parts.append(f"only if {only}" if free else f"fails only if {only}")

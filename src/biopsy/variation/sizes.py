@@ -12,7 +12,6 @@ import numpy as np
 
 from biopsy.model import walk
 from biopsy.model.external import is_external
-from biopsy.reduction.passes.shapes import tell_types_anew
 from biopsy.reduction.passes.sizes import SIZE_ATTRIBUTES, has_sizes, lists_of_sizes, named_tensors
 from biopsy.tensors.results import Array
 from biopsy.variation.features import Alternative, Feature, Numbers
@@ -91,8 +90,8 @@ def _groups(
     size = _places(fed.model)[axes[0]]
 
     def is_valid(group: Sequence[TensorAxis | ListedSize]) -> bool:
-        made = (resized(group, other)(fed) for other in (size + 1, 2 * size + 1, 2 * size))
-        return any(one is not None and validity.holds(one.model) for one in made)
+        made = (resized(group, other)(fed) for other in (size + 1, 2 * size))
+        return any(one is not None and validity.told(one.model) is not None for one in made)
 
     return tied_groups(axes, places, is_valid)
 
@@ -136,7 +135,6 @@ def _with_sizes_as_fed(fed: FedModel) -> FedModel:
         if len(shapes) == 1 and len(shape := next(iter(shapes))) == len(dims):
             for dim, size in zip(dims, shape, strict=True):
                 dim.dim_value = size
-    tell_types_anew(made.model)
     return made
 
 
@@ -178,8 +176,6 @@ def resized(group: Sequence[TensorAxis | ListedSize], size: int) -> Edit:
         made: FedModel | None = fed.copied()
         for place in group:
             made = None if made is None else _resized_at(made, place, size)
-        if made is not None:
-            tell_types_anew(made.model)
         return made
 
     return edit

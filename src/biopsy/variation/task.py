@@ -66,6 +66,7 @@ class VariationTask:
         self._laboratory: Laboratory | None = None
         self._examinations: list[ExaminedFeature] = []
         self._found = Variation()
+        self._asked: set[tuple[int, bytes]] = set()
 
     # What a search with a check asks
 
@@ -120,7 +121,7 @@ class VariationTask:
             self._found = replace(self._found, kept=_COMPARES)
             return
         bits = COARSE if is_no_comparison(reference) else AS_FLOAT32 if self._oracle.failure.original else EXACT
-        self._examinations = [ExaminedFeature(one) for one in _features(self._laboratory, bits)]
+        self._examinations = [ExaminedFeature(one) for one in features_of(self._laboratory, bits)]
 
     def search(self) -> bool:
         """Ask about every change, as far as the budget goes."""
@@ -184,7 +185,11 @@ class VariationTask:
     def _trial(self, trying: Trying) -> Trial | None:
         assert self._laboratory is not None
         title = finding_of(ExaminedFeature(trying.examination.feature)).title
-        return self._laboratory.changed(trying.alternative.edit, f"{title}: {trying.alternative.text}")
+        trial = self._laboratory.changed(trying.alternative.edit, f"{title}: {trying.alternative.text}")
+        if trial is None or (id(trying.examination), trial.digest) in self._asked:
+            return None  # several kinds of change may come to the same
+        self._asked.add((id(trying.examination), trial.digest))
+        return trial
 
     def _ahead(self, trials: Sequence[Trial]) -> None:
         if self._oracle.jobs > 1:
@@ -253,7 +258,7 @@ def _is_in(examination: ExaminedFeature, sizes: set[int]) -> bool:
     return is_size and not examination.that("fails")
 
 
-def _features(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
+def features_of(laboratory: Laboratory, bits: int) -> Iterator[Feature]:
     """Everything that may be changed, in an order in which all changes can be made one after the other."""
     fed, validity = laboratory.base, laboratory.validity
     yield from dtype_features(fed, validity, bits)

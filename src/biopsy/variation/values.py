@@ -139,7 +139,7 @@ def changes_of(values: Array) -> Iterator[tuple[str, str, Callable[[Array], Arra
     yield "zeros", "zeros", partial(_constant, value=0)
     yield "in another order", "in reverse order", lambda values: values.reshape(-1)[::-1].reshape(values.shape)
     yield "constant", "all the same", partial(_constant, value=greatest.item())
-    yield "random again", "other random ones", partial(_drawn, seed=2)
+    yield "random", "other random ones", partial(_drawn, seed=2)
     if values.dtype.kind == "f":
         yield "halved", "halved", lambda values: (values / 2).astype(values.dtype)
         yield "negated", "negated", lambda values: -values
@@ -176,7 +176,9 @@ def _drawn(values: Array, seed: int) -> Array:
         return random.integers(int(low), int(high), values.shape, values.dtype, endpoint=True)
     if low == high:
         low, high = _around(float(low))
-    low, high = float(low) / 2, float(high) / 2  # their difference may be more than the largest number there is
+    low, high = sorted(
+        (float(low) / 2, float(high) / 2)
+    )  # their difference may be more than the largest number there is
     drawn: Any = 2 * random.uniform(low, high, values.shape)
     return drawn.astype(values.dtype)  # type: ignore[no-any-return]
 

@@ -7,6 +7,7 @@ weights and inputs, and each is changed in several different ways before anythin
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,11 @@ def vary(index: ModelIndex, check: Check, job: VariationJob, listener: events.Li
             Laboratory(FedModel(model, one), check, folder) for one in ([feeds, None] if feeds is not None else [None])
         ]
         task = VariationTask(index, oracle, laboratories, job)
-        run_resumable(CheckedSearch(task, oracle, ResultFile([], task.write, listener)), _identity(index, check, job))
+        search = CheckedSearch(task, oracle, ResultFile([], task.write, listener))
+        with contextlib.ExitStack() as stack:
+            for laboratory in laboratories:
+                stack.callback(laboratory.close)
+            run_resumable(search, _identity(index, check, job))
         return task.variation
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,6 +27,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def flags(*words: str) -> int:
     return main(["debug", "flags", "model.onnx", "-o", "report.json", *words])
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What is advised to type next."""
+    return capsys.readouterr().out.rstrip().splitlines()[-1].strip()
 
 
 def report() -> dict:
@@ -83,7 +89,9 @@ def test_the_engine_is_in_the_environment_too(here: Path, capsys):
     assert flags("--engine", "onnxrt:threads=2", "--check", sys.executable, "check.py") == 0
     assert [one["settings"] for one in report()["switches"]] == [{"execution": "parallel"}]
     assert "BIOPSY_ENGINE" not in os.environ
-    assert "--engine onnxrt:threads=2,execution=parallel" in capsys.readouterr().out
+    line = last_line(capsys)
+    assert line.startswith("env BIOPSY_ENGINE=onnxrt:threads=2,execution=parallel ")
+    assert subprocess.run(["bash", "-c", line]).returncode == 0
 
 
 def test_settings_that_work_only_together_are_found_without_the_others(here: Path, capsys):
@@ -98,6 +106,12 @@ def test_a_variable_of_the_environment_is_a_setting_too(here: Path, capsys):
     assert flags("--engine", "openvino", "--check", *script(code)) == 0
     (found,) = report()["switches"]
     assert (found["settings"], found["environment"]) == ({}, {"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    line = last_line(capsys)
+    assert line.startswith("env ONEDNN_MAX_CPU_ISA=AVX2 ")
+    assert subprocess.run(["bash", "-c", line]).returncode == 0
+    whole = json.loads(Path("report.json").read_text())
+    assert [one["line"] for one in whole["next"]] == [line]
+    assert [one["line"] for one in whole["verdict"]["workarounds"]] == [line]
 
 
 def test_a_level_is_named_where_no_optimizer_can_be(here: Path, capsys):

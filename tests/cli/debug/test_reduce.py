@@ -577,6 +577,9 @@ def test_what_happens_is_written_as_json_lines(here: Path) -> None:
     ended = [event["number"] for event in events if event["event"] in {"Checked", "Abandoned"}]
     assert begun == sorted(ended) == list(range(len(begun)))
     assert {event["outcome"] for event in events if event["event"] == "Checked"} == {"reproduced", "passed"}
+    assert [event["at"] for event in events] == sorted(event["at"] for event in events)
+    last = events[-1]
+    assert (last["event"], last["status"], last["nodes"]) == ("CommandEnded", 0, ["Relu 'n0'"])
 
 
 def test_an_artifact_that_is_a_folder_already_is_not_moved_away(here: Path, capsys) -> None:

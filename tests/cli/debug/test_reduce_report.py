@@ -67,8 +67,23 @@ def test_a_search_that_a_limit_has_ended_is_told_as_far_as_it_came() -> None:
     assert (tree["status"], tree["search"]["stopped"]) == (5, "--max-checks 3")
 
 
-@pytest.mark.parametrize("name", ["nowhere/found.json", "r.onnx", "m.onnx"])
+@pytest.mark.parametrize("name", ["taken", "r.onnx", "m.onnx"])
 def test_a_report_that_cannot_be_written_is_told_before_anything_is_checked(name: str) -> None:
+    Path("taken").mkdir()
     assert reduce("--report", name, "--events", "events.jsonl", *CHECK) == 2
     assert not Path("events.jsonl").exists()
     assert not Path("r.onnx").exists()
+
+
+@pytest.mark.parametrize("name", [b"<script>alert(1)</script>", b"not UTF-8: \xff"])
+def test_a_page_is_made_whatever_the_names(name: bytes) -> None:
+    """What it shows is tested where it is made."""
+    pytest.importorskip("jinja2")
+    made = chain(6)
+    made.graph.node[2].name = "?" * len(name)
+    Path("m.onnx").write_bytes(made.SerializeToString().replace(b"?" * len(name), name))
+    check = ("--fail-regex", "Op: Relu", "--check", "biopsy", "inspect", "model", "{}", "--mode=basic")
+    assert reduce("--report", "found.html", *check) == 0
+    page = Path("found.html").read_text(encoding="utf-8")
+    assert page.lower().startswith("<!doctype html>")
+    assert "<script>alert" not in page

@@ -194,7 +194,7 @@ def test_a_mismatch_tells_where_by_how_much_and_what_would_pass(capsys: Captured
     assert "out  float32[1, 3, 8, 8]  FAILS: 192 of 192 elements" in shown
     assert f"at {[int(i) for i in worst]}: {actual[worst]:.7g}, expected {expected[worst]:.7g}" in shown
     assert "--atol out:" in shown
-    assert shown.splitlines()[-1] == "FAILED | 'out' of onnxrt differs from golden.json"
+    assert "FAILED | 'out' of onnxrt differs from golden.json" in shown.splitlines()
     told = json.loads(verdict.read_text())
     assert (told["outcome"], told["engine"], told["stage"], told["kind"]) == ("fails", "onnxrt", "compare", "mismatch")
     assert told["outputs"] == ["out"]
@@ -204,9 +204,8 @@ def test_every_engine_is_compared_with_golden_values_the_first_one_too(capsys: C
     golden()
     loads = ("--load-inputs", "inputs.json", "--load-outputs", "golden.json")
     assert run("variant.onnx", "--onnxrt", "--reference", *loads) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == (
-        "FAILED | 'out' of onnxrt differs from golden.json; 'out' of reference differs from golden.json"
-    )
+    failed = "FAILED | 'out' of onnxrt differs from golden.json; 'out' of reference differs from golden.json"
+    assert failed in capsys.readouterr().out.splitlines()
 
 
 def test_tolerances_hold_for_all_outputs_or_one():
@@ -476,7 +475,7 @@ def test_noise_tells_a_bug_from_rounding(capsys: Captured, verdict: Path):
     shown = capsys.readouterr().out
     assert re.search(r"rounding: [\d.]+ times the error of plain float32", shown)
     assert re.search(r"BUG: its error is [\d.e+]+ times that of plain float32 \(at most 10 is rounding\)", shown)
-    assert shown.splitlines()[-1] == "FAILED | 'logits' of onnxrt is wrong by more than rounding"
+    assert "FAILED | 'logits' of onnxrt is wrong by more than rounding" in shown.splitlines()
     assert json.loads(verdict.read_text())["kind"] == "beyond-rounding"
     good, bad = json.loads(Path("report.json").read_text())["run"]["noise"]
     assert (good["suspect"], good["passed"]) == ("onnxrt:optimization=basic", True)
@@ -660,7 +659,7 @@ def test_validate_finds_nan_and_infinity(capsys: Captured, verdict: Path):
     assert run("log.onnx", "--onnxrt", "--load-inputs", "in.json", "--validate") == 1
     shown = capsys.readouterr().out
     assert "onnxrt: y  1 NaN and 1 infinite of 2 elements, first nan at [0]" in shown
-    assert shown.splitlines()[-1] == "FAILED | NaN or infinity in 'y'"
+    assert "FAILED | NaN or infinity in 'y'" in shown.splitlines()
     assert json.loads(verdict.read_text())["kind"] == "not-finite"
 
 

@@ -65,6 +65,12 @@ def test_a_page_has_a_section_for_what_the_report_has_and_no_other() -> None:
         assert f"#{name}" in every
 
 
+def test_repeated_runs_and_builds_are_told_with_what_goes_with_the_bad_ones() -> None:
+    text = " ".join("".join(Page(page_of(reports.repeated())).text).split())
+    for said in ("56 % of runs", "between 27 % and 81 %", "exit status 3", "Conv_3 tactic 0x5f3a", "0.03"):
+        assert said in text
+
+
 def test_a_report_that_lacks_any_one_key_has_a_page() -> None:
     report = small()
     for key in report:

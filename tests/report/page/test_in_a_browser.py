@@ -96,7 +96,7 @@ def test_the_plots_have_what_the_report_has(shown: Opened) -> None:
 
 def test_pointing_at_a_node_shows_all_that_is_known_of_it(shown: Opened) -> None:
     with shown(reports.rich()) as page:
-        page.page.locator(".box.node").nth(1).hover()
+        page.bring(page.page.locator(".box.node").nth(1)).hover()
         for said in ("ReduceMean", "keepdims = 0", "float32 [32, 32]", "last  int64 [1]  (weight)", "values [-1]",
                      "adapter.py:42 in Adapter.forward", "✓ error 0.05× the tolerance"):  # fmt: skip
             assert said in page.tip
@@ -129,8 +129,7 @@ def test_arrow_keys_go_through_a_plot_and_n_to_what_matters(shown: Opened) -> No
 
 def test_pointing_at_a_check_shows_its_outcome_and_reason(shown: Opened) -> None:
     with shown(reports.rich()) as page:
-        plot = page.page.locator("[data-marks=checks]")
-        plot.scroll_into_view_if_needed()
+        plot = page.bring(page.page.locator("[data-marks=checks]"))
         where = plot.evaluate(
             "plot => { const told = JSON.parse(document.getElementById('marks').textContent).checks;"
             " const at = new DOMPoint(told.x[10], told.y[10]).matrixTransform(plot.getScreenCTM());"

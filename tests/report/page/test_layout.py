@@ -24,6 +24,9 @@ def check(layout: Layout, count: int, edges: list[tuple[int, int]]) -> None:
     assert min(layout.layers) == 0
     for (source, target), way in zip(edges, layout.ways, strict=True):
         assert len(way) == layout.layers[target] - layout.layers[source] - 1
+        for layer, passes in enumerate(way, start=layout.layers[source] + 1):
+            beside = [column for column, at in zip(layout.columns, layout.layers, strict=True) if at == layer]
+            assert all(abs(column - passes) >= 0.5 for column in beside), "the edge is hidden behind a box"
     by_layer: dict[int, list[float]] = {}
     for column, layer in zip(layout.columns, layout.layers, strict=True):
         by_layer.setdefault(layer, []).append(column)

@@ -14,6 +14,12 @@ LIMITS = (
 )  # fmt: skip
 """Those that say what counts as equal."""
 
+MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--input-shapes")
+"""Those that say how inputs are made."""
+
+MADE_BY_DEFAULT: Mapping[str, object] = MappingProxyType({"iterations": 1, "seed": 1})
+"""Of those, what need not be said, by ``dest``."""
+
 
 def given(
     args: argparse.Namespace, options: Sequence[str], usual: Mapping[str, object] = MappingProxyType({})

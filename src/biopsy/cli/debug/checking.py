@@ -15,9 +15,11 @@ from biopsy.isolation.interrupts import interrupted_once
 
 if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.command_line import OwnRun
     from biopsy.checks.judge import Rules
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
+    from biopsy.cli.parser import Parser
 
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
 
@@ -128,18 +130,27 @@ def check_of(args: argparse.Namespace, jobs: int) -> Check:
 def own_run(args: argparse.Namespace) -> argparse.Namespace | None:
     """The options of a check such as ``biopsy run {} ...``; None if the check is something else, or is wrong."""
     from biopsy.checks.command_line import OwnRun, parse
+
+    command = parse(args.check or ())
+    return options_of_run(command) if isinstance(command, OwnRun) else None
+
+
+def options_of_run(command: OwnRun) -> argparse.Namespace | None:
+    """The options of a ``biopsy run``; None if they are wrong, of which the check itself will tell."""
+    try:
+        return run_parser().parse_known_args(list(command.options))[0]
+    except errors.UsageError:
+        return None
+
+
+def run_parser() -> Parser:
+    """The parser of ``biopsy run``."""
     from biopsy.cli.parser import Parser
     from biopsy.cli.run import command as run
 
-    command = parse(args.check or ())
-    if not isinstance(command, OwnRun):
-        return None
     parser = Parser(prog="biopsy run", allow_abbrev=False, add_help=False)
     run.configure(parser)
-    try:
-        return parser.parse_known_args(list(command.options))[0]
-    except errors.UsageError:
-        return None  # the check itself will tell what is wrong with it
+    return parser
 
 
 def require_names(args: argparse.Namespace, model: Path) -> None:

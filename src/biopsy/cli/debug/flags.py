@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors, events
+from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.check_output import say_output
@@ -15,13 +16,13 @@ from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows
 from biopsy.cli.report_file import report_file
 from biopsy.quantities import count
-from biopsy.shell_words import line_of, option_line
+from biopsy.shell_words import is_refused, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
     from biopsy.tactics.flags import Flags
-    from biopsy.tactics.setting_changes import CheckTemplate
+    from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -184,12 +185,25 @@ def _say_result(console: Console, args: argparse.Namespace, template: CheckTempl
         console.say(f"It {'also ' if number else ''}goes away {switch.text}.{verified}")
     if not found.complete:
         console.say("More sets of this size may exist; the search stopped at its limit.")
-    best = found.switches[0]
-    environment = "".join(f"{name}={line_of([value])} " for name, value in best.change.environment.items())
     console.note(count(found.checks, "check") + (f"; report: {args.report}" if args.report else ""))
-    console.note("")
-    engine = option_line("--engine", template.changed(best.change).text)
-    console.note(f"{'Next':<8} {environment}{engine}    is the engine without it")
+    say_advice(console, _advice(args, template, found))
+
+
+def _advice(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> list[Advice]:
+    """The check with the shortest change, which passes."""
+    lines = [_line_with(args, template, switch.change) for switch in found.switches[:1]]
+    return [Advice(line, "the check without the failure") for line in lines if not is_refused(line)]
+
+
+def _line_with(args: argparse.Namespace, template: CheckTemplate, change: SettingChange) -> str:
+    """The check of the model with a change of settings, as it is typed."""
+    from biopsy.checks.command_line import parse
+    from biopsy.tactics.setting_changes import VARIABLE
+
+    told = {} if template.names_settings else {VARIABLE: template.changed(change).text}
+    environment = [f"{name}={value}" for name, value in {**change.environment, **told}.items()]
+    words = parse(template.with_change(change)).words_for(args.model, checks.DEFAULT_CANDIDATE)
+    return line_of([*(["env", *environment] if environment else []), *words])
 
 
 def _sections(
@@ -202,9 +216,10 @@ def _sections(
 
     versions = versions_tree([template.spec.text])
     return {
-        "verdict": settings_verdict(found),
+        "verdict": settings_verdict(found, [_line_with(args, template, one.change) for one in found.switches]),
         "model": model_tree_of(args.model),
         "versions": versions,
         "search": progress.history.tree(),
+        "next": [vars(one) for one in _advice(args, template, found)],
         "settings": settings_tree(found, template.spec.text, versions["engines"][0]["version"]),
     }

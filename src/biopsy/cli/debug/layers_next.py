@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import Advice
-from biopsy.cli.arguments.given_options import LIMITS, given
+from biopsy.cli.arguments.given_options import LIMITS, MADE_BY_DEFAULT, MAKING, given
 from biopsy.shell_words import ListOption, is_refused, line_of
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 SAVED_INPUTS = "layers_inputs.npz"
 CUT_INPUTS = "cut_inputs.npz"
 """Where a line has inputs saved that the next one loads, and where a reduction writes those of each candidate."""
-
-_MAKING = ("--data-loader-script", "--iterations", "--seed", "--val-range", "--input-shapes")
-_MADE_BY_DEFAULT = {"iterations": 1, "seed": 1}
 
 
 def advice_of(findings: LayerFindings, args: argparse.Namespace) -> list[Advice]:
@@ -39,7 +36,7 @@ def next_lines(findings: LayerFindings, args: argparse.Namespace) -> list[list[s
     """The words of each line, in the order in which to type them; no lines if there is no suspect."""
     if not findings.suspects:
         return []
-    making = list(given(args, _MAKING, _MADE_BY_DEFAULT))
+    making = list(given(args, MAKING, MADE_BY_DEFAULT))
     inputs = [as_word(path) for path in args.load_inputs or ([args.save_inputs] if args.save_inputs else ())]
     saving: list[list[str | ListOption]] = []
     if making and not inputs:
@@ -75,7 +72,7 @@ def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[
         *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
         *_weights(args),
         *recorded,
-        *(["--order-by", as_word(args.report)] if args.report is not None else []),
+        *(["--order-by", as_word(args.report)] if args.report is not None and args.report.suffix != ".html" else []),
         *(["--mark-intermediate"] if findings.is_masked else []),
         *("--check", "biopsy", "run", "{}", *fed),
         *_compare(args),

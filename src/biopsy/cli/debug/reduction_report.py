@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.checks.words import as_word
+from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.check_output import say_output
 from biopsy.cli.debug.variation_report import say_variation
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.comparison.error_text import error_text
 from biopsy.quantities import count, size_text
 from biopsy.session.result_file import size_of
-from biopsy.shell_words import line_of
 from biopsy.text import first_line
 
 if TYPE_CHECKING:
@@ -126,7 +125,9 @@ class ReductionReport(Progress):
         self._live.update(event.stage, " · ".join(parts), 1 - event.left / max(1, self._nodes))
 
 
-def say_result(console: Console, result: Reduction, line: str, variation: Variation | None = None) -> None:
+def say_result(
+    console: Console, result: Reduction, line: str, advice: Sequence[Advice], variation: Variation | None = None
+) -> None:
     """The end of a reduction: what is left, what it cost, what else was met, what may vary, what to do next.
 
     ``line`` goes on with it where a limit has ended it.
@@ -158,7 +159,7 @@ def say_result(console: Console, result: Reduction, line: str, variation: Variat
     say_variation(console, variation)
     if result.stopped is not None:
         console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
-    console.note("", f"Next     {line_of(['biopsy', 'inspect', 'model', as_word(result.output), '--mode=full'])}")
+    say_advice(console, advice)
 
 
 def _sources(sources: Sequence[NodeSource | None]) -> Iterator[str]:

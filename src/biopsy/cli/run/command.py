@@ -94,7 +94,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     noise = judge_rounding(done, execution, options.noise_ratios_of(args)) if args.compare_with else []
     findings = Findings(ran, compared, noise, not_finite)
     findings = hinted(findings, golden, feeder.guessed, console, validated=args.validate)
-    return conclude(_reported(findings, pairs, execution), console)
+    return conclude(_reported(findings, pairs, execution), console, args)
 
 
 def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:

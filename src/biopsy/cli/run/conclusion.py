@@ -32,7 +32,7 @@ def conclude_crash(args: argparse.Namespace, console: Console, crash: errors.Eng
         from biopsy.cli.run.report import write_report
 
         write_report(args, findings, console)
-    return conclude(findings, console)
+    return conclude(findings, console, args)
 
 
 def hinted(
@@ -58,8 +58,11 @@ def hinted(
     return replace(found, hint="; ".join(hints))
 
 
-def conclude(found: Findings, console: Console) -> int:
-    """The last line, the verdict file and the exit status: an engine's failure first, then NaN, then mismatches."""
+def conclude(found: Findings, console: Console, args: argparse.Namespace | None = None) -> int:
+    """The verdict in a line, the verdict file, the exit status: an engine's failure first, then NaN, then mismatches.
+
+    ``args`` are those of a run that may be gone on with: if it fails, what to type next is shown, unless it is a check.
+    """
     from biopsy.checks import verdict
 
     failure = next((one.failure for one in found.ran if one.failure is not None), None)
@@ -84,4 +87,9 @@ def conclude(found: Findings, console: Console) -> int:
         console.say(f"PASSED | {what_passed(found)}")
         return 0
     console.say(f"FAILED | {'; '.join(found.reasons)}")
+    if args is not None and not verdict.is_wanted():
+        from biopsy.cli.advice import say_advice
+        from biopsy.cli.run.next_lines import advice_of
+
+        say_advice(console, advice_of(args))
     return 1

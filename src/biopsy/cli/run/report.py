@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
@@ -99,14 +98,15 @@ def write_report(args: argparse.Namespace, found: Findings, console: Console) ->
     """Write everything found. Raises UsageError if it cannot be written."""
     from biopsy.cli.report_file import report_file
 
-    report_file(args, console).write(_STATUS[found.verdict], lambda: sections(args.model, found))
+    report_file(args, console).write(_STATUS[found.verdict], lambda: sections(args, found))
 
 
 _STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
 
 
-def sections(model: Path, found: Findings) -> dict[str, Any]:
-    """What a report tells of a run of the model in a file."""
+def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
+    """What a report tells of a run."""
+    from biopsy.cli.run.next_lines import advice_of
     from biopsy.report.model_summary import model_tree_of
     from biopsy.report.run import EngineRun, run_section
     from biopsy.report.verdict import verdict_tree
@@ -126,7 +126,8 @@ def sections(model: Path, found: Findings) -> dict[str, Any]:
     crashed = any(one.crashed for one in found.ran)  # to ask its version could crash this process too
     return {
         "verdict": verdict_tree(found.verdict, text, certainty=found.hint or None),
-        "model": model_tree_of(model),
+        "model": model_tree_of(args.model),
         "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
+        "next": [vars(one) for one in advice_of(args)] if found.ran and found.reasons else None,
         "run": {"reasons": found.reasons, "hint": found.hint or None, **ran},
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.signature import signature_of
 from biopsy.comparison.error_text import error_text
@@ -23,6 +24,11 @@ from biopsy.model.random_operators import random_words
 
 _RUNS = 8
 """Runs after which a model is said to pass: a failure that shows every second time is missed in 1 of 256 cases."""
+
+_REPORT_OPTION = "--report"
+
+_SHARE_OF_ANOTHER = 0.25
+"""Of the time that is left, for a comparison with a second engine: the reference evaluator may take long."""
 
 _FEWEST_RUNS = 2
 _SHARE_OF_RUNS = 0.1
@@ -42,13 +48,24 @@ class _Look:
     passed: list[str] = field(default_factory=list)
     not_compared: list[str] = field(default_factory=list)
 
-    def run(self, engines: Sequence[str], *more: str, description: str) -> CheckRun:
+    def run(self, engines: Sequence[str], *more: str, description: str, share: float = 1.0) -> CheckRun:
         """Run the original in engines. Raises CheckError if nothing can be said of it."""
         question = self.context.question
         report = question.folder / REPORT
         report.unlink(missing_ok=True)
-        words = question.original_words(engines, *more, "--report", str(report))
-        seen = self.context.run(words, question.model, description=description)
+        words = question.original_words(engines, *more, _REPORT_OPTION, str(report))
+        seen = self.context.run(words, question.model, description=description, share=share)
+        self.engines.update(versions_in(tree_of(report)))
+        return _said(seen)
+
+    def check(self, check: Words, description: str) -> CheckRun:
+        """Run a check of the user's on the original; one that is ``biopsy run`` also writes its report."""
+        question, command = self.context.question, parse(check)
+        report = question.folder / REPORT
+        report.unlink(missing_ok=True)
+        if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
+            check = command.with_options(_REPORT_OPTION, str(report)).words
+        seen = self.context.run(check, question.model, description=description)
         self.engines.update(versions_in(tree_of(report)))
         return _said(seen)
 
@@ -77,7 +94,11 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         failure = _by_check(look, question.check)
         return _answered(facts, look, failure, None)
     for engines in question.rivals:
-        seen = look.run(engines, description=f"{' against '.join(engines)}")
+        share = 1.0 if engines == question.rivals[0] else _SHARE_OF_ANOTHER
+        seen = look.run(engines, description=f"{' against '.join(engines)}", share=share)
+        if seen.timed_out:
+            look.not_compared.append(f"{engines[0]} gave no answer in {seen.judged.evidence.seconds:.0f} s")
+            continue
         failure, fault = _failure(look, engines, seen) if seen.fails else (None, None)
         if failure is not None:
             return _answered(facts, look, failure, fault)
@@ -122,7 +143,7 @@ def _by_check(look: _Look, check: Words) -> FailureSeen | None:
     number, started, most = 0, context.seconds_left, context.seconds_left * _SHARE_OF_RUNS
     while number < _RUNS and (number < _FEWEST_RUNS or started - context.seconds_left < most):
         number += 1
-        seen = _said(context.run(check, question.model, description=f"run {number}"))
+        seen = look.check(check, f"run {number}")
         if seen.fails:
             named = seen.judged.evidence.verdict.engine
             several = len(question.engines) > 1

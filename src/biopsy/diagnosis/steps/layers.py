@@ -79,6 +79,7 @@ def _examined(context: StepContext, model: Path, inputs: Path | None, pair: tupl
                 suspect=pair[1],
                 reference=pair[0],
                 judge=question.judging.judge,
+                timeout=max(1.0, context.seconds_left),
             )
             examination = Examination(asked, scratch, context.bounded)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from biopsy.diagnosis.context import StepContext, TimeUpError
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, PieceSearch
 from biopsy.diagnosis.question import Words, without_weights_folder
 from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.steps.rounding import accused, judged_in_piece
 from biopsy.quantities import count
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
@@ -66,7 +68,17 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     finally:
         check.close()
     piece = _record(found, masked=failure.masked)
-    return StepAnswer(replace(facts, piece=piece), _line(piece))
+    return StepAnswer(_judged(replace(facts, piece=piece), context), _line(piece))
+
+
+def _judged(facts: KnownFacts, context: StepContext) -> KnownFacts:
+    """The facts with what float64 says of each engine in the piece, if they differ by more than rounding."""
+    failure, rounding, piece = facts.failure, facts.rounding, facts.piece
+    if failure is None or rounding is None or piece is None or not rounding.is_more:
+        return facts
+    with contextlib.suppress(TimeUpError, errors.CheckError):  # what the whole model has told stays
+        rounding = judged_in_piece(rounding, failure, context, piece)
+    return replace(facts, rounding=rounding, failure=accused(failure, rounding))
 
 
 def was_asked_for(stop: BaseException) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import Rounding
-from biopsy.diagnosis.context import CheckRun, StepContext
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, RoundingSeen
+from biopsy.diagnosis.context import CheckRun, StepContext, TimeUpError
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, RoundingSeen
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
 from biopsy.diagnosis.samples import with_other_seed
@@ -24,6 +25,9 @@ _TOLERANCES = ("1e-4", "1e-3", "1e-2")
 """Wider ones that are tried; still wider ones would accept what no rounding makes."""
 
 _LIMITS = ("--atol", "--rtol")
+
+_SHARE = 0.3
+"""Of the time that is left: the evaluator that computes in float64 may take long."""
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
@@ -42,8 +46,10 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure = facts.failure
     assert failure is not None
-    files = [*_all_inputs(context)]
-    runs = [_asked(failure, path, context) for path in files]
+    context.begin_step(_SHARE)
+    files = _all_inputs(context)
+    runs = _asked_of_all(failure, files, context)
+    files = files[: len(runs)]
     told = [run.judged.evidence.verdict.rounding for run in runs if run.fails]
     verdicts = [rounding or Rounding("unknown", reason="the run in float64 gave no answer") for rounding in told]
     if not verdicts:
@@ -55,28 +61,50 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         times=max(times, default=None),
         reason=next((rounding.reason for rounding in verdicts if rounding.reason), ""),
     )
-    if seen.is_rounding:
-        seen = _with_what_passes(seen, failure, files, context)
-    elif seen.is_more:
-        seen = _with_who_is_wrong(seen, failure, context)
-        failure = _accused(failure, seen)
+    with contextlib.suppress(TimeUpError):  # what is known by then is an answer
+        if seen.is_rounding:
+            seen = _with_what_passes(seen, failure, files, context)
+        elif seen.is_more:
+            seen = _with_who_is_wrong(seen, failure, context)
+            failure = accused(failure, seen)
     return StepAnswer(replace(facts, rounding=seen, failure=failure), _line(seen))
 
 
 def _with_who_is_wrong(seen: RoundingSeen, failure: FailureSeen, context: StepContext) -> RoundingSeen:
     """The record with what float64 says of each engine by itself: that they differ does not tell which is wrong."""
-    if context.question.check is not None:
-        return seen
+    words = {engine: noise_words(engine, context) for engine in _compared(failure, context)}
+    return _judged(seen, words, context.question.model, context)
+
+
+def judged_in_piece(seen: RoundingSeen, failure: FailureSeen, context: StepContext, piece: PieceFound) -> RoundingSeen:
+    """The record with what float64 says of each engine in the piece: behind many layers, rounding alone may be great.
+
+    Where it calls no engine wrong there, the record stays as it was.
+    """
+    inputs = context.question.samples.files if piece.inputs is None else (Path(piece.inputs),)
+    plain = context.question.without_limits
+    words = {
+        engine: plain.words([engine], "--compare-with", "noise", files=inputs) for engine in _compared(failure, context)
+    }
+    found = _judged(seen, words, Path(piece.path), context)
+    return found if found.wrong else seen
+
+
+def _compared(failure: FailureSeen, context: StepContext) -> list[str]:
+    """The engines that are compared; none where a check of the user's decides."""
+    return [] if context.question.check is not None else [*filter(None, (failure.suspect, failure.trusted))]
+
+
+def _judged(seen: RoundingSeen, words: Mapping[str, Words], model: Path, context: StepContext) -> RoundingSeen:
     wrong: list[str] = []
     right: list[str] = []
-    for engine in filter(None, (failure.suspect, failure.trusted)):
-        words = noise_words(engine, context)
-        asked = context.run(words, context.question.model, description=f"{engine} held against float64")
+    for engine, line in words.items():
+        asked = context.run(line, model, description=f"{engine} held against float64")
         (wrong if asked.fails else right if asked.passes else []).append(engine)
     return replace(seen, wrong=tuple(wrong), right=tuple(right))
 
 
-def _accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
+def accused(failure: FailureSeen, seen: RoundingSeen) -> FailureSeen:
     """The failure as that of the engine that is wrong, where only the trusted one is."""
     if failure.trusted is None or failure.trusted not in seen.wrong or failure.suspect not in seen.right:
         return failure
@@ -101,6 +129,19 @@ def _all_inputs(context: StepContext) -> list[Path | None]:
         with_other_seed(question.index, question.samples, seed, question.folder) for seed in range(1, _MORE_SEEDS + 1)
     ]
     return [None, *(path for path in more if path is not None)]
+
+
+def _asked_of_all(failure: FailureSeen, files: Sequence[Path | None], context: StepContext) -> list[CheckRun]:
+    """The answers for as many inputs as there is time for, one at least. Raises TimeUpError for none."""
+    runs: list[CheckRun] = []
+    for path in files:
+        try:
+            runs.append(_asked(failure, path, context))
+        except TimeUpError:
+            if not runs:
+                raise
+            break
+    return runs
 
 
 def _asked(failure: FailureSeen, inputs: Path | None, context: StepContext) -> CheckRun:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.checks.repetition import interval, runs_needed
 from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, SwitchSeen
@@ -26,7 +27,9 @@ REPORT = "settings.json"
 _SHARE = 0.7
 _MOST_SWITCHES = 4
 _RUNS = 3
-"""Runs of the original that must pass with a switch."""
+"""Runs of the original that must pass with a switch, if it fails each time without."""
+
+_CONFIDENCE = 0.99
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
@@ -62,26 +65,44 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     original = _template(failure.check, failure.suspect, context)
     assert original is not None
     if piece is None:
-        seen = _of_original(original, failure, context)
+        seen = _of_original(_Trial(template=original, failure=failure, runs=_runs_needed(facts)), context)
         return StepAnswer(replace(facts, settings=seen), _line(seen))
     inputs = None if piece.inputs is None else Path(piece.inputs)
     words = with_inputs(without_weights_folder(failure.check), inputs)
     template = _template(words, failure.suspect, context)
     assert template is not None
     found = _found(template, Path(piece.path), None, context)
-    switches = tuple(_tried(switch, original, failure, context) for switch in found.switches[:_MOST_SWITCHES])
+    trial = _Trial(template=original, failure=failure, runs=_runs_needed(facts))
+    switches = tuple(_tried(switch, trial, context) for switch in found.switches[:_MOST_SWITCHES])
     seen = _record(found, failure.suspect, switches, of_piece=True)
     if seen.switches and not any(switch.mends_original for switch in seen.switches):
-        whole = _of_original(original, failure, context)
+        whole = _of_original(trial, context)
         seen = replace(seen, switches=(*whole.switches, *seen.switches), checks=seen.checks + whole.checks)
     return StepAnswer(replace(facts, settings=seen), _line(seen))
 
 
-def _of_original(template: CheckTemplate, failure: FailureSeen, context: StepContext) -> SettingsSeen:
+@dataclass(frozen=True, kw_only=True)
+class _Trial:
+    """How a switch is tried on the original: the check's words, its failure, how many runs must pass."""
+
+    template: CheckTemplate
+    failure: FailureSeen
+    runs: int
+
+
+def _runs_needed(facts: KnownFacts) -> int:
+    """So many that all of them pass by luck in less than one case in a hundred."""
+    steadiness = facts.steadiness
+    if steadiness is None or not steadiness.is_flaky:
+        return _RUNS
+    return runs_needed(interval(steadiness.failed, steadiness.runs, 1.0)[0], _CONFIDENCE)
+
+
+def _of_original(trial: _Trial, context: StepContext) -> SettingsSeen:
     question = context.question
-    found = _found(template, question.model, question.weights_folder, context)
-    switches = tuple(_tried(switch, template, failure, context) for switch in found.switches[:_MOST_SWITCHES])
-    return _record(found, failure.suspect or "", switches, of_piece=False)
+    found = _found(trial.template, question.model, question.weights_folder, context)
+    switches = tuple(_tried(switch, trial, context) for switch in found.switches[:_MOST_SWITCHES])
+    return _record(found, trial.failure.suspect or "", switches, of_piece=False)
 
 
 def _found(template: CheckTemplate, model: Path, weights: Path | None, context: StepContext) -> Flags:
@@ -118,10 +139,11 @@ def _record(found: Flags, engine: str, switches: Sequence[SwitchSeen], *, of_pie
 # The original with a switch
 
 
-def _tried(switch: Switch, template: CheckTemplate, failure: FailureSeen, context: StepContext) -> SwitchSeen:
+def _tried(switch: Switch, trial: _Trial, context: StepContext) -> SwitchSeen:
     """A switch, tried on the original in fresh processes, and held against float64 where values are compared."""
+    template, failure = trial.template, trial.failure
     changed = template.changed(switch.change).text
-    mends = changed != failure.trusted and _passes(switch.change, template, context, _RUNS)
+    mends = changed != failure.trusted and _passes(switch.change, template, context, trial.runs)
     exact = failure.is_of_values and context.question.check is None and _is_right(switch, template, context)
     return SwitchSeen(
         text=switch.text,

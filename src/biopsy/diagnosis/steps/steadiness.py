@@ -24,6 +24,7 @@ _RUNS = 4
 
 _RUNS_IF_FLAKY = 20
 
+_SHARE = 0.3
 _RUNS_OF_ONE = 5
 """How often an engine is compared with itself if its failure is flaky."""
 
@@ -41,6 +42,7 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure = facts.failure
     assert failure is not None
+    context.begin_step(_SHARE)
     failed, runs = _rate(failure, context)
     compares = failure.said.stage == "compare" and context.question.check is None
     seen = SteadinessSeen(
@@ -49,7 +51,9 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         itself=_against_itself(failure, context, often=failed < runs) if compares else "",
         rows=_rows(failure, context) if compares and failed == runs else "",
     )
-    return StepAnswer(replace(facts, steadiness=seen), _line(seen))
+    if seen.is_flaky:  # that it passed with other inputs may have been luck
+        failure = replace(failure, passes_with=(), passing_inputs=None)
+    return StepAnswer(replace(facts, steadiness=seen, failure=failure), _line(seen))
 
 
 def _line(seen: SteadinessSeen) -> str:

@@ -11,6 +11,9 @@ from biopsy.text import printable, shortened
 _NOT_FINITE = {"nan", "inf", "-inf"}
 """What the report writes for numbers that JSON lacks."""
 
+_MOST_ENTRIES = 200_000
+"""Of a list or an object that is read: ten times as many as any report has."""
+
 
 class DamagedReport(errors.UsageError):
     """A key of a report holds something else than its kind of value."""
@@ -69,7 +72,7 @@ class Branch:
     def parts_by_name(self, key: str) -> dict[str, Branch]:
         """The objects of an object."""
         value = self._tree.get(key)
-        below = {} if value is None else self._as_branch(value, key)._tree
+        below = {} if value is None else self._as_branch(value, key)._bounded(self, key)
         return {name: self._as_branch(each, f"{key}.{name}") for name, each in below.items()}
 
     def texts(self, key: str) -> list[str]:
@@ -79,7 +82,7 @@ class Branch:
     def texts_by_name(self, key: str) -> dict[str, str]:
         """An object of anything as texts: lists with commas, null as ""."""
         value = self._tree.get(key)
-        below = {} if value is None else self._as_branch(value, key)._tree
+        below = {} if value is None else self._as_branch(value, key)._bounded(self, key)
         return {name: plain_text(each) for name, each in below.items()}
 
     def numbers(self, key: str) -> list[float]:
@@ -113,7 +116,7 @@ class Branch:
     def numbers_by_name(self, key: str) -> dict[str, float]:
         """The numbers of an object; null ones are left out."""
         value = self._tree.get(key)
-        below = {} if value is None else self._as_branch(value, key)._tree
+        below = {} if value is None else self._as_branch(value, key)._bounded(self, key)
         found = {name: self._as_number(each, f"{key}.{name}") for name, each in below.items()}
         return {name: each for name, each in found.items() if each is not None}
 
@@ -127,8 +130,15 @@ class Branch:
         if value is None:
             return []
         if isinstance(value, list):
+            if len(value) > _MOST_ENTRIES:
+                raise self._damaged(key, f"a list of at most {_MOST_ENTRIES} entries")
             return value
         raise self._damaged(key, "a list")
+
+    def _bounded(self, above: Branch, key: str) -> Mapping[str, Any]:
+        if len(self._tree) > _MOST_ENTRIES:
+            raise above._damaged(key, f"an object of at most {_MOST_ENTRIES} entries")
+        return self._tree
 
     def _as_branch(self, value: Any, key: str) -> Branch:
         if isinstance(value, Mapping):

@@ -75,6 +75,8 @@ def _facts(search: Branch) -> list[tuple[str, Cell | str]]:
         told["nodes"] = f"{left} of {nodes} left"
     if remembered:
         told["from a journal"] = count(remembered, "run")
+    cannot_say = search.texts_by_name("cannot_say")
+    told["could not say, because"] = "; ".join(f"{cut(why, 100)}: {n}" for why, n in list(cannot_say.items())[:10])
     told["stopped"] = search.text("stopped")
     flaky, verified = search.part("flaky"), search.part("verified")
     if flaky is not None:

@@ -103,11 +103,17 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
         legend = [Sign(d="M10 0v14", style="limit", text=f"atol {figure(allowed)}")]
         legend.append(Sign(d="M4 2h12v10h-12z", style="far-bar", text="beyond it, unless rtol allows more"))
     return Drawing(
-        name=f"histogram-{place}", title=f"How far the elements are off: {title}", note="both axes are logarithmic",
+        name=f"histogram-{place}", title=f"How far the elements are off: {title}", note=_note(histogram),
         width=_WIDTH, height=_HEIGHT, traces=traces, words=words,
         marks=[Mark(x=(left + right) / 2, y=up.at(max(n, 0.5)), lines=[text]) for left, right, n, text in drawn],
         legend=legend, pointing=Pointing(nearest="x"),
     )  # fmt: skip
+
+
+def _note(histogram: Branch) -> str:
+    infinite = histogram.whole("infinite")
+    said = "both axes are logarithmic"
+    return f"{said} · {count(infinite, 'element')} finite on one side only" if infinite else said
 
 
 def _allowed(output: Branch) -> float | None:

@@ -34,7 +34,9 @@ def _failure(failure: Branch) -> list[Block]:
         rows.append(("outputs", Cell(text=", ".join(middle_cut(name, 100) for name in outputs[:20]), code=True)))
     rounding = failure.part("rounding")
     if rounding is not None:
-        told = [rounding.text("verdict"), rounding.text("reason")]
+        ratio = rounding.number("times")
+        measured = None if ratio is None else f"{times(ratio)} the error of plain float32"
+        told = [rounding.text("verdict"), rounding.text("reason") or measured]
         rows.append(("rounding", cut(": ".join(text for text in told if text), 500)))
     status = failure.text("status")
     if status is not None:

@@ -51,7 +51,7 @@ def steps(report: Branch) -> Section | None:
             AnsweredQuestion(
                 name=cut(step.text("name") or "", 60),
                 question=cut(step.text("question") or "", 300),
-                answer=Cell(text=cut(answer, 600), tone=tone, sign=sign),
+                answer=Cell(text=cut(answer.replace(" -> ", " → "), 600), tone=tone, sign=sign),
                 figures=" · ".join(figures),
                 evidence=step.text("evidence"),
             )
@@ -65,18 +65,28 @@ def settings(report: Branch) -> Section | None:
     if found is None:
         return None
     blocks: list[Block] = []
-    engine, switches, tried = found.text("engine"), found.texts("switches"), found.parts("tried")
+    engine, switches, tried = found.text("engine"), found.parts("switches"), found.parts("tried")
     said = f" of {cut(engine, 60)}" if engine else ""
     if switches:
-        items: list[Cell | str] = [
-            Cell(text=cut(each, 300), tone="good", sign="✓", code=True) for each in switches[:50]
-        ]
+        items = [Cell(text=_switch(each), tone="good", sign="✓") for each in switches[:50]]
         blocks.append(Bullets(caption=f"The smallest changes{said} with which it passes", items=items))
     elif tried:
         blocks.append(Passage(text=f"No setting{said} that was tried makes it pass."))
+    if found.flag("complete") is False:
+        blocks.append(Passage(text="Not all settings were tried."))
+    optimizers = found.texts("optimizers_that_changed_the_model")
+    if optimizers:
+        shown = ", ".join(cut(each, 80) for each in optimizers[:MOST_ROWS])
+        blocks.append(Passage(text=f"Optimizers that changed the model: {shown}"))
     if tried:
         blocks.append(_grid_of_settings(tried))
     return Section(name="settings", title="Settings and optimizers", blocks=blocks) if blocks else None
+
+
+def _switch(switch: Branch) -> str:
+    change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
+    unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
+    return ": ".join(said for said in (change, f"it passes {text}" if text else "") if said) + unsure
 
 
 def _grid_of_settings(tried: Sequence[Branch]) -> Grid:
@@ -131,9 +141,9 @@ def variation(report: Branch) -> Section | None:
     if found is None:
         return None
     sentence = found.text("sentence")
-    blocks: list[Block] = [Passage(text=cut(sentence, 1000), tone="strong")] if sentence else []
+    blocks: list[Block] = [Passage(text=_as_sentence(cut(sentence, 1000)), tone="strong")] if sentence else []
     lists: list[Block] = []
-    for key, caption, sign in (("free", "May be anything", "○"), ("fixed", "Must be as it is", "●")):
+    for key, caption, sign in (("free", "What may be anything", "○"), ("fixed", "What it needs", "●")):
         items: list[Cell | str] = []
         for each in found.parts(key)[:MOST_ROWS]:
             name = middle_cut(each.text("name") or "", 80)
@@ -147,6 +157,10 @@ def variation(report: Branch) -> Section | None:
     if found.flag("complete") is False:
         blocks.append(Passage(text="The search for what may vary was not finished."))
     return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def others(report: Branch) -> Section | None:

@@ -16,8 +16,9 @@ def section(report: Branch) -> Section | None:
     if found is None:
         return None
     blocks: list[Block] = [Facts(rows=_layer_facts(found))]
+    grouped = [each.wholes("nodes") for each in found.parts("groups")]
     for key, caption in (("ranking", "What to look at, the worst first"), ("groups", "Wrong only together")):
-        entries = found.parts(key)
+        entries = [each for each in found.parts(key) if key == "groups" or each.wholes("nodes") not in grouped]
         if entries:
             blocks.append(_grid_of_layers(caption, entries))
     origins = found.parts("non_finite_origins")

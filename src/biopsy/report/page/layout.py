@@ -7,8 +7,9 @@ the mean place of those that they read from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,24 +108,42 @@ def _ways(
 
 
 def _by_means(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
-    """Layers by the longest way from a source; within one, by the mean column of what an item reads from."""
-    reads: dict[int, list[int]] = defaultdict(list)
-    for source, target in edges:
-        reads[target].append(source)
+    """Layers by the longest way from a source; within one, by the mean column of what an item reads from.
+
+    An edge that passes layers has a place of its own in each of them, which stands in its way like an item.
+    """
     layers = [0] * count
-    for item in range(count):
-        layers[item] = max((layers[source] + 1 for source in reads[item]), default=0)
-    columns = [0.0] * count
-    for layer in range(max(layers, default=-1) + 1):
-        members = [item for item in range(count) if layers[item] == layer]
-        wished = {item: sum(columns[source] for source in reads[item]) / max(len(reads[item]), 1) for item in members}
+    for source, target in sorted(edges, key=lambda edge: edge[1]):
+        layers[target] = max(layers[target], layers[source] + 1)
+    reads: dict[int, list[int]] = defaultdict(list)
+    passed: dict[tuple[int, int], list[int]] = {}
+    for source, target in dict.fromkeys(edges):
+        places = range(len(layers), len(layers) + layers[target] - layers[source] - 1)
+        layers += range(layers[source] + 1, layers[target])
+        for before, after in pairwise([source, *places, target]):
+            reads[after].append(before)
+        passed[source, target] = list(places)
+    columns = _ordered(layers, reads)
+    return Layout(
+        columns=columns[:count],
+        layers=layers[:count],
+        ways=[[columns[place] for place in passed[edge]] for edge in edges],
+    )
+
+
+def _ordered(layers: Sequence[int], reads: Mapping[int, Sequence[int]]) -> list[float]:
+    """The columns of items whose layers are known."""
+    members_of: dict[int, list[int]] = defaultdict(list)
+    for item, layer in enumerate(layers):
+        members_of[layer].append(item)
+    columns = [0.0] * len(layers)
+    for layer in sorted(members_of):
+        wished = {
+            item: sum(columns[source] for source in reads.get(item, ())) / max(len(reads.get(item, ())), 1)
+            for item in members_of[layer]
+        }
         free = 0.0
-        for item in sorted(members, key=lambda item: (wished[item], item)):
+        for item in sorted(wished, key=lambda item: (wished[item], item)):
             columns[item] = max(free, wished[item])
             free = columns[item] + 1
-    ways = [
-        [columns[source] + (columns[target] - columns[source]) * step / (layers[target] - layers[source])
-         for step in range(1, layers[target] - layers[source])]
-        for source, target in edges
-    ]  # fmt: skip
-    return Layout(columns=columns, layers=layers, ways=ways)
+    return columns

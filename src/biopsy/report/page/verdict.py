@@ -16,7 +16,7 @@ _LONGEST_LINE = 20_000
 _KINDS = {
     "passes": ("good", "✓", "Passes"),
     "fails": ("bad", "✕", "Fails"),
-    "reduced": ("bad", "✕", "Fails: reduced to a piece"),
+    "reduced": ("bad", "✕", "Fails, and is reduced"),
     "wrong-layers": ("bad", "✕", "Layers are computed wrongly"),
     "rounding": ("unsure", "≈", "Only rounding"),
     "flaky": ("unsure", "∿", "Fails now and then"),
@@ -50,7 +50,7 @@ def top(report: Branch) -> Top:
     model = report.part("model")
     return Top(
         headline=Cell(text=label, tone=tone, sign=sign),
-        text=cut(verdict.text("text") or "", 2000),
+        text=cut((verdict.text("text") or "").replace(" -> ", " → "), 2000),
         certainty=verdict.loose("certainty"),
         figures=_figures(report),
         workarounds=[pasteable(each.text("line"), each.text("text")) for each in verdict.parts("workarounds")[:20]],
@@ -77,8 +77,10 @@ def _figures(report: Branch) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     model, piece, search = report.part("model"), report.part("piece"), report.part("search")
     nodes = None if model is None else model.whole("nodes")
+    size = None if search is None else search.whole("left")
     if piece is not None and piece.parts("nodes"):
         size = len(piece.parts("nodes")) + (piece.whole("more_nodes") or 0)
+    if size is not None:
         found.append((str(size), f"of {count(nodes, 'node')}" if nodes is not None else "nodes"))
     elif nodes is not None:
         found.append((str(nodes), "nodes"))
@@ -105,4 +107,14 @@ def _worst_ratio(report: Branch) -> float | None:
     failure = report.part("failure")
     mismatches = [] if failure is None else failure.parts("mismatches")
     ratios = [each.number("times_tolerance") for each in mismatches]
+    run = report.part("run")
+    for comparison in [] if run is None else run.parts("comparisons"):
+        ratios += [_ratio(output) for each in comparison.parts("iterations") for output in each.parts("outputs")]
     return max((ratio for ratio in ratios if ratio is not None), default=None)
+
+
+def _ratio(output: Branch) -> float | None:
+    """How many times the tolerance an output that fails is off."""
+    measured = output.part("measured")
+    offending = None if measured is None or output.flag("passed") else measured.part("offending")
+    return None if offending is None else offending.number("error")

@@ -125,6 +125,7 @@ def _reduced(
     explain: Callable[[Reduction, events.Listener], Variation | None],
 ) -> int:
     """Search, show what was found, write the report; the exit status."""
+    from biopsy.cli.debug.reduce.next_lines import advice_of
     from biopsy.cli.debug.reduce.report import Sections
     from biopsy.cli.debug.reduction_report import ReductionReport, say_result
 
@@ -135,10 +136,13 @@ def _reduced(
             result = search(progress)
             variation = explain(result, progress)
         status = errors.Interrupted.status if result.stopped else 0
-        report.write(status, partial(sections.of_result, result, variation, report.folder))
-        say_result(console, result, _same_line(args, without=(result.stopped or "").split()[:1]), variation)
+        advice = advice_of(result, args)
+        told = partial(sections.of_result, result, variation, advice)
+        report.write(status, partial(told, report.folder))
+        line = _same_line(args, without=(result.stopped or "").split()[:1])
+        say_result(console, result, line, advice, variation)
         if args.bundle is not None:
-            made = report.as_bytes(status, partial(sections.of_result, result, variation, args.bundle))
+            made = report.as_bytes(status, partial(told, args.bundle))
             packing = _packing(args, result, words, made, console)
             bundling.pack(replace(packing, variation="" if variation is None else variation.sentence), console)
         return progress.ended(status, result.nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from biopsy.report.model_summary import model_tree
 from biopsy.report.versions import versions_tree
 
 if TYPE_CHECKING:
+    from biopsy.cli.advice import Advice
     from biopsy.model.index import ModelIndex
     from biopsy.reduction.result import Reduction
     from biopsy.report.search_history import SearchHistory
@@ -31,12 +32,18 @@ class Sections:
         self._history = history
         self._model = model_tree(index, args.model) if wanted else {}
 
-    def of_result(self, found: Reduction, variation: Variation | None, folder: Path) -> Mapping[str, Any]:
-        """What was found, paths as seen from a folder."""
+    def of_result(
+        self, found: Reduction, variation: Variation | None, advice: Sequence[Advice], folder: Path
+    ) -> Mapping[str, Any]:
+        """What was found, and what to type next; paths as seen from a folder."""
         from biopsy.report.reduction import reduction_sections
 
-        sections = reduction_sections(found, self._index, self._history, self._args.mode, folder)
-        return {**self._always(), **sections, "variation": None if variation is None else variation.as_json()}
+        return {
+            **self._always(),
+            **reduction_sections(found, self._index, self._history, self._args.mode, folder),
+            "variation": None if variation is None else variation.as_json(),
+            "next": [vars(one) for one in advice],
+        }
 
     def of_error(self) -> Mapping[str, Any]:
         """What is known where an error ended the search."""

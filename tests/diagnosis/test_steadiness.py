@@ -1,0 +1,56 @@
+"""How often a failure shows, and whether an engine contradicts itself, from answers of a check that are given here."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from biopsy import events
+from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.diagnosis.facts import KnownFacts, SteadinessSeen
+from biopsy.diagnosis.question import Words
+from biopsy.diagnosis.steps.steadiness import STEADINESS
+from support.diagnoses import SUSPECT, TRUSTED, failure, question
+
+
+class Answers(StepContext):
+    """Answers as ``told`` for the failing check, and as ``of_itself`` where an engine is compared with itself."""
+
+    def __init__(self, told: Iterator[bool], of_itself: dict[str, Iterator[bool]]) -> None:
+        super().__init__(question(), events.ignore)
+        self._told, self._of_itself = told, of_itself
+
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+        engines = [word for before, word in pairwise(words) if before == "--engine"]
+        answers = self._of_itself.get(engines[0], iter(())) if len({*engines}) < len(engines) else self._told
+        outcome = Outcome.REPRODUCES if next(answers, False) else Outcome.PASSES
+        return CheckRun(judged=Judged(outcome, "", Evidence(status=0)), tail="")
+
+
+def seen(told: str, **of_itself: str) -> SteadinessSeen:
+    """``F`` is a run that fails; the first one is known to."""
+    by_engine = {"suspect": SUSPECT, "trusted": TRUSTED}
+    context = Answers(
+        iter([answer == "F" for answer in told]),
+        {by_engine[name]: iter([answer == "F" for answer in runs]) for name, runs in of_itself.items()},
+    )
+    answer = STEADINESS.answer(KnownFacts(failure=failure()), context)
+    assert answer.facts.steadiness is not None
+    return answer.facts.steadiness
+
+
+def test_a_failure_that_shows_each_time_is_run_five_times() -> None:
+    assert (seen("FFFF").failed, seen("FFFF").runs, seen("FFFF").is_flaky) == (5, 5, False)
+
+
+def test_one_that_does_not_is_measured_in_twenty_runs() -> None:
+    found = seen("FPFF" + "FP" * 8)
+    assert (found.failed, found.runs, found.is_flaky) == (12, 20, True)
+
+
+@pytest.mark.parametrize(("engine", "spec"), [("suspect", SUSPECT), ("trusted", TRUSTED)])
+def test_an_engine_that_differs_from_itself_is_named(engine: str, spec: str) -> None:
+    assert seen("FFFF", **{engine: "F"}).itself == f"compared with itself, {spec} differs in 1 of 1 runs"
+    assert seen("FPFF", **{engine: "PFPPF"}).itself == f"compared with itself, {spec} differs in 2 of 5 runs"

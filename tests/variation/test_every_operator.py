@@ -1,0 +1,28 @@
+"""Every change of many models: onnx's own tests of its operators."""
+
+from contextlib import closing
+from pathlib import Path
+
+import onnx
+import pytest
+
+from biopsy.checks.function import FunctionCheck
+from biopsy.variation.fed_model import FedModel
+from biopsy.variation.laboratory import Laboratory
+from biopsy.variation.task import features_of
+from support.node_tests import NodeTest, node_tests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("test", node_tests()[::60], ids=lambda test: test.name)
+def test_whatever_is_changed_is_valid_and_leaves_the_model_alone(test: NodeTest, tmp_path: Path):
+    before = test.model.SerializeToString(deterministic=True)
+    fed = FedModel(test.model, [dict(test.inputs)])
+    with closing(Laboratory(fed, FunctionCheck(bool, as_proto=True), tmp_path)) as laboratory:
+        for feature in features_of(laboratory, 16):
+            for alternative in feature.alternatives:
+                made = alternative.edit(fed)
+                told = None if made is None else laboratory.validity.told(made.model)
+                if told is not None:
+                    onnx.checker.check_model(told)
+    assert test.model.SerializeToString(deterministic=True) == before

@@ -1,0 +1,69 @@
+"""Whether a changed model is as valid as the one that it was made from."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from biopsy.variation.validity import Validity
+from support.varied_models import softmax
+
+
+@pytest.fixture(scope="module")
+def validity() -> Iterator[Validity]:
+    with closing(Validity(softmax())) as made:
+        yield made
+
+
+def changed(**dims: int) -> onnx.ModelProto:
+    made = softmax()
+    for axis, size in dims.items():
+        made.graph.input[0].type.tensor_type.shape.dim["abc".index(axis)].dim_value = size
+    return made
+
+
+def test_what_follows_from_a_change_is_told(validity: Validity):
+    told = validity.told(changed(a=7, b=8))
+    assert told is not None
+    assert [dim.dim_value for dim in told.graph.output[0].type.tensor_type.shape.dim] == [7, 8, 3]
+
+
+def test_shapes_that_do_not_agree_are_refused(validity: Validity):
+    assert validity.told(changed(c=5)) is None
+
+
+def test_types_that_an_operator_does_not_take_are_refused(validity: Validity):
+    made = softmax()
+    del made.graph.node[1:], made.graph.initializer[:]
+    made.graph.node[0].output[0] = "y"
+    assert validity.told(made) is not None
+    made.graph.input[0].type.tensor_type.elem_type = TensorProto.INT32
+    assert validity.told(made) is None
+
+
+def test_a_model_that_the_checker_refuses_is_refused(validity: Validity):
+    made = softmax()
+    made.graph.node[0].attribute.append(helper.make_attribute("axes", [1]))
+    assert validity.told(made) is None
+
+
+def test_nothing_is_asked_that_was_not_true_before():
+    broken = changed(c=5)
+    with closing(Validity(broken)) as made:
+        assert not made.is_strict
+        assert made.told(changed(c=6)) is not None
+
+
+def test_a_model_that_brings_onnx_down_is_not_valid_and_the_next_one_is_looked_at():
+    """The shape inference of onnx counts on as many outputs as ``num_outputs`` says, and ends the process."""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Split", ["s"], ["y", "z"], num_outputs=2)]
+    ends = [helper.make_tensor_value_info(name, TensorProto.INT64, [2]) for name in "yz"]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 4, 5])], ends)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    with closing(Validity(model)) as made:
+        odd = type(model).FromString(model.SerializeToString())
+        odd.graph.node[1].attribute[0].i = 1
+        assert made.told(odd) is None
+        assert made.told(model) is not None
