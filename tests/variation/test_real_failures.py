@@ -81,7 +81,7 @@ def test_a_layer_that_is_always_wrong_leaves_all_sizes_free(tmp_path: Path):
 
 @pytest.mark.slow
 def test_given_inputs_are_resized_and_replaced(tmp_path: Path):
-    """A value that is there only if the inputs are those given makes all else fail to fail."""
+    """They are those that the whole model was given, in the sizes that the model had then."""
     model = softmax()
     feed = {"x": np.random.default_rng(0).normal(size=(2, 5, 4)).astype(np.float32)}
     found = varied(model, tmp_path, "--onnxrt", "--engine", "fake:scale.soft=1.1", given=[feed])

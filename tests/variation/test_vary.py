@@ -32,7 +32,7 @@ def test_the_conditions_are_found_and_all_else_is_free(varier: Varier):
     assert found.complete
     assert found.together == "always"
     assert "only if" in found.sentence
-    assert "the axis of Softmax is 1" in found.sentence
+    assert "axis of Softmax = 1" in found.sentence
     assert f"the {CHANNELS} is odd" in found.sentence
 
 

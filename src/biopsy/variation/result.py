@@ -193,13 +193,16 @@ def sentence_of(found: Variation) -> str:
         }
         parts.append(f"fails for {_listed(_any_of(free), 'and')}{limits[found.together]}")
     if found.fixed:
-        only = _listed([f"the {one.title} {_be(one)} {one.short}" for one in found.fixed], "and")
+        only = _listed([_required(one) for one in found.fixed], "and")
         parts.append(f"only if {only}" if free else f"fails only if {only}")
     return "; ".join(parts) or "nothing can be said of what may vary"
 
 
-def _be(one: Finding) -> str:
-    return "are" if one.what in _VALUES else "is"
+def _required(one: Finding) -> str:
+    """A condition in words: "axis of Softmax = 1", "the length of x is odd", "the values of w are any but zeros"."""
+    if one.what == "attribute" and not one.short[:1].isalpha():
+        return f"{one.title} = {one.short}"
+    return f"the {one.title} {'are' if one.what in _VALUES else 'is'} {one.short}"
 
 
 def _any_of(free: Sequence[Finding]) -> list[str]:
