@@ -50,18 +50,17 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
-    import datetime
-
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
     from biopsy.cli.diagnose.question import question_of
     from biopsy.diagnosis.diagnose import diagnose
     from biopsy.diagnosis.workarounds import next_lines
+    from biopsy.report.envelope import time_of
 
     bundling.require_target(args)
     _require_sense(args)
     shown = _console_beside(console) if args.json else console
-    created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    created = time_of(args.began)
     question = question_of(args, shown)
     with ended_politely(), DiagnosisProgress(shown, args.events) as progress:
         found = diagnose(question, progress)
