@@ -14,7 +14,7 @@ from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound, SettingsSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.run_report import REPORT, tree_of
-from biopsy.diagnosis.steps import layers, precision
+from biopsy.diagnosis.steps import layers, precision, variation
 from biopsy.diagnosis.workarounds import next_lines
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.digest import digest_of
@@ -47,6 +47,7 @@ def report_tree(
         "layers": _tree(question.folder / layers.REPORT) if facts.layers is not None else None,
         "settings": None if facts.settings is None else _settings(facts.settings),
         "precision": None if facts.precision is None else _tree(question.folder / precision.REPORT),
+        "variation": None if facts.variation is None else _tree(question.folder / variation.REPORT),
         "other_failures": [] if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }
