@@ -102,6 +102,12 @@ def test_rounding_is_said_only_by_float64_for_all_inputs() -> None:
         assert of(facts(rounding=RoundingSeen(verdicts=verdicts, reason="?"))).kind == "reduced"
 
 
+def test_engines_that_are_wrong_alike_are_not_called_right() -> None:
+    alike = RoundingSeen(verdicts=("rounding",), times=2.0, reason="both sides are wrong in the same way")
+    found = of(facts(rounding=alike))
+    assert "no bug" not in found.text and found.text.endswith("But both sides are wrong in the same way.")
+
+
 def test_what_float64_cannot_tell_is_said() -> None:
     found = of(facts(rounding=RoundingSeen(verdicts=("unknown",), reason="it cannot run Foo")))
     assert "Whether it is rounding is not known: it cannot run Foo." in (found.certainty or "")

@@ -247,6 +247,15 @@ class PrecisionSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VariationSeen:
+    """What may vary in the piece, in a sentence. ``kept`` says why nothing was varied; ``complete``: all was tried."""
+
+    sentence: str
+    kept: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownFacts:
     """All that is known so far; None where a question has no answer."""
 
@@ -259,6 +268,7 @@ class KnownFacts:
     layers: LayersSeen | None = None
     settings: SettingsSeen | None = None
     precision: PrecisionSeen | None = None
+    variation: VariationSeen | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from biopsy.diagnosis.steps.precision import PRECISION
 from biopsy.diagnosis.steps.rounding import ROUNDING
 from biopsy.diagnosis.steps.settings import SETTINGS
 from biopsy.diagnosis.steps.steadiness import STEADINESS
+from biopsy.diagnosis.steps.variation import VARIATION
 
 PLAN: tuple[DiagnosisStep, ...] = (
     FAILING,
@@ -20,5 +21,6 @@ PLAN: tuple[DiagnosisStep, ...] = (
     LAYERS,
     SETTINGS,
     PRECISION,
+    VARIATION,
 )
 """A further question is a step in a file of its own, and its place here."""

@@ -6,6 +6,7 @@ TWO_ENGINES = "two engines would have to be compared"
 UNKNOWN_ENGINE = "nobody knows which engine the check runs"
 NO_PLACE = "the check has no place for settings: write {engine} where it takes an engine, and name that with --engine"
 UNKNOWN_COMPARISON = "the check is not 'biopsy run', so nobody knows what it compares"
+NO_PIECE = "there is no smallest part to ask about"
 
 UNABLE = frozenset({TWO_ENGINES, UNKNOWN_ENGINE, NO_PLACE, UNKNOWN_COMPARISON})
 """A question that was not asked for one of these has no answer; for any other reason it needs none."""

@@ -1,88 +1,62 @@
-"""A diagnosis as the tree of a report: what it is made from are the facts and the files of its folder."""
+"""A diagnosis as the sections of a report: what they are made from are the facts and the files of its folder."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import platform
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from biopsy import errors
 from biopsy.comparison.json_report import plain
-from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound, SettingsSeen
+from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound
 from biopsy.diagnosis.question import DiagnosisQuestion
-from biopsy.diagnosis.run_report import REPORT, tree_of
-from biopsy.diagnosis.steps import layers, precision
+from biopsy.diagnosis.run_report import REPORT, run_of, tree_of
+from biopsy.diagnosis.steps import layers, piece, precision, settings, variation
 from biopsy.diagnosis.workarounds import next_lines
-from biopsy.filesystem.plain_file import read_whole
 from biopsy.model.digest import digest_of
+from biopsy.model.index import ModelIndex, index_file
+from biopsy.report.graph import graph_tree, numbers_in
+from biopsy.report.model_map import MeasuredErrors, map_tree
+from biopsy.report.model_summary import model_tree
+from biopsy.report.reduction import relative
+from biopsy.report.tree import Tree
+from biopsy.report.versions import versions_tree
 
-VERSION = 2
 
-_OF_A_RUN = ("engines", "comparisons", "noise", "not_finite")
-
-
-def report_tree(
-    found: Diagnosis, question: DiagnosisQuestion, *, status: int, line: str, created: str
-) -> dict[str, Any]:
-    """The report (docs/reference/file-formats.md). ``line`` repeats the command, which began at ``created``."""
+def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Path) -> dict[str, Any]:
+    """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
     facts = found.facts
-    tree: dict[str, Any] = {
-        "biopsy_report": VERSION,
-        "command": "diagnose",
-        "line": line,
-        "status": status,
-        "created": created,
-        "seconds": found.seconds,
+    small = None if facts.piece is None else _index_of(facts.piece)
+    examined = _tree(question.folder / layers.REPORT) if facts.layers is not None else None
+    of_piece = facts.layers is not None and facts.layers.of_piece
+    numbers = [] if small is None or facts.piece is None else numbers_in(small, question.index, facts.piece.kept)
+    whole = map_tree(
+        question.index,
+        [number for number in numbers if number is not None],
+        _measured(examined, numbers if of_piece else range(len(question.index.nodes))),
+    )
+    return {
         "verdict": plain(found.verdict),
-        "model": _model(question),
-        "versions": _versions(found),
+        "model": model_tree(question.index, question.model),
+        "versions": versions_tree([label for label, _ in facts.compared.engines] if facts.compared else []),
         "steps": [plain(step) for step in found.steps],
         "failure": None if facts.failure is None else _failure(facts.failure, found),
-        "piece": None if facts.piece is None else _piece(facts.piece),
-        "search": None if facts.piece is None else _search(facts.piece),
-        "run": _run(question.folder / REPORT),
-        "layers": _tree(question.folder / layers.REPORT) if facts.layers is not None else None,
-        "settings": None if facts.settings is None else _settings(facts.settings),
-        "precision": None if facts.precision is None else _tree(question.folder / precision.REPORT),
-        "other_failures": [] if facts.piece is None else _other_failures(facts.piece),
+        "piece": None
+        if facts.piece is None or small is None
+        else _piece(facts.piece, small, question, examined if of_piece else None, folder),
+        "whole": None if facts.failure is None else whole,
+        "search": _tree(question.folder / piece.REPORT) if facts.piece is not None else None,
+        "run": run_of(question.folder / REPORT) or None,
+        "layers": examined,
+        "settings": _tree(question.folder / settings.REPORT) if facts.settings is not None else None,
+        "precision": _tree(question.folder / precision.REPORT) if facts.precision is not None else None,
+        "variation": _tree(question.folder / variation.REPORT) if facts.variation is not None else None,
+        "other_failures": None if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }
-    return {key: value for key, value in tree.items() if value is not None}
 
 
-def as_bytes(tree: Mapping[str, Any]) -> bytes:
-    """The tree as a file holds it."""
-    return json.dumps(tree, indent=2, allow_nan=False).encode("ascii") + b"\n"
-
-
-def _model(question: DiagnosisQuestion) -> dict[str, Any]:
-    index = question.index
-    return {
-        "path": str(question.model),
-        "sha256": digest_of(question.model),
-        "nodes": len(index.nodes),
-        "weight_bytes": index.weight_bytes,
-    }
-
-
-def _versions(found: Diagnosis) -> dict[str, Any]:
-    from importlib.metadata import version
-
-    compared = found.facts.compared
-    engines = [] if compared is None else compared.engines
-    return {
-        "biopsy": version("biopsy"),
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "packages": {name: version(name) for name in ("numpy", "onnx")},
-        "engines": [{"label": label, "name": label.partition(":")[0], "version": text} for label, text in engines],
-        "os": platform.platform(),
-    }
-
-
-def _failure(failure: FailureSeen, found: Diagnosis) -> dict[str, Any]:
+def _failure(failure: FailureSeen, found: Diagnosis) -> Tree:
     said = failure.said
     rounding = found.facts.rounding
     return {
@@ -102,50 +76,59 @@ def _failure(failure: FailureSeen, found: Diagnosis) -> dict[str, Any]:
     }
 
 
-def _rounding(verdicts: Sequence[str], times: float | None, reason: str) -> dict[str, Any]:
+def _rounding(verdicts: Sequence[str], times: float | None, reason: str) -> Tree:
     worst = next((one for one in ("bug", "unknown") if one in verdicts), "rounding")
     return {"verdict": worst, "times": times, "reason": reason}
 
 
-def _piece(piece: PieceFound) -> dict[str, Any]:
-    data = read_whole(Path(piece.path))
+def _index_of(found: PieceFound) -> ModelIndex | None:
+    """The piece as it was written; None if somebody has removed or changed it since."""
+    try:
+        return index_file(Path(found.path))
+    except errors.BiopsyError:
+        return None
+
+
+def _piece(
+    found: PieceFound, small: ModelIndex, question: DiagnosisQuestion, examined: Tree | None, folder: Path
+) -> Tree:
+    path = Path(found.path)
     return {
-        "path": piece.path,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "bytes": len(data),
-        "inputs_path": piece.inputs,
+        "path": relative(path, folder),
+        "sha256": digest_of(path),
+        "bytes": path.stat().st_size,
+        "inputs_path": relative(None if found.inputs is None else Path(found.inputs), folder),
+        "failure": {"signature": found.signature, "reason": found.error_after or found.signature},
+        **graph_tree(
+            small, original=question.index, kept=found.kept, tensor_errors=dict(_errors_of_tensors(examined or {}))
+        ),
     }
 
 
-def _search(piece: PieceFound) -> dict[str, Any]:
-    search = piece.search
-    return {
-        "mode": "minimal",
-        "nodes": piece.nodes_before,
-        "left": len(piece.nodes),
-        "outcomes": dict(search.outcomes),
-        "remembered": search.remembered,
-        "stopped": search.stopped,
-    }
+def _errors_of_tensors(examined: Mapping[str, Any]) -> Iterator[tuple[str, Tree]]:
+    """The error of each tensor in the whole piece, by its name; of an output with no tensor marked."""
+    for layer in examined.get("layers", ()):
+        error = layer.get("propagated") or layer.get("introduced")
+        if error is not None:
+            yield error["tensor"], error
+    for error in examined.get("outputs", ()):
+        yield error["tensor"], error
 
 
-def _other_failures(piece: PieceFound) -> list[dict[str, Any]]:
-    return [{"reason": reason, "times": times, "model": None} for reason, times in piece.search.other_failures]
+def _measured(examined: Tree | None, numbers: Sequence[int | None]) -> MeasuredErrors:
+    """The errors of layers by the number of the node in the original, where ``numbers`` tells it."""
+    found: dict[str, dict[int, float]] = {"introduced": {}, "propagated": {}}
+    for layer in (examined or {}).get("layers", ()):
+        number = numbers[layer["number"]] if layer["number"] < len(numbers) else None
+        for kind, ratios in found.items():
+            if number is not None and layer.get(kind) is not None:
+                ratios[number] = layer[kind]["tolerance_ratio"]
+    return MeasuredErrors(**found)
 
 
-def _settings(seen: SettingsSeen) -> dict[str, Any]:
-    return {
-        "engine": seen.engine,
-        "tried": [{"change": change, "outcome": outcome, "reason": reason} for change, outcome, reason in seen.tried],
-        "switches": [plain(switch) for switch in seen.switches],
-        "checks": seen.checks,
-    }
+def _other_failures(found: PieceFound) -> list[Tree]:
+    return [{"reason": reason, "times": times, "model": None} for reason, times in found.search.other_failures]
 
 
-def _run(path: Path) -> dict[str, Any] | None:
-    tree = tree_of(path)
-    return {key: tree[key] for key in _OF_A_RUN if key in tree} or None
-
-
-def _tree(path: Path) -> dict[str, Any] | None:
+def _tree(path: Path) -> Tree | None:
     return tree_of(path) or None

@@ -1,4 +1,4 @@
-"""What the report of one ``biopsy run`` says, as far as a diagnosis needs it."""
+"""What the report of one ``biopsy run`` says, as far as a diagnosis needs it; and any other tree of the folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ REPORT = "run.json"
 
 
 def tree_of(path: Path) -> dict[str, Any]:
-    """The report; an empty one where the run has ended before it was written."""
+    """The object in a file; an empty one where what makes it has ended before it was written."""
     try:
         tree = json.loads(read_whole(path))
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}
+
+
+def run_of(path: Path) -> dict[str, Any]:
+    """What the report of a run says of engines and comparisons; nothing where it has ended before that was written."""
+    found = tree_of(path).get("run")
+    return found if isinstance(found, dict) else {}
 
 
 def versions_in(tree: dict[str, Any]) -> tuple[tuple[str, str], ...]:

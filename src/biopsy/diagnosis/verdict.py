@@ -123,13 +123,14 @@ def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
     if rounding.times is not None:
         times = f", at most {rounding.times:.3g} times the error of plain float32"
     ratio = failure.tolerance_ratio
-    beyond = "" if ratio is None else f" {ratio:.3g} times what the tolerances allow;"
+    beyond = "" if ratio is None else f" by {ratio:.3g} times what the tolerances allow"
     inputs = f"{len(rounding.verdicts)} of {count(rounding.inputs, 'set of inputs', 'sets of inputs')} differ"
     inputs += "s" if len(rounding.verdicts) == 1 else ""
-    return (
-        f"It is rounding, and no bug: {_suspect(facts, failure)} differs from {_trusted(failure)} by{beyond} "
-        f"held against float64, that is rounding{times} ({inputs})."
-    )
+    head, end = "It is rounding, and no bug", ""
+    if rounding.reason:  # both may have the same bug
+        head, end = "The difference is rounding", f" But {rounding.reason}."
+    sides = f"{_suspect(facts, failure)} differs from {_trusted(failure)}"
+    return f"{head}: {sides}{beyond}; held against float64, that is rounding{times} ({inputs}).{end}"
 
 
 def _precision_text(precision: PrecisionSeen, facts: KnownFacts, failure: FailureSeen) -> str:

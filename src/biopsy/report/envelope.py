@@ -29,11 +29,6 @@ class CommandRun:
     seconds: float
 
 
-def time_of(began: float) -> str:
-    """Seconds since 1970 as reports show them: date and time of day in UTC, such as 2026-01-31T12:00:00+00:00."""
-    return datetime.fromtimestamp(began, timezone.utc).isoformat(timespec="seconds")
-
-
 def report_tree(run: CommandRun, sections: Mapping[str, Any]) -> Tree:
     """The whole report; sections that are None are left out, long texts are shortened."""
     head = {
@@ -41,7 +36,7 @@ def report_tree(run: CommandRun, sections: Mapping[str, Any]) -> Tree:
         "command": run.command,
         "line": run.line,
         "status": run.status,
-        "created": time_of(run.began),
+        "created": datetime.fromtimestamp(run.began, timezone.utc).isoformat(timespec="seconds"),
         "seconds": round(run.seconds, 3),
     }
     there = {key: value for key, value in sections.items() if value is not None}

@@ -288,7 +288,6 @@ def test_a_check_that_is_biopsy_run_is_diagnosed_with_its_own_engines(here) -> N
         (["--onnxrt", "--check", "biopsy", "run", "{}", "--onnxrt"], "so do you"),
         (["--check", "./check.sh", "{}", "{engine}"], "no engine is named for it"),
         (["--check"], "no command"),
-        (["--onnxrt", "--report", "report.xml"], "a report is a .json file"),
         (["--engine", "onnxrtt"], "there is no engine 'onnxrtt'"),
         (["--onnxrt", "--max-time", "soon"], "--max-time"),
     ],

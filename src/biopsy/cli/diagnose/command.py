@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -10,6 +13,7 @@ from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds
 from biopsy.cli.debug import bundling
 from biopsy.cli.diagnose import options
+from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -42,8 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The folder of the evidence, if no option names it."""
-    from pathlib import Path
-
     folder = None if args.dir else Path(f"{args.model.stem}_diagnosis")
     return {"the folder of the evidence": (folder, file_kinds.FOLDER_WRITTEN)}
 
@@ -54,32 +56,46 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
     from biopsy.cli.diagnose.question import question_of
     from biopsy.diagnosis.diagnose import diagnose
+    from biopsy.diagnosis.report_tree import diagnosis_sections
     from biopsy.diagnosis.workarounds import next_lines
-    from biopsy.report.envelope import time_of
 
     bundling.require_target(args)
     _require_sense(args)
     shown = _console_beside(console) if args.json else console
-    created = time_of(args.began)
+    report = report_file(args, shown)
     question = question_of(args, shown)
     with ended_politely(), DiagnosisProgress(shown, args.events) as progress:
         found = diagnose(question, progress)
+        status = progress.ended(_status(found))
     say_result(shown, found, list(next_lines(found.facts, question)))
-    status = _status(found)
-    _write(args, console, found, question, status, created)
+    sections = partial(diagnosis_sections, found, question)
+    report.write(status, partial(sections, report.folder))
+    if args.json:
+        console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
     if status == errors.Interrupted.status:
         raise errors.Interrupted(
             "what is known so far is said above",
             kept=f"{found.folder}, with what was found",
             resume=line_again.resume_line(args.words, REST_OPTIONS),
         )
-    if args.bundle is not None:
-        from biopsy.cli.diagnose import bundle
-
-        bundle.pack(args, question, found, _report(args, found, question, status, created), shown)
+    _pack(args, found, question, partial(report.as_bytes, status, partial(sections, args.bundle)), shown)
     if found.stopped is not None:
         shown.note(f"resume     {line_again.resume_line(args.words, REST_OPTIONS, ['--max-time'])}")
     return status
+
+
+def _pack(
+    args: argparse.Namespace,
+    found: Diagnosis,
+    question: DiagnosisQuestion,
+    report: Callable[[], bytes],
+    console: Console,
+) -> None:
+    if args.bundle is None:
+        return
+    from biopsy.cli.diagnose import bundle
+
+    bundle.pack(args, question, found, report(), console)
 
 
 def _status(found: Diagnosis) -> int:
@@ -95,11 +111,8 @@ def _require_sense(args: argparse.Namespace) -> None:
     from biopsy.model.load import require_file
 
     require_file(args.model)
-    for path in (args.report, args.events):
-        if path is not None:
-            require_writable(path)
-    if args.report is not None and args.report.suffix != ".json":
-        raise errors.UsageError(f"cannot write {args.report}: a report is a .json file")
+    if args.events is not None:
+        require_writable(args.events)
 
 
 def _console_beside(console: Console) -> Console:
@@ -111,32 +124,3 @@ def _console_beside(console: Console) -> Console:
     made = Made(out=sys.stderr)
     made.verbosity, made.form, made.log = console.verbosity, console.form, console.log
     return made
-
-
-def _write(
-    args: argparse.Namespace,
-    console: Console,
-    found: Diagnosis,
-    question: DiagnosisQuestion,
-    status: int,
-    created: str,
-) -> None:
-    if args.report is None and not args.json:
-        return
-    from biopsy.filesystem.write import write_whole
-
-    report = _report(args, found, question, status, created)
-    if args.report is not None:
-        write_whole(args.report, [report])
-    if args.json:
-        console.program_text(report.decode("ascii"))
-
-
-def _report(
-    args: argparse.Namespace, found: Diagnosis, question: DiagnosisQuestion, status: int, created: str
-) -> bytes:
-    """The report as it stands in a file."""
-    from biopsy.diagnosis.report_tree import as_bytes, report_tree
-    from biopsy.shell_words import line_of
-
-    return as_bytes(report_tree(found, question, status=status, line=line_of(["biopsy", *args.words]), created=created))

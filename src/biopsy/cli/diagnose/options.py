@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from biopsy.cli.arguments import checks, comparing, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling
 
 DEFAULT_TIME = "10m"
@@ -68,9 +69,7 @@ def _add_evidence(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--fresh", action="store_true", help="begin anew instead of going on with a diagnosis that was stopped"
     )
-    group.add_argument(
-        "--report", type=file_kinds.WRITTEN, metavar="FILE.json", help="write all that was found to this file, as JSON"
-    )
+    add_report(group)
     bundling.add(group, "the piece")
-    group.add_argument("--json", action="store_true", help="print the same on stdout, and nothing else there")
+    group.add_argument("--json", action="store_true", help="print the report as JSON on stdout, and nothing else")
     checks.add_events(group)

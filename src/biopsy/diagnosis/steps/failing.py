@@ -15,7 +15,7 @@ from biopsy.comparison.mismatch import error_size
 from biopsy.diagnosis.context import CheckRun, StepContext
 from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
 from biopsy.diagnosis.question import Words, with_inputs
-from biopsy.diagnosis.run_report import REPORT, nan_in, tree_of, versions_in
+from biopsy.diagnosis.run_report import REPORT, nan_in, run_of, versions_in
 from biopsy.diagnosis.samples import larger, shape_words, shapes_of
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.registry import parse_spec
@@ -55,7 +55,7 @@ class _Look:
         report.unlink(missing_ok=True)
         words = question.original_words(engines, *more, _REPORT_OPTION, str(report))
         seen = self.context.run(words, question.model, description=description, share=share)
-        self.engines.update(versions_in(tree_of(report)))
+        self.engines.update(versions_in(run_of(report)))
         return _said(seen)
 
     def check(self, check: Words, description: str) -> CheckRun:
@@ -66,7 +66,7 @@ class _Look:
         if isinstance(command, OwnRun) and _REPORT_OPTION not in command.words:
             check = command.with_options(_REPORT_OPTION, str(report)).words
         seen = self.context.run(check, question.model, description=description)
-        self.engines.update(versions_in(tree_of(report)))
+        self.engines.update(versions_in(run_of(report)))
         return _said(seen)
 
     @property
@@ -230,7 +230,7 @@ def _not_finite(look: _Look) -> tuple[FailureSeen | None, FaultBeforeEngines | N
     question = look.context.question
     engines = tuple(dict.fromkeys(engine for row in look.rows for engine in row)) or question.engines
     seen = look.run(engines, "--validate", description="NaN in an output?")
-    names, labels = nan_in(tree_of(question.folder / REPORT)) if seen.fails else ((), ())
+    names, labels = nan_in(run_of(question.folder / REPORT)) if seen.fails else ((), ())
     if not names:
         look.passed.append("no output holds NaN" if not seen.fails else "outputs hold infinity, but no NaN")
         return None, None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.warm import command_check
 from biopsy.comparison.error_text import error_text
@@ -16,11 +16,15 @@ from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, PieceSea
 from biopsy.diagnosis.question import Words, without_weights_folder
 from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
 from biopsy.diagnosis.steps.rounding import accused, judged_in_piece
+from biopsy.filesystem.write import write_whole
 from biopsy.quantities import count
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
+from biopsy.report.envelope import as_json
+from biopsy.report.reduction import search_tree
+from biopsy.report.search_history import SearchHistory
 from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
@@ -29,7 +33,8 @@ from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
 
 PIECE = "piece.onnx"
-"""The name of the file in the folder of the evidence."""
+REPORT = "search.json"
+"""The piece, and the course of the search for it, in the folder of the evidence."""
 
 _SHARE = 0.6
 """Of the time that is left: something must be left for what is asked about the piece."""
@@ -57,8 +62,9 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     job = _job(words, failure, context)
     context.cool()  # one warm process at a time
     check = command_check(words, str(context.candidate), jobs=job.search.parallelism.jobs)
+    history = SearchHistory()
     try:
-        found = run_job(context.question.index, check, job, context.listener)
+        found = run_job(context.question.index, check, job, _both(history, context.listener))
     except errors.Interrupted as stop:
         if was_asked_for(stop):
             raise
@@ -67,8 +73,17 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         raise CannotAnswerError(error.summary) from error
     finally:
         check.close()
+    write_whole(context.question.folder / REPORT, [as_json(search_tree(found, history, job.mode))])
     piece = _record(found, masked=failure.masked)
     return StepAnswer(_judged(replace(facts, piece=piece), context), _line(piece))
+
+
+def _both(first: events.Listener, second: events.Listener) -> events.Listener:
+    def listener(event: events.Event) -> None:
+        first(event)
+        second(event)
+
+    return listener
 
 
 def _judged(facts: KnownFacts, context: StepContext) -> KnownFacts:

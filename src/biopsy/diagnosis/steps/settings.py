@@ -15,8 +15,10 @@ from biopsy.diagnosis.question import Words, with_engine_place, with_inputs, wit
 from biopsy.diagnosis.reasons import NO_PLACE, UNKNOWN_ENGINE
 from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
 from biopsy.diagnosis.steps.rounding import noise_words
-from biopsy.engines.registry import parse_spec
+from biopsy.engines.registry import create, parse_spec
 from biopsy.filesystem.write import write_whole
+from biopsy.report.envelope import as_json
+from biopsy.report.settings import settings_tree
 from biopsy.tactics.flags import Flags, Switch
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, varied_check
 from biopsy.tactics.switch_search import find_switches
@@ -114,15 +116,14 @@ def _found(template: CheckTemplate, model: Path, weights: Path | None, context: 
         raise CannotAnswerError(error.summary) from error
     finally:
         varied.close()
-    _write(found, template, model, context)
+    _write(found, template, context)
     return found
 
 
-def _write(found: Flags, template: CheckTemplate, model: Path, context: StepContext) -> None:
-    import json
-
-    tree = {"model": str(model), "engine": template.spec.text, **plain(found.as_json())}
-    write_whole(context.question.folder / REPORT, [json.dumps(tree, indent=2).encode("ascii"), b"\n"])
+def _write(found: Flags, template: CheckTemplate, context: StepContext) -> None:
+    version = create(template.spec).version()
+    tree = settings_tree(found, template.spec.text, version)
+    write_whole(context.question.folder / REPORT, [as_json(plain(tree))])
 
 
 def _record(found: Flags, engine: str, switches: Sequence[SwitchSeen], *, of_piece: bool) -> SettingsSeen:
