@@ -54,7 +54,8 @@ class ReductionJob:
 
     ``input_shapes`` freeze dynamic inputs. ``passes`` says which passes run, ``ranking`` which nodes are suspected,
     the worst first. ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a
-    candidate is fed. ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``.
+    candidate is fed. ``compares_recorded`` and ``has_golden_values`` are what the check's words tell of it: see
+    ``values.may_change_values`` and ``vouching.compares_with_golden``.
     ``allow_vacuous_check`` goes on if the check fails on anything.
     """
 
@@ -66,6 +67,7 @@ class ReductionJob:
     input_shapes: Mapping[str, Shape] = field(default_factory=dict)
     values: Values = "auto"
     compares_recorded: bool | None = None
+    has_golden_values: bool | None = None
     passes: Passes = field(default_factory=Passes)
     ranking: Sequence[Sequence[int]] = ()
     allow_vacuous_check: bool = False

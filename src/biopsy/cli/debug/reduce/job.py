@@ -26,7 +26,9 @@ from biopsy.tensors.results import Feed
 
 def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
     """What is to be reduced, and how. Raises UsageError for arguments that could only mislead."""
-    own_run = checking.own_run(args)
+    from biopsy.checks.command_line import parse
+
+    own_run, command = checking.own_run(args), parse(args.check or ())
     output = output_of(args)
     preconditions.require_writable_candidate(args.iter_artifact)
     preconditions.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
@@ -44,7 +46,8 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
         border=_border(args, own_run),
         input_shapes=named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
         values=args.values,
-        compares_recorded=_compares_recorded(args),
+        compares_recorded=command.compares_recorded,
+        has_golden_values=command.has_golden_values,
         passes=_passes(args),
         ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
@@ -118,10 +121,3 @@ def _read(files: Sequence[Path]) -> Sequence[Feed]:
     from biopsy.tensors.files import read_feeds
 
     return [feed for file in files for feed in read_feeds(file)]
-
-
-def _compares_recorded(args: argparse.Namespace) -> bool | None:
-    """Whether the check's words tell that it looks at the values of the recorded run; None if they do not tell."""
-    from biopsy.checks.command_line import parse
-
-    return parse(args.check or ()).compares_recorded
