@@ -20,14 +20,16 @@ from onnx.reference import ReferenceEvaluator
 import biopsy
 from biopsy import Border
 from biopsy.api.arguments import check_of, index_of
+from biopsy.cli.app import main
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.job import RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Target
 from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
+from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.recorded_values import ValuesInMemory
-from support.models import info, model, weight
+from support.models import INT64, info, model, save, weight
 from support.predicates import names
 
 Values = dict[str, np.ndarray]
@@ -211,3 +213,65 @@ def test_every_piece_holds_the_node_that_is_wrong(case: Case, asked: Asked, tmp_
 @MANY
 def test_every_piece_of_many_holds_the_node_that_is_wrong(case: Case, asked: Asked, tmp_path: Path) -> None:
     hold(case, tmp_path, asked)
+
+
+def picking(operator: str) -> onnx.ModelProto:
+    """What stands where the greatest of each row is, or the smallest, with the sign changed."""
+    nodes = [
+        Node("Abs", ["x"], ["a"], name="abs"),
+        Node(operator, ["a"], ["i"], name="arg", axis=1, keepdims=1),
+        Node("GatherElements", ["a", "i"], ["g"], name="gather", axis=1),
+        Node("Neg", ["g"], ["y"], name="neg"),
+    ]
+    return model(nodes, [info("x", (2, 4))], [info("y", (2, 1))], value_info=[info("i", (2, 1), INT64)])
+
+
+X = {"x": np.linspace(-1, 2, 8, dtype=np.float32).reshape(2, 4)}
+
+
+@pytest.mark.parametrize(
+    ("inner", "fed", "more"),
+    [
+        pytest.param((), "in.json", (), marks=pytest.mark.slow),
+        (("a",), "in.json", ()),
+        pytest.param(("a",), "in.json", ("--cut", "constant"), marks=pytest.mark.slow),
+        pytest.param((), "cut.json", ("--load-inputs", "in.json", "--iter-inputs", "cut.json"), marks=pytest.mark.slow),
+    ],
+)
+def test_golden_values_given_to_our_own_run_blame_no_node_for_an_index_that_another_one_computes(
+    inner: Sequence[str], fed: str, more: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(picking("ArgMin"), tmp_path / "m.onnx")
+    results = biopsy.run(picking("ArgMax"), inputs=X, outputs="all")
+    right = results[0].iterations[0].outputs
+    write_feeds(tmp_path / "in.json", [{**X, **{name: right[name] for name in inner}}])
+    write_results(tmp_path / "golden.json", biopsy.run(picking("ArgMax"), inputs=X, outputs=["y", *inner]))
+    check = ["--check", "biopsy", "run", "{}", "--onnxrt", "--load-inputs", fed, "--load-outputs", "golden.json"]
+    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", *more, *check]) == 0
+    assert "arg" in names(onnx.load(tmp_path / "r.onnx"))
+
+
+def test_an_index_may_be_a_constant_where_the_failure_is_no_comparison(tmp_path: Path) -> None:
+    """What crashes with golden values crashes without them."""
+
+    def fails(candidate: onnx.ModelProto) -> bool:
+        if "gather" in names(candidate):
+            raise biopsy.EngineFailure("no kernel", engine="e", stage="run", kind="NotImplemented")
+        return False
+
+    def reduced_with(function: Callable[[onnx.ModelProto], bool]) -> list[str]:
+        case = Case(picking("ArgMin"), "", [X], [{}])
+        job = ReductionJob(
+            target=Target(tmp_path / "r.onnx"),
+            search=SearchOptions(candidate=tmp_path / "candidate.onnx"),
+            recording=RecordingOptions(samples=lambda: [X]),
+            compares_recorded=True,
+            has_golden_values=True,
+        )
+        with closing(check_of(function, tmp_path / "candidate.onnx", "model", 1)) as check, recorded_here(case):
+            run_job(index_of(case.wrong), check, job)
+        return [entry.name for entry in onnx.load(tmp_path / "r.onnx").graph.initializer]
+
+    assert reduced_with(fails) == ["i"]
+    assert reduced_with(lambda candidate: "gather" in names(candidate)) == []

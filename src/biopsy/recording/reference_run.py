@@ -127,7 +127,7 @@ class Recording:
         return None if self._made_up else constant_value(self._run, name)
 
     def confirms(self, name: str) -> bool:
-        """Whether the run has computed what the samples hold of a tensor, but for rounding; also if they hold nothing."""
+        """Whether the run has computed what the samples hold of a tensor, but for rounding; also if that is nothing."""
         given, computed = self._given.values(name), self._run.values(name)
         return given is None or (computed is not None and all(map(_is_close, given, computed)))
 

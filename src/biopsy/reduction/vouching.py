@@ -9,6 +9,7 @@ used then: see ``Problem.is_vouched``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
@@ -20,6 +21,9 @@ from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.values import Values, is_no_comparison
 from biopsy.session.stage import VALUES
 from biopsy.session.trial import Trial
+
+if TYPE_CHECKING:
+    import onnx
 
 
 def compares_with_golden(driver: Driver, values: Values, has_golden: bool | None) -> bool | None:
@@ -38,11 +42,12 @@ def compares_with_golden(driver: Driver, values: Values, has_golden: bool | None
 class Vouching:
     """Sees to it that no result rests on a recorded value that golden values may contradict.
 
-    Where the check's words tell that it has golden values (``compares``), no such value is used. Where they tell
-    nothing, the search goes on as if it had none. If what it finds rests on such a value, the check is asked about a
-    model that computes nothing: its outputs are constants, with the values that were recorded of those of the result.
+    Where the check's words tell that it has golden values (``compares``), no such value becomes a constant. Where they
+    tell nothing, the search goes on as if it had none. If what it finds rests on such a value, the check is asked about
+    a model that computes nothing: its outputs are constants, with the values that were recorded of those of the result.
     If it passes that, it is the nodes of the result that fail. If not, the search goes back to the last result without
-    such values. ``feeds``: candidates are fed with recorded values, which a file holds for the check.
+    such values. ``feeds``: candidates are fed with recorded values, which a file holds for the check; golden values of
+    the same tensors may confirm them.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Vouching:
         self._context = context
         self._compares = compares
         self._feeds = feeds
+        self._has_golden = False
         self._is_settled = False
         self._ground = driver.problem.whole
         self._believed: Candidate | None = None
@@ -59,9 +65,10 @@ class Vouching:
     def begin(self) -> None:
         """Decide what the check's words decide, once the original has failed and before candidates are made."""
         compares = self._compares()
-        self._is_settled = compares is not None
+        self._has_golden = bool(compares)
+        self._is_settled = compares is False
         if compares:
-            self._use_vouched_only(fed=True)
+            self._driver.problem.freeze_vouched_only()
         self._ground, self._believed = self._driver.problem.whole, None
         self.found(self._driver.best)
 
@@ -83,13 +90,19 @@ class Vouching:
         best = self._driver.best
         if best is None or not self._is_doubtful(best):
             return True
-        passes = self._passes_what_was_recorded(best)
-        if passes is None:  # what is fed has other values in each sample, and then no constant tells anything
-            passes = not self._driver.problem.doubtful(best, fed=False) or self._context.may_change_values
-            self._give_up_unless(passes, best, fed=False)
-        else:
-            self._give_up_unless(passes, best, fed=True)
-        return passes
+        believed, fed = self._is_believed(best)
+        if believed:
+            self._believed = best
+            return True
+        self.go_back()
+        self._driver.problem.freeze_vouched_only()
+        self._driver.problem.feeds_vouched_only |= fed and self._feeds
+        self._driver.listener(
+            events.Remark(
+                "values     recorded values may contradict those that the check compares with: searching again without"
+            )
+        )
+        return False
 
     def settle(self) -> None:
         """Give up a best result that may not be believed, where a limit ended the search before that was asked.
@@ -105,22 +118,16 @@ class Vouching:
         """Have the last result that rests on nothing doubtful as the best."""
         self._driver.go_back(self._ground)
 
-    def _give_up_unless(self, believed: bool, best: Candidate, *, fed: bool) -> None:
-        if believed:
-            self._believed = best
-            return
-        self.go_back()
-        self._use_vouched_only(fed=fed)
-        self._driver.listener(
-            events.Remark(
-                "values     recorded values may contradict those that the check compares with: searching again without"
-            )
-        )
-
-    def _use_vouched_only(self, *, fed: bool) -> None:
-        problem = self._driver.problem
-        problem.freeze_vouched_only()
-        problem.feeds_vouched_only = problem.feeds_vouched_only or (fed and self._feeds)
+    def _is_believed(self, best: Candidate) -> tuple[bool, bool]:
+        """Whether a candidate may be believed, and whether that tells anything of values that candidates are fed."""
+        if self._has_golden:
+            return self._passes_what_it_is_fed(best) or self._passes_what_was_recorded(best) is True, True
+        passes = self._passes_what_was_recorded(best)
+        if passes is not None:
+            return passes, True
+        # What is fed has other values in each sample, and then no constant tells anything.
+        is_frozen = self._driver.problem.doubtful(best, fed=False)
+        return not is_frozen or self._context.may_change_values, False
 
     def _is_doubtful(self, best: Candidate | None) -> bool:
         if best is None or best == self._believed or self._is_settled or self._context.are_values_free:
@@ -129,11 +136,34 @@ class Vouching:
         is_fed = self._feeds and not problem.feeds_vouched_only and problem.doubtful(best, fed=True)
         return is_fed or problem.doubtful(best, fed=False)
 
+    def _passes_what_it_is_fed(self, best: Candidate) -> bool:
+        """Whether golden values confirm all that a candidate is fed and nobody vouches for, each by a check.
+
+        It says nothing of a tensor that it has no golden value of.
+        """
+        problem = self._driver.problem
+        model = self._model_of(best)
+        if model is None:
+            return False
+        fed = [info for info in model.graph.input if self._is_fed_doubtfully(info.name)]
+        problem.recording.include(problem.index.ids[info.name] for info in fed)
+        del model.graph.input[:]
+        for info in fed:
+            del model.graph.output[:]
+            model.graph.output.append(info)
+            if self._passes_constants(model, best, f"a constant, as recorded, for {info.name!r}") is not True:
+                return False
+        return True
+
+    def _is_fed_doubtfully(self, name: str) -> bool:
+        problem = self._driver.problem
+        tensor = problem.index.ids[name]
+        return tensor in problem.index.producer and not problem.is_vouched(tensor)
+
     def _passes_what_was_recorded(self, best: Candidate) -> bool | None:
         """Whether the check passes the recorded outputs of a candidate, without its nodes; None if nobody can tell."""
-        try:
-            model = parse(b"".join(self._driver.parts(best)), None)
-        except errors.ModelError:  # a protobuf object cannot hold every model that bytes can
+        model = self._model_of(best)
+        if model is None:
             return None
         recording, index = self._driver.problem.recording, self._driver.problem.index
         border = [entry.name for entry in (*model.graph.input, *model.graph.output)]
@@ -141,10 +171,20 @@ class Vouching:
         recording.include(map(index.ids.__getitem__, inner))
         if not all(map(recording.confirms, inner)):
             return False  # values that the user gave are others than those of the run, behind a wrong node
-        made = recorded_outputs(model, recording.computed_value)
+        return self._passes_constants(model, best, "constants, as recorded, for what its nodes compute")
+
+    def _passes_constants(self, model: onnx.ModelProto, best: Candidate, description: str) -> bool | None:
+        """Whether the check passes a model whose outputs are constants, as recorded; None if it cannot be asked."""
+        made = recorded_outputs(model, self._driver.problem.recording.computed_value)
         if made is None:
             return None
         data = made.SerializeToString(deterministic=True)
-        description = "constants, as recorded, for what its nodes compute"
         trial = Trial(parts=[data], size=best.size, stage=VALUES, description=description)
         return {Outcome.PASSES: True, Outcome.REPRODUCES: False}.get(self._driver.oracle.judge(trial).outcome)
+
+    def _model_of(self, best: Candidate) -> onnx.ModelProto | None:
+        """A candidate as a protobuf object, which cannot hold every model that bytes can."""
+        try:
+            return parse(b"".join(self._driver.parts(best)), None)
+        except errors.ModelError:
+            return None
