@@ -20,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 import biopsy
 from biopsy import Border
 from biopsy.api.arguments import check_of, index_of
+from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.cli.app import main
 from biopsy.recording.reference_run import Recording
 from biopsy.reduction.job import RecordingOptions, ReductionJob
@@ -37,6 +38,7 @@ Node = helper.make_node
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 MANY = settings(FEW, max_examples=1500)
 
+WITH_GOLDEN_VALUES = parse(["biopsy", "run", "{}", "--load-outputs", "golden.json"])
 OTHER = {
     "Abs": "Neg", "Neg": "Abs", "Tanh": "Neg", "Add": "Sub", "Sub": "Add", "Max": "Min", "Min": "Max",
     "ArgMax": "ArgMin", "ArgMin": "ArgMax", "Greater": "Less", "Less": "Greater",
@@ -184,8 +186,7 @@ def reduced(case: Case, folder: Path, asked: Asked) -> list[str]:
         recording=RecordingOptions(samples=lambda: case.given),
         border=asked.border,
         values=asked.values,
-        compares_recorded=True if asked.told else None,
-        has_golden_values=True if asked.told else None,
+        command=WITH_GOLDEN_VALUES if asked.told else NO_WORDS,
     )
     with closing(check_of(fails, folder / "candidate.onnx", "model", 1)) as check, recorded_here(case):
         run_job(index_of(case.wrong), check, job)
@@ -266,8 +267,7 @@ def test_an_index_may_be_a_constant_where_the_failure_is_no_comparison(tmp_path:
             target=Target(tmp_path / "r.onnx"),
             search=SearchOptions(candidate=tmp_path / "candidate.onnx"),
             recording=RecordingOptions(samples=lambda: [X]),
-            compares_recorded=True,
-            has_golden_values=True,
+            command=WITH_GOLDEN_VALUES,
         )
         with closing(check_of(function, tmp_path / "candidate.onnx", "model", 1)) as check, recorded_here(case):
             run_job(index_of(case.wrong), check, job)

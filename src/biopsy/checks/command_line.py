@@ -101,6 +101,10 @@ def _beside(script: Path) -> list[Path]:
     return modules_beside(script)
 
 
+NO_WORDS = CommandLine(())
+"""Those of a check that is no command."""
+
+
 @dataclass(frozen=True)
 class OwnCommand(CommandLine):
     """A command of ours."""

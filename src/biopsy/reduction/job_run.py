@@ -149,7 +149,7 @@ def _write_inputs(problem: Problem, model: bytes, path: Path) -> None:
 def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feeding) -> ReductionTask:
     context = PassContext(
         driver.problem,
-        may_change_values=partial(may_change_values, driver, job.values, job.compares_recorded),
+        may_change_values=partial(may_change_values, driver, job.values, job.command.compares_recorded),
         suspects=tuple if job.ranking else partial(suspected, driver),
         ranking=job.ranking,
         missed=driver.missed,
@@ -163,7 +163,10 @@ def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feedin
         flakiness=Flakiness(driver.oracle, job.search.repeating),
         feeding=feeding,
         vouching=Vouching(
-            driver, context, partial(compares_with_golden, driver, job.values, job.has_golden_values), feeds=feeds
+            driver,
+            context,
+            partial(compares_with_golden, driver, job.values, job.command.has_golden_values),
+            feeds=feeds,
         ),
         allow_vacuous=job.allow_vacuous_check,
     )

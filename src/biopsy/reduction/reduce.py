@@ -56,7 +56,6 @@ class ReductionTask:
         self._vouching = vouching
         self._allow_vacuous = allow_vacuous
         self._is_saved = False  # whether a result of this search stands on disk
-        self._inputs: Path | None = None
         self._original: tuple[Judged | None, ErrorSize | None] = (None, None)
         self._verification = Verification()
         paths = (path for path in target.files if path not in target.streams)
@@ -157,7 +156,7 @@ class ReductionTask:
         driver, output = self._driver, self._target.output
         if not driver.check.automatic:
             return False
-        self._inputs = self._feeding.settle(driver.best_parts(), output)
+        self._feeding.settle(driver.best_parts(), output)
         driver.oracle.pool.use(driver.check.cold())
         final = driver.best_trial(FINAL, f"the result {output}")
         with trials_of_file(output, final, driver.check, self.result.restore) as fresh:
@@ -196,7 +195,7 @@ class ReductionTask:
             error_after=self._verification.error,
             judged_before=judged,
             judged_after=self._verification.judged,
-            inputs=self._inputs,
+            inputs=self._feeding.inputs,
             failure=driver.reference,
             values_free=self._context.are_values_free,
             cannot_say=dict(tally.cannot_say),
@@ -279,10 +278,10 @@ class ReductionTask:
     def _rescue_inputs(self) -> str:
         """Leave the recorded values that the result is fed beside it; returns what to tell of them."""
         try:
-            self._inputs = self._feeding.settle(self._driver.best_parts(), self._target.output)
+            self._feeding.settle(self._driver.best_parts(), self._target.output)
         except (errors.BiopsyError, OSError) as error:
             return f" with recorded values as inputs, which could not be written: {error}"
-        return "" if self._inputs is None else f" with the inputs {self._inputs}"
+        return "" if self._feeding.inputs is None else f" with the inputs {self._feeding.inputs}"
 
 
 def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | None:

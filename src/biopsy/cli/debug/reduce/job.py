@@ -28,7 +28,7 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
     """What is to be reduced, and how. Raises UsageError for arguments that could only mislead."""
     from biopsy.checks.command_line import parse
 
-    own_run, command = checking.own_run(args), parse(args.check or ())
+    own_run = checking.own_run(args)
     output = output_of(args)
     preconditions.require_writable_candidate(args.iter_artifact)
     preconditions.require_inputs_of_golden_values(own_run, keep_inputs=args.no_reduce_inputs)
@@ -46,8 +46,7 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
         border=_border(args, own_run),
         input_shapes=named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
         values=args.values,
-        compares_recorded=command.compares_recorded,
-        has_golden_values=command.has_golden_values,
+        command=parse(args.check or ()),
         passes=_passes(args),
         ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
