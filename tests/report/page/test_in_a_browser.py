@@ -57,11 +57,10 @@ def test_names_that_hold_markup_make_no_element_and_run_nothing(shown: Opened) -
 
 @pytest.mark.slow
 def test_the_policy_stops_what_is_no_part_of_the_page(shown: Opened) -> None:
+    image = "Object.assign(document.createElement('img'), {src: '/forged.png'})"
     with shown(reports.tiny()) as page:
         with page.page.expect_console_message() as told:
-            page.page.evaluate(
-                "document.body.append(Object.assign(document.createElement('img'), {src: '/forged.png'}))"
-            )
+            page.page.evaluate(f"document.body.append({image})")
         assert "Content Security Policy" in told.value.text
 
 
