@@ -72,7 +72,7 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
         return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}"
     kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
     sentences = [
-        _begun(_subject(facts, failure)),
+        _begun(_subject(facts, failure, question)),
         *_how_often(facts),
         *_together(facts),
         *_switched(facts),
@@ -146,7 +146,7 @@ def _precision_text(precision: PrecisionSeen, facts: KnownFacts, failure: Failur
 # A failure
 
 
-def _subject(facts: KnownFacts, failure: FailureSeen) -> str:
+def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestion) -> str:
     """What fails, in the model's smallest part."""
     where = _where(facts)
     on = f"{'on' if where == _WHOLE else 'for'} {where}"
@@ -157,7 +157,8 @@ def _subject(facts: KnownFacts, failure: FailureSeen) -> str:
     if failure.masked:
         return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
     if failure.suspect is None:
-        return f"The check fails {on}: {said.signature}."
+        asked = "The check" if question.check is not None else f"A run of {_all_of(question.rivals[0])}"
+        return f"{asked} fails {on}: {said.signature}."
     if said.stage == "compare" and said.kind == "not-finite":
         return f"{engine} gives NaN or infinity {on}."
     if said.stage == "compare":

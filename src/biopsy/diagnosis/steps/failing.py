@@ -190,17 +190,18 @@ def _failure(
     if said.stage == "compare":
         suspect = said.engine if said.engine in engines else engines[-1]
         pair = (engines[0], suspect) if suspect != engines[0] else (suspect,)
-        words = look.context.question.original_words(pair)
+        words = look.context.question.original_words(engines)
         if len(engines) > len(pair):
-            seen = look.run(pair, description=f"only {' against '.join(pair)}")
-            if not seen.fails:
-                words = look.context.question.original_words(engines)
-                seen = look.run(engines, description="all engines again")
+            fewer = look.run(pair, description=f"only {' against '.join(pair)}")
+            if fewer.fails:
+                seen, words = fewer, look.context.question.original_words(pair)
         return failure_of(seen, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
-    return _refusal(look, engines)
+    return _refusal(look, engines, seen)
 
 
-def _refusal(look: _Look, engines: Sequence[str]) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+def _refusal(
+    look: _Look, engines: Sequence[str], seen: CheckRun
+) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
     """Which engine cannot load, build or run the model: each is asked alone."""
     question = look.context.question
     alone = {engine: look.run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
@@ -208,18 +209,35 @@ def _refusal(look: _Look, engines: Sequence[str]) -> tuple[FailureSeen | None, F
     if all(seen.fails for seen in alone.values()):
         more = [engine for engine in PLAIN if parse_spec(engine).name not in names]
         alone |= {engine: look.run([engine], description=f"{engine} alone") for engine in more}
-    failing = [engine for engine, seen in alone.items() if seen.fails]
+    failing = [engine for engine, run in alone.items() if run.fails]
+    if not failing:
+        return _only_together(look, engines, seen)
     asked = [engine for engine in question.engines if engine in failing]
     if not asked:  # an engine that was only to be compared with
         look.not_compared += [f"{engine} cannot say: {alone[engine].judged.reason}" for engine in failing]
         return None, None
     suspect = next((engine for engine in asked if engine != engines[0]), asked[0])
-    trusted = next((engine for engine, seen in alone.items() if not seen.fails), None)
+    trusted = next((engine for engine, run in alone.items() if not run.fails), None)
     failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
     if trusted is not None or len({parse_spec(engine).name for engine in failing}) < 2:
         return failure, None
     text = f"every engine that was tried fails on the model: {', '.join(failing)}"
     return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
+
+
+def _only_together(
+    look: _Look, engines: Sequence[str], seen: CheckRun
+) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+    """The failure of a run of several engines, each of which has run alone: it is flaky, or they do not go together.
+
+    It is that of the engine that the run names; nothing if that is one that was only to be compared with.
+    """
+    question, named = look.context.question, seen.judged.evidence.verdict.engine
+    if named in engines and named not in question.engines:
+        look.not_compared.append(f"{named} failed once, and not when it was asked again: {seen.judged.reason}")
+        return None, None
+    suspect = named if named in question.engines else None
+    return failure_of(seen, question.original_words(engines), trusted=None, suspect=suspect), None
 
 
 # NaN that no comparison sees
@@ -231,6 +249,8 @@ def _not_finite(look: _Look) -> tuple[FailureSeen | None, FaultBeforeEngines | N
     engines = tuple(dict.fromkeys(engine for row in look.rows for engine in row)) or question.engines
     seen = look.run(engines, "--validate", description="NaN in an output?")
     names, labels = nan_in(run_of(question.folder / REPORT)) if seen.fails else ((), ())
+    if seen.fails and not names and seen.judged.evidence.verdict.kind != "not-finite":
+        return _failure(look, engines, seen)
     if not names:
         look.passed.append("no output holds NaN" if not seen.fails else "outputs hold infinity, but no NaN")
         return None, None
