@@ -14,6 +14,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
+from biopsy.diagnosis.evidence import held_folder
 from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.command_line import end_of, started, wait_until
@@ -331,6 +332,14 @@ def test_what_another_question_has_left_is_refused_by_name_and_kept(here, capsys
     assert "an interrupted diagnosis of something else: another" in capsys.readouterr().err
     assert (here / "found" / "diagnosis.json").read_bytes() == state
     assert diagnose("--onnxrt", "--fresh") == 0
+
+
+def test_a_folder_in_which_another_diagnosis_runs_is_left_alone_its_inputs_too(here, capsys) -> None:
+    with held_folder(here / "found"):
+        (here / "found" / "inputs.safetensors").write_bytes(b"of the other one")
+        assert diagnose("--onnxrt", "--seed", "2") == 2
+    assert "another biopsy in this folder" in capsys.readouterr().err
+    assert (here / "found" / "inputs.safetensors").read_bytes() == b"of the other one"
 
 
 def test_what_somebody_else_wrote_into_the_evidence_is_not_believed(here, capsys) -> None:
