@@ -173,9 +173,11 @@ def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestio
 
 
 def _differs(facts: KnownFacts, failure: FailureSeen) -> str:
+    rounding = facts.rounding
+    if failure.is_of_not_finite and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
+        return "gives NaN or infinity where float64 does not, or the other way round,"
     if failure.said.kind != "mismatch":
         return _OTHER_KINDS.get(failure.said.kind, "differs from {}").format(_trusted(failure))
-    rounding = facts.rounding
     if rounding is None or not rounding.is_more:
         return f"differs from {_trusted(failure)}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
@@ -288,7 +290,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if rounding is not None and rounding.is_more:
         times = "" if rounding.times is None else f", {rounding.times:.3g} times what plain float32 errs by"
         yield f"Float64 says that it is more than rounding{times}."
-    if rounding is not None and not rounding.is_more and not rounding.is_rounding:
+    if rounding is not None and rounding.verdicts and not rounding.is_more and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
         how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"

@@ -99,6 +99,17 @@ def test_a_picture_of_one_pixel_is_the_fault_of_the_inputs(here) -> None:
     assert {step["name"]: step["outcome"] for step in report()["steps"]}["piece"] == "skipped"
 
 
+@pytest.mark.slow
+def test_values_that_make_nan_are_not_called_too_few(here) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["a"], name="neg"), helper.make_node("Sqrt", ["a"], ["y"], name="sqrt")]
+    save(model(nodes, [info("x", ("N", "M"))], [info("y", None)]), here / "model.onnx")
+    np.savez("inputs.npz", x=np.ones((1, 2), np.float32))
+    assert diagnose("--onnxrt", "--load-inputs", "inputs.npz", "--val-range", "[-1,0]") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "not-finite" and "The model or its inputs make NaN" in verdict["text"]
+    assert verdict["workarounds"] == []
+
+
 def test_a_picture_of_one_pixel_that_the_model_fixes_is_told(here) -> None:
     made = image_model()
     for dim, size in zip(made.graph.input[0].type.tensor_type.shape.dim, (1, 3, 1, 1), strict=True):
@@ -227,6 +238,14 @@ def test_the_trusted_engine_is_accused_if_it_alone_is_wrong(here) -> None:
     assert diagnose("--engine", "fake:offset.Exp=0.5", "--onnxrt") == 1
     text = report()["verdict"]["text"]
     assert text.startswith("The engine 'fake'") and "computes something else, by more than rounding, for one" in text
+
+
+@pytest.mark.slow
+def test_the_engine_that_gives_nan_is_accused_and_not_the_one_beside_it(here) -> None:
+    assert diagnose("--engine", "fake:nan.Exp=0.5", "--onnxrt", "--max-time", "8s") == 1
+    text = report()["verdict"]["text"]
+    assert text.startswith("The engine 'fake'") and "gives NaN or infinity where float64 does not" in text
+    assert report()["failure"]["suspect"] == "fake:nan.Exp=0.5" and report()["failure"]["rounding"] is None
 
 
 @pytest.mark.slow

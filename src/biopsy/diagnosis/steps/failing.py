@@ -16,7 +16,7 @@ from biopsy.diagnosis.context import CheckRun, StepContext
 from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.run_report import REPORT, nan_in, run_of, versions_in
-from biopsy.diagnosis.samples import larger, shape_words, shapes_of
+from biopsy.diagnosis.samples import larger, of_same_size, shape_words, shapes_of
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.registry import parse_spec
 from biopsy.engines.yardsticks import PLAIN
@@ -283,12 +283,17 @@ def _after_more_runs(look: _Look) -> FailureSeen | None:
 def _with_larger_inputs(
     look: _Look, failure: FailureSeen, fault: FaultBeforeEngines | None
 ) -> tuple[FailureSeen, FaultBeforeEngines | None]:
-    """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these."""
+    """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
+
+    Larger inputs have other values too: it is their size only if other values of the same size fail as well.
+    """
     question, context = look.context.question, look.context
     for shapes, path in larger(question.index, question.samples, question.folder):
         words = with_inputs(failure.check, path)
         if not context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}").passes:
             continue
+        if not _fails_with_other_values(context, failure, fault):
+            return failure, fault
         failure = replace(failure, passes_with=shapes, passing_inputs=str(path))
         if fault is None or not all(_passes_alone(context, engine, path) for engine in fault.every):
             return failure, fault
@@ -298,10 +303,23 @@ def _with_larger_inputs(
     return failure, fault
 
 
+def _fails_with_other_values(context: StepContext, failure: FailureSeen, fault: FaultBeforeEngines | None) -> bool:
+    """Whether it fails with other random inputs of the same size, in every engine that is said to fail."""
+    question = context.question
+    try:
+        path = of_same_size(question.index, question.samples, question.folder)
+    except errors.BiopsyError:
+        return False
+    words = with_inputs(failure.check, path)
+    if not context.run(words, question.model, description="with other inputs of the same size").fails:
+        return False
+    return fault is None or not any(_passes_alone(context, engine, path) for engine in fault.every)
+
+
 def _passes_alone(context: StepContext, engine: str, inputs: Path) -> bool:
     """Whether an engine can do with other inputs, without NaN."""
     words = context.question.original_words([engine], "--validate", files=[inputs])
-    return context.run(words, context.question.model, description=f"{engine} with larger inputs").passes
+    return context.run(words, context.question.model, description=f"{engine} with other inputs").passes
 
 
 FAILING = DiagnosisStep(
