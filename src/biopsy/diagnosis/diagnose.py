@@ -12,7 +12,7 @@ from biopsy.diagnosis.context import StepContext, TimeUpError
 from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, StepReport
 from biopsy.diagnosis.plan import PLAN
-from biopsy.diagnosis.question import DiagnosisQuestion
+from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
 from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep
 from biopsy.diagnosis.steps.piece import was_asked_for
 from biopsy.diagnosis.verdict import verdict_of
@@ -31,6 +31,8 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     used, CheckError if nothing can be said of the model, and what engines raise that are not there.
     """
     started = time.monotonic()
+    if question.check is None:
+        require_no_place([*question.samples.files, *filter(None, [question.weights_folder])], "give it another name")
     with as_private_as(sources(question.index)):
         check = CommandCheck(_words(question), str(question.folder / "candidate.onnx"))
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)

@@ -17,7 +17,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.outcome import Check
 from biopsy.diagnosis.facts import KnownFacts, StepReport
-from biopsy.diagnosis.question import DiagnosisQuestion
+from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
 from biopsy.diagnosis.record_json import as_json, from_json
 from biopsy.diagnosis.steps.piece import PIECE
 from biopsy.filesystem.plain_file import read_plain
@@ -44,8 +44,10 @@ class KnownSteps:
 def held_folder(folder: Path) -> Iterator[None]:
     """The folder as that of one diagnosis, before anything is written there, until that ends; it is made if need be.
 
-    Raises UsageError if it cannot be made, holds what no diagnosis has left, or is that of another one that runs.
+    Raises UsageError if it cannot be made, has a name that checks cannot hold, holds what no
+    diagnosis has left, or is that of another one that runs.
     """
+    require_no_place([folder], "--dir ANOTHER")
     _prepare(folder)
     with locked([folder / STATE]):
         yield

@@ -321,6 +321,16 @@ def test_arguments_that_could_only_mislead_are_refused(here, capsys, words: list
 # Evidence
 
 
+@pytest.mark.parametrize("name", ["{}", "{engine}", "a{settings}b"])
+def test_names_into_which_a_check_would_fill_something_are_refused(here, capsys, name: str) -> None:
+    assert diagnose("--onnxrt", "--dir", name) == 2
+    assert "stands for something else" in capsys.readouterr().err
+    assert not Path(name).exists()
+    np.savez(f"{name}.npz", t0=np.ones((2, 2), np.float32))
+    assert diagnose("--onnxrt", "--load-inputs", f"{name}.npz") == 2
+    assert "stands for something else" in capsys.readouterr().err
+
+
 def test_a_folder_of_somebody_else_is_left_alone(here, capsys) -> None:
     (here / "found").mkdir()
     (here / "found" / "mine.txt").write_text("mine")
