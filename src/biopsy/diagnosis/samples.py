@@ -128,6 +128,16 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
         yield shape_words(grown), path
 
 
+def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:
+    """Other random inputs of the shapes of the first sample: what fails with these too does not depend on values.
+
+    Raises what ``feeds_for`` and ``write_feeds`` raise.
+    """
+    shapes = shapes_of(index, samples)
+    other = replace(samples.inputs, given=None, shapes=shapes, symbols={}, seed=samples.inputs.seed + 1)
+    return written(folder / "inputs_of_same_size", feeds_for(wanted_by(index), other).feeds)
+
+
 def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:
     """Inputs that the model itself declares as pictures of one pixel, with their types: nothing larger can be fed."""
     return tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,12 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
+    with ExitStack() as held:
+        return _executed(args, console, held)
+
+
+def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> int:
+    """The same; the folder is kept for this diagnosis until ``held`` is closed."""
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
     from biopsy.cli.diagnose.question import question_of
@@ -63,7 +70,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     _require_sense(args)
     shown = _console_beside(console) if args.json else console
     report = report_file(args, shown)
-    question = question_of(args, shown)
+    question = question_of(args, shown, held)
     with ended_politely(), DiagnosisProgress(shown, args.events) as progress:
         found = diagnose(question, progress)
         status = progress.ended(_status(found))
