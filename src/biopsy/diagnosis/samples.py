@@ -61,7 +61,7 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
     example = [f"{name}:[{','.join(map(str, _example(open_ones[name])))}]" for name in guessed]
     raise errors.UsageError(
-        f"the model leaves sizes of its inputs open, and nobody said them: {'; '.join(shown)}",
+        f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
         details=["a size that nobody chose may be what fails, so none is made up here"],
         next_steps=[*(option_line("--input-shapes", text) for text in example), "--load-inputs FILE    for real ones"],
     )

@@ -56,6 +56,7 @@ def test_a_model_that_passes_ends_with_status_0_what_was_tried_and_what_to_try(h
     shown = capsys.readouterr().out
     assert "PASSED | The model does not fail: onnxrt:optimization=none and onnxrt agree; reference and onnxrt" in shown
     assert "1 random sample of seed 1; in onnxrt, none of its 3 layers is wrong by more than rounding." in shown
+    assert "report     report.json" in shown.splitlines()
     (following,) = report()["next"]
     assert following["line"] == "biopsy diagnose model.onnx --engine onnxrt --seed 2 --iterations 8"
     assert report()["status"] == 0 and report()["verdict"]["kind"] == "passes"

@@ -62,6 +62,7 @@ def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> in
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
     from biopsy.cli.diagnose.question import question_of
+    from biopsy.cli.live_line import COLUMN
     from biopsy.diagnosis.diagnose import diagnose
     from biopsy.diagnosis.report_tree import diagnosis_sections
     from biopsy.diagnosis.workarounds import next_lines
@@ -77,6 +78,8 @@ def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> in
     say_result(shown, found, list(next_lines(found.facts, question)))
     sections = partial(diagnosis_sections, found, question)
     report.write(status, partial(sections, report.folder))
+    if report.path is not None:
+        shown.note(f"{'report':<{COLUMN}} {report.path}")
     if args.json:
         console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
     if status == errors.Interrupted.status:
