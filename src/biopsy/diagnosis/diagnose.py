@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.diagnosis.context import StepContext, TimeUpError
-from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
+from biopsy.diagnosis.context import CANDIDATE, StepContext, TimeUpError, was_asked_for
+from biopsy.diagnosis.evidence import STATE, EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, StepReport
 from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep
-from biopsy.diagnosis.steps.piece import was_asked_for
+from biopsy.diagnosis.step import DiagnosisStep
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.session.claim import locked
@@ -32,8 +31,8 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     used, CheckError if nothing can be said of the model, and what engines raise that are not there.
     """
     started = time.monotonic()
-    with as_private_as(sources(question.index)), locked([question.folder / "diagnosis.json"]):
-        check = CommandCheck(_words(question), str(question.folder / "candidate.onnx"))
+    with as_private_as(sources(question.index)), locked([question.folder / STATE]):
+        check = CommandCheck(_words(question), str(question.folder / CANDIDATE))
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
@@ -111,8 +110,6 @@ class _PlanRun:
         except TimeUpError:
             self._stopped = TIME if self._context.is_over else self._stopped
             return "stopped", "not answered in time"
-        except CannotAnswerError as error:
-            return "failed", str(error)
         except (KeyboardInterrupt, errors.Interrupted) as stop:
             if isinstance(stop, errors.Interrupted) and not was_asked_for(stop):
                 raise

@@ -15,6 +15,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check
+from biopsy.diagnosis.context import CANDIDATE
 from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.record_json import as_json, from_json
@@ -24,6 +25,7 @@ from biopsy.filesystem.user_key import user_key
 from biopsy.filesystem.write import write_whole
 from biopsy.session.journal_identity import JournalIdentity
 from biopsy.session.options import SearchOptions
+from biopsy.text import first_of
 
 STATE = "diagnosis.json"
 _MOST_BYTES = 64 << 20
@@ -68,7 +70,7 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
         "input-shapes": sorted(samples.inputs.shapes.items()),
         "input-symbols": sorted(samples.inputs.symbols.items()),
     }
-    search = SearchOptions(rules=question.judging.rules, candidate=question.folder / "candidate.onnx")
+    search = SearchOptions(rules=question.judging.rules, candidate=question.folder / CANDIDATE)
     written = [question.folder / name for name in (STATE, PIECE)]
     return dict(
         JournalIdentity(index=question.index, check=check, search=search, options=options, written=written).entries()
@@ -123,8 +125,9 @@ class EvidenceFile:
     def _require_same(self, before: Mapping[str, str]) -> None:
         names = sorted(name for name in {*before, *self._identity} if before.get(name) != self._identity.get(name))
         if names:
+            differing = first_of(names, _MOST_NAMED)
             raise errors.UsageError(
-                f"{self.path.parent} holds an interrupted diagnosis of something else: {_listed(names)}",
+                f"{self.path.parent} holds an interrupted diagnosis of something else: another {differing}",
                 kept="what it has found, as it is",
                 next_steps=[_FRESH, "--dir ANOTHER    keeps it"],
             )
@@ -136,11 +139,6 @@ def _step_of(tree: object) -> StepReport:
 
 _FRESH = "--fresh    begins anew"
 _MOST_NAMED = 3
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"another {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import StepContext, TimeUpError
 from biopsy.diagnosis.facts import FailureReport, FailureSeen, KnownFacts, LayersSeen
 from biopsy.diagnosis.reasons import TWO_ENGINES
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.feeding import feeds_for
 from biopsy.engines.registry import create
 from biopsy.engines.runner import checked_feed
@@ -26,6 +25,7 @@ from biopsy.quantities import count
 from biopsy.report.envelope import as_json
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
+from biopsy.text import first_of
 
 REPORT = "layers.json"
 """The report of ``debug layers``, in the folder of the evidence."""
@@ -65,29 +65,26 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
 
 
 def _examined(context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str]) -> LayerFindings:
-    """The findings, also written as ``debug layers`` writes them. Raises CannotAnswerError."""
+    """The findings, also written as ``debug layers`` writes them."""
     question = context.question
     context.begin_step(_SHARE)
     context.cool()
     weights = question.weights_folder if model == question.model else None
     with temporary_folder("biopsy-") as scratch:
+        asked = question_about(
+            model,
+            weights,
+            lambda kinds: _feeds(kinds, context, inputs),
+            suspect=pair[1],
+            reference=pair[0],
+            judge=question.judging.judge,
+            timeout=max(1.0, context.seconds_left),
+        )
+        examination = Examination(asked, scratch, context.bounded)
         try:
-            asked = question_about(
-                model,
-                weights,
-                lambda kinds: _feeds(kinds, context, inputs),
-                suspect=pair[1],
-                reference=pair[0],
-                judge=question.judging.judge,
-                timeout=max(1.0, context.seconds_left),
-            )
-            examination = Examination(asked, scratch, context.bounded)
-            try:
-                found = examination.run()
-            except TimeUpError:
-                found = examination.findings
-        except errors.BiopsyError as error:
-            raise CannotAnswerError(error.summary) from error
+            found = examination.run()
+        except TimeUpError:
+            found = examination.findings
     tree = layers_tree(found, model, examination.engines, examination.samples)
     write_whole(question.folder / REPORT, [as_json(tree)])
     return found
@@ -128,8 +125,7 @@ def _counts(ratio: float | None, failure: object, sure: bool) -> bool:
 def _line(seen: LayersSeen) -> str:
     ended = "" if seen.complete else " · not examined to the end"
     if seen.alone:
-        more = f" and {len(seen.alone) - _MOST_SHOWN} more" if len(seen.alone) > _MOST_SHOWN else ""
-        return f"wrong by itself: {', '.join(seen.alone[:_MOST_SHOWN])}{more}{ended}"
+        return f"wrong by itself: {first_of(seen.alone, _MOST_SHOWN)}{ended}"
     if seen.together:
         how = "; not if the tensors between them are outputs" if seen.hides else ""
         return f"none alone, {len(seen.together[0])} together{how}{ended}"
