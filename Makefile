@@ -68,7 +68,7 @@ fuzz: $(VENV)/.test
 	touch $@
 
 test-peer: $(VENV)/.test .venv-peer/.ready
-	BIOPSY_PEER=.venv-peer/bin/polygraphy $(BIN)/python -m pytest -m peer tests
+	BIOPSY_PEER=$(CURDIR)/.venv-peer/bin/polygraphy $(BIN)/python -m pytest -m peer tests
 
 # Writes benchmarks/RESULTS.md; about 25 minutes, of which most is waiting for the peer.
 bench: bytecode .venv-peer/.ready

@@ -55,6 +55,7 @@ def test_a_chain_of_nodes_is_broken_behind_its_arrows_and_parts_behind_their_dot
         "--check bash -c 'biopsy run {} --onnxrt' and-more words-of-it that-go-on and-on",
         "./check.sh {} --with many --options that --do not --fit one --line of --it",
         "git lfs pull -I a/folder/of/models/with/a/long/name/pointer.onnx and/another.onnx",
+        "biopsy run model.onnx --engine 'quotes  hold   blanks' --load-inputs $'it\\'s  a  name' --reference",
     ],
 )
 def test_a_command_stays_whole_and_what_is_said_of_it_does_not(command: str) -> None:
@@ -68,6 +69,13 @@ def test_a_command_stays_whole_and_what_is_said_of_it_does_not(command: str) -> 
 def test_what_is_in_quotes_stays_whole() -> None:
     name = "'a name with blanks, such as nobody would wish for'"
     assert any(name in line for line in wrapped(f"error: there is no tensor {name} in the model, nor any like it", 50))
+
+
+@pytest.mark.parametrize("head", ["error: ", "warning: ", "next  ", "kept  ", "PASSED | ", "FAILED | "])
+def test_no_line_that_goes_on_begins_as_lines_of_ours_do(head: str) -> None:
+    """What a stranger calls a tensor could be read as what we say."""
+    for length in range(60):
+        assert not any(line.strip().startswith(head.strip()) for line in wrapped(f"{'x ' * length}{head}it is", 60)[1:])
 
 
 def test_an_index_stays_whole_and_a_last_column_gets_a_line_of_its_own() -> None:

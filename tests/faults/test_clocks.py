@@ -88,10 +88,10 @@ def test_candidates_whose_times_jump_are_the_same_candidates(place) -> None:
 
 
 def test_no_source_looks_at_the_clock_on_the_wall_to_measure() -> None:
-    """Those who do only name files, or show a time to a person."""
+    """Those who do show a time to a person: when a command began, in its report."""
     wall = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\b|\bCLOCK_REALTIME\b|\butcnow\b")
     root = Path(biopsy.__file__).parent
     found = {
         str(path.relative_to(root)) for path in root.rglob("*.py") if wall.search(path.read_text(encoding="utf-8"))
     }
-    assert found <= set()
+    assert found == {"cli/app.py", "report/envelope.py"}

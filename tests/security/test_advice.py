@@ -2,7 +2,6 @@
 
 import argparse
 import functools
-import shlex
 import subprocess
 from collections.abc import Callable
 
@@ -16,11 +15,12 @@ from hypothesis import strategies as st
 from biopsy import errors
 from biopsy.cli.arguments.named_values import parse_ranges, parse_shapes, parse_tolerances
 from biopsy.cli.commands import COMMANDS
+from biopsy.cli.console import Console
+from biopsy.cli.debug.layers_engines import settle
 from biopsy.cli.debug.layers_next import next_lines
 from biopsy.cli.parser import parser_of
 from biopsy.comparison.compare import compare_tensors
 from biopsy.comparison.describe import report_lines
-from biopsy.filesystem.write import cannot_write
 from biopsy.layerwise.findings import Failure, LayerFindings, LayerGroup
 from biopsy.model.extract import Wanted, extract
 from biopsy.model.index import index_file
@@ -141,13 +141,6 @@ def test_a_shape_is_advised_that_fits(name: str) -> None:
     assert parse_shapes([value_of(step)]) == {name: (1, 3)}
 
 
-def test_a_folder_to_make_is_advised_as_it_is_called(tmp_path) -> None:
-    folder = tmp_path / "a 'b\n$(c)"
-    step = cannot_write(folder / "x", OSError()).next_steps[0]
-    assert pasted(step) == ["mkdir", "-p", "--", str(folder)]
-    assert shlex.split("mkdir -p -- plain") == ["mkdir", "-p", "--", "plain"]
-
-
 def test_a_model_with_a_name_that_is_no_text_is_advised_as_it_is_called(tmp_path) -> None:
     data = chain(1, ("Abcd",)).SerializeToString().replace(b"Abcd", b"Ab\xffd")
     path = tmp_path / "a 'b\n$(c).onnx"
@@ -171,6 +164,7 @@ def understood(line: str) -> argparse.Namespace:
 def advised_after_layers(inputs: list[str], outputs: list[str], *given: str) -> list[str]:
     layers = next(one for one in COMMANDS if one.words == ("debug", "layers"))
     args = parser_of("biopsy", layers).parse_args(["m.onnx", "--suspect", "openvino", *given])
+    settle(args, Console())
     wrong = LayerGroup(
         nodes=(0, 1),
         labels=("a", "b"),

@@ -31,7 +31,13 @@ _COMMAND = re.compile(
     """,
     re.VERBOSE,
 )
-"""Where something begins that a person may paste; it ends with its column."""
+"""Where something begins that a person may paste."""
+
+_PASTED = re.compile(r"\ *(?:\$'(?:[^'\\]|\\.)*'|'[^']*'|\S|\ (?=\S))*")
+"""The rest of it: it ends with its column. Blanks that a shell's quotes hold are no end of a column."""
+
+_HEAD = re.compile(r"(?:error|warning): |(?:PASSED|FAILED) \||(?:next|kept|hint|Next)  ")
+"""How our own lines begin. None that goes on begins so: a name of a stranger could be read as a line of ours."""
 
 _UNIT = re.compile(r"(?:[A-Z]\w* (?=')|--[a-z][a-z-]* (?=[^-\s]))?(?:'[^']*'|\[[^][]{0,40}\]|\S)+(?: (?:->|·)(?= ))?")
 """What is never broken: a word, with what stands in quotes or is an index; an operator and its node, with the arrow
@@ -47,8 +53,12 @@ def wrapped(line: str, width: int, least_indent: int = _LEAST_INDENT) -> list[st
         return [line]
     indent = " " * _hanging(_COLOUR.sub("", line), width, least_indent)
     lines, shown = [], ""
+    place = 0
     for gap, unit in _in_parts(_units(line), width - len(indent)):
+        place += len(gap)
         helps = len(gap) == 1 or _width(indent + unit) <= width  # a column that is too wide stays where it begins
+        helps = helps and not _HEAD.match(line, place)
+        place += len(unit)
         if shown.strip() and helps and _width(shown + gap + unit) > width:
             lines.append(shown)
             shown = indent + unit
@@ -99,7 +109,7 @@ def _units(line: str) -> Iterator[tuple[str, str]]:
             place = unit.end()
         if command is None:
             return
-        gap = _GAP.search(line, command.end())
-        end = len(line) if gap is None else gap.start()
+        pasted = _PASTED.match(line, command.end())
+        end = command.end() if pasted is None else pasted.end()
         yield line[place:start], line[start:end]
         place = end

@@ -166,10 +166,12 @@ def test_until_bad_ends_with_the_first_bad_build_and_leaves_it_if_asked(here: Pa
     assert main(["run", "mine.ort", "--onnxrt"]) == 0
 
 
-def test_a_build_that_fails_or_crashes_is_neither_good_nor_bad(here: Path, capsys):
+def test_a_build_that_fails_or_crashes_is_neither_good_nor_bad_and_without_others_nothing_is_concluded(here, capsys):
     for fault in ("refuse", "crash"):
-        assert build("--engine", f"fake:{fault}.Neg=build", "--until", "2", "--check", *script("sys.exit(0)")) == 0
-        assert "2 builds   0 good · 0 bad · 2 cannot say" in capsys.readouterr().out
+        assert build("--engine", f"fake:{fault}.Neg=build", "--until", "2", "--check", *script("sys.exit(0)")) == 4
+        shown = capsys.readouterr()
+        assert "2 builds   0 good · 0 bad · 2 cannot say" in shown.out
+        assert "nothing was concluded: none of the builds passed or failed (2 cannot say)" in shown.err
         assert not Path("count").exists()  # nothing was there to be checked
 
 

@@ -256,6 +256,11 @@ def test_the_report_holds_what_was_measured(here: Path) -> None:
     }
 
 
+def test_where_no_run_passes_or_fails_nothing_is_concluded(here: Path, capsys) -> None:
+    assert repeat("--until", "2", "--check", *script(here, "sys.exit(125)")) == 4
+    assert "none of the runs passed or failed (2 cannot say)" in capsys.readouterr().err
+
+
 def test_events_tell_of_each_run(here: Path) -> None:
     command = script(here, "sys.stdout.buffer.write(b'\\xff')\nsys.exit(n)")
     assert repeat("--until", "2", "--events", "e.jsonl", "--check", *command) == 0

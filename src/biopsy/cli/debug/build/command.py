@@ -54,8 +54,9 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Build as often as asked; returns 0 whatever the builds were like; raises what ends with another status."""
+    """Build as often as asked; returns 0 whether builds are good or bad; raises what ends with another status."""
     from biopsy.cli.debug.build.plan import plan_of
+    from biopsy.cli.debug.finished import inconclusive
     from biopsy.session.claim import set_aside
     from biopsy.tactics.building import BuildTally, build_repeatedly, remove
 
@@ -82,10 +83,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 if not args.no_remove_intermediate:
                     remove(plan.artifact)
         seconds = time.monotonic() - started
-        status = progress.ended(errors.Interrupted.status if interrupted else 0)
+        doubt = inconclusive(tally.outcomes, "builds")
+        status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
         report.write(status, lambda: sections(plan, tally, seconds, progress))
         recorded = line_again.line_with(args.words, REST_OPTIONS, "build", ["--save-tactics", USUAL_RECORD])
         say_result(console, plan, tally, seconds=seconds, recorded=recorded)
     if interrupted:
         raise errors.Interrupted("the build in progress is not counted")
+    if doubt is not None:
+        raise doubt
     return 0

@@ -80,6 +80,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it ran as often as asked; raises what ends with another status."""
     from biopsy.checks.artifacts import Artifacts
     from biopsy.checks.repetition import RunTally
+    from biopsy.cli.debug.finished import inconclusive
 
     _require_sense(args)
     report = report_file(args, console)
@@ -93,11 +94,14 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         except KeyboardInterrupt:
             interrupted = True
         seconds = time.monotonic() - started
-        status = progress.ended(errors.Interrupted.status if interrupted else 0)
+        doubt = inconclusive(tally.outcomes, "runs")
+        status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
         report.write(status, lambda: sections(args, tally, progress, interrupted=interrupted))
         say_result(console, tally, args, seconds)
     if interrupted:
         raise errors.Interrupted("runs in progress were ended, and are not counted")
+    if doubt is not None:
+        raise doubt
     return 0
 
 
