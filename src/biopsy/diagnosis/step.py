@@ -22,7 +22,7 @@ class DiagnosisStep:
     """A question, the reason not to ask it (None: it is asked), and what answers it.
 
     ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
-    the question cannot be answered.
+    the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
     """
 
     name: str
@@ -30,3 +30,4 @@ class DiagnosisStep:
     not_asked: Callable[[KnownFacts, StepContext], str | None]
     answer: Callable[[KnownFacts, StepContext], StepAnswer]
     evidence: str | None = None
+    files: tuple[str, ...] = ()

@@ -138,6 +138,7 @@ LAYERS = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="layers",
+    files=(REPORT,),
 )
 """Isolated layers, and groups of them."""
 
@@ -186,5 +187,6 @@ MASKED = DiagnosisStep(
     not_asked=_not_asked_of_masked,
     answer=_answer_masked,
     evidence="layers",
+    files=(REPORT,),
 )
 """What float64 does not call more than rounding is no error here: nothing else has failed."""

@@ -153,5 +153,6 @@ SMALLEST_PIECE = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="search",
+    files=(PIECE, inputs_file(Path(PIECE)).name, REPORT),
 )
 """What is asked after it is asked about the piece, where there is one."""

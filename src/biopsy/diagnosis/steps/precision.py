@@ -125,5 +125,6 @@ PRECISION = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="precision",
+    files=(MIXED, REPORT),
 )
 """It says which layers; not whether the precision or an engine's arithmetic in it is at fault."""

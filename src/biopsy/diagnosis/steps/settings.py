@@ -186,5 +186,6 @@ SETTINGS = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="settings",
+    files=(REPORT,),
 )
 """The fewest settings, or optimizers of ONNX Runtime."""

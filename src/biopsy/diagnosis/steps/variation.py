@@ -90,5 +90,6 @@ VARIATION = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="variation",
+    files=(REPORT,),
 )
 """Attributes, sizes, types and values that the failure depends on, and those that may be others."""
