@@ -10,7 +10,7 @@ from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.diagnosis.context import CANDIDATE, StepContext, TimeUpError, was_asked_for
 from biopsy.diagnosis.evidence import STATE, EvidenceFile, KnownSteps, identity_of
-from biopsy.diagnosis.facts import Diagnosis, KnownFacts, StepReport
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts, Outcome, StepReport
 from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.step import DiagnosisStep
@@ -102,7 +102,7 @@ class _PlanRun:
         spent = time.monotonic() - started, self._context.checks - checks
         return _report_of(step, outcome, answer, spent)
 
-    def _asked(self, step: DiagnosisStep) -> tuple[str, str]:
+    def _asked(self, step: DiagnosisStep) -> tuple[Outcome, str]:
         """The outcome of a step, and its line; what is learnt is kept."""
         try:
             self._context.begin_step()
@@ -124,12 +124,12 @@ class _PlanRun:
         return "done", answered.line
 
 
-def _report_of(step: DiagnosisStep, outcome: str, answer: str, spent: tuple[float, int] | None) -> StepReport:
+def _report_of(step: DiagnosisStep, outcome: Outcome, answer: str, spent: tuple[float, int] | None) -> StepReport:
     seconds, checks = spent or (0.0, 0)
     return StepReport(
         name=step.name,
         question=step.question,
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=outcome,
         answer=answer,
         seconds=seconds,
         checks=checks,
