@@ -24,6 +24,21 @@ def ignore(event: Event) -> None:
     """The listener that does nothing."""
 
 
+def both(first: Listener, second: Listener) -> Listener:
+    """A listener that hands each event on to two others, in this order."""
+
+    def listener(event: Event) -> None:
+        first(event)
+        second(event)
+
+    return listener
+
+
+def without(kind: type[Event], listener: Listener) -> Listener:
+    """A listener that hands on all events but those of one kind."""
+    return lambda event: None if isinstance(event, kind) else listener(event)
+
+
 @dataclass(frozen=True)
 class Remark(Event):
     """Something worth knowing on the way; ``warning`` if it may make the result worth less; ``lines`` belong to it."""

@@ -38,11 +38,20 @@ def shortened(text: str, most: int, hint: str = "") -> str:
     return f"{text[:half]} [... {len(text) - 2 * half} characters{hint} ...] {text[-half:]}"
 
 
+def series(texts: Sequence[str], last: str = "and") -> str:
+    """Texts as a sentence names them: ``a``, ``a and b``, ``a, b and c``."""
+    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
+def first_of(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first few of some texts, and how many more there are: ``a, b and 3 more``."""
+    return between.join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
 def some_of(texts: Iterable[str], most: int = 3) -> str:
     """The first few of some texts as one short line, and how many more there are: for a ``repr``."""
     every = list(texts)
-    shown = [printable(shortened(text, 60)) for text in every[:most]]
-    return ", ".join(shown) + (f" and {len(every) - most} more" if len(every) > most else "")
+    return first_of([printable(shortened(text, 60)) for text in every[:most]] + every[most:], most)
 
 
 def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 20) -> str:

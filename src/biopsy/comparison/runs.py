@@ -12,7 +12,7 @@ from biopsy.comparison.compare import Detail, OutputComparison, compare_output
 from biopsy.comparison.tolerance import Criteria, MetricLimits, Stats, Tolerances, asked_of
 from biopsy.quantities import count
 from biopsy.tensors.results import Feed, Iteration, RunnerResult, release
-from biopsy.text import html_table, printable, some_of
+from biopsy.text import first_of, html_table, printable, some_of
 
 if TYPE_CHECKING:
     from biopsy.comparison.comparison_function import ComparisonFunction
@@ -177,10 +177,9 @@ def _compared(actual: RunnerResult, expected: RunnerResult, judge: _Judge, *, fa
 
 def _only_empty(found: RunComparison) -> errors.CannotCompare:
     outputs = [output for iteration in found.iterations for output in iteration.outputs]
-    some = ", ".join(f"{one.name!r} {one.actual_dtype}{list(one.actual_shape)}" for one in outputs[:4])
-    more = f" and {len(outputs) - 4} more" if len(outputs) > 4 else ""
+    some = first_of([f"{one.name!r} {one.actual_dtype}{list(one.actual_shape)}" for one in outputs], 4)
     return errors.CannotCompare(
-        f"there is nothing to compare: {found.actual} and {found.expected} have only empty outputs, {some}{more}",
+        f"there is nothing to compare: {found.actual} and {found.expected} have only empty outputs, {some}",
         next_steps=["give other inputs, with which the outputs have elements"],
     )
 
@@ -200,9 +199,7 @@ def _nothing_in_common(actual: RunnerResult, expected: RunnerResult) -> errors.C
 
 
 def _names(result: RunnerResult) -> str:
-    names = list(result.iterations[0].outputs)
-    shown = ", ".join(f"{name!r}" for name in names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    return shown or "no outputs"
+    return first_of(list(map(repr, result.iterations[0].outputs)), 4) or "no outputs"
 
 
 def require_same_inputs(

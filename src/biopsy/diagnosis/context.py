@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +29,27 @@ _LEAST_SECONDS = 5.0
 
 class TimeUpError(Exception):
     """The time that a step or the whole diagnosis may take is over."""
+
+
+def was_asked_for(stop: BaseException) -> bool:
+    """Whether a person, or a signal, is what ended long work, and not its limit."""
+    cause: BaseException | None = stop
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+@contextlib.contextmanager
+def limit_as_time_up() -> Iterator[None]:
+    """Raise TimeUpError where a search inside is stopped by its limit, and not by a person."""
+    try:
+        yield
+    except errors.Interrupted as stop:
+        if was_asked_for(stop):
+            raise
+        raise TimeUpError from stop
 
 
 @dataclass(frozen=True, kw_only=True)

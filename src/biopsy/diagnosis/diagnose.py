@@ -8,13 +8,12 @@ from dataclasses import replace
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
-from biopsy.diagnosis.context import StepContext, TimeUpError
+from biopsy.diagnosis.context import CANDIDATE, StepContext, TimeUpError, was_asked_for
 from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
-from biopsy.diagnosis.facts import Diagnosis, KnownFacts, StepReport
+from biopsy.diagnosis.facts import Diagnosis, KnownFacts, Outcome, StepReport
 from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep
-from biopsy.diagnosis.steps.piece import was_asked_for
+from biopsy.diagnosis.step import DiagnosisStep
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.session.workspace import sources
@@ -34,7 +33,7 @@ def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ign
     if question.check is None:
         require_no_place([*question.samples.files, *filter(None, [question.weights_folder])], "give it another name")
     with as_private_as(sources(question.index)):
-        check = CommandCheck(_words(question), str(question.folder / "candidate.onnx"))
+        check = CommandCheck(_words(question), str(question.folder / CANDIDATE))
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:
             listener(events.Resumed(str(evidence.path), len(evidence.known.steps)))
@@ -104,7 +103,7 @@ class _PlanRun:
         spent = time.monotonic() - started, self._context.checks - checks
         return _report_of(step, outcome, answer, spent)
 
-    def _asked(self, step: DiagnosisStep) -> tuple[str, str]:
+    def _asked(self, step: DiagnosisStep) -> tuple[Outcome, str]:
         """The outcome of a step, and its line; what is learnt is kept."""
         try:
             self._context.begin_step()
@@ -112,8 +111,6 @@ class _PlanRun:
         except TimeUpError:
             self._stopped = TIME if self._context.is_over else self._stopped
             return "stopped", "not answered in time"
-        except CannotAnswerError as error:
-            return "failed", str(error)
         except (KeyboardInterrupt, errors.Interrupted) as stop:
             if isinstance(stop, errors.Interrupted) and not was_asked_for(stop):
                 raise
@@ -128,12 +125,12 @@ class _PlanRun:
         return "done", answered.line
 
 
-def _report_of(step: DiagnosisStep, outcome: str, answer: str, spent: tuple[float, int] | None) -> StepReport:
+def _report_of(step: DiagnosisStep, outcome: Outcome, answer: str, spent: tuple[float, int] | None) -> StepReport:
     seconds, checks = spent or (0.0, 0)
     return StepReport(
         name=step.name,
         question=step.question,
-        outcome=outcome,  # type: ignore[arg-type]
+        outcome=outcome,
         answer=answer,
         seconds=seconds,
         checks=checks,

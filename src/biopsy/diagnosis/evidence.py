@@ -1,14 +1,14 @@
 """The folder of a diagnosis: what was found, step by step, so that the same command goes on where it was stopped.
 
-``diagnosis.json`` holds what is known and what that depends on, under a seal of this user: anybody else may write such
-a file too, and it would be believed.
+``diagnosis.json`` holds what is known, what that depends on, and the digests of the files that steps have left, under a
+seal of this user: anybody else may write such files too, and they would be believed.
 """
 
 from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,16 +16,20 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.outcome import Check
+from biopsy.diagnosis.context import CANDIDATE
 from biopsy.diagnosis.facts import KnownFacts, StepReport
+from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
 from biopsy.diagnosis.record_json import as_json, from_json
 from biopsy.diagnosis.steps.piece import PIECE
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.user_key import user_key
 from biopsy.filesystem.write import write_whole
+from biopsy.model.digest import digest_of
 from biopsy.session.claim import locked
 from biopsy.session.journal_identity import JournalIdentity
 from biopsy.session.options import SearchOptions
+from biopsy.text import first_of
 
 STATE = "diagnosis.json"
 _MOST_BYTES = 64 << 20
@@ -80,7 +84,7 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
         "input-shapes": sorted(samples.inputs.shapes.items()),
         "input-symbols": sorted(samples.inputs.symbols.items()),
     }
-    search = SearchOptions(rules=question.judging.rules, candidate=question.folder / "candidate.onnx")
+    search = SearchOptions(rules=question.judging.rules, candidate=question.folder / CANDIDATE)
     written = [question.folder / name for name in (STATE, PIECE)]
     return dict(
         JournalIdentity(index=question.index, check=check, search=search, options=options, written=written).entries()
@@ -108,6 +112,7 @@ class EvidenceFile:
             "identity": self._identity,
             "facts": as_json(known.facts),
             "steps": [as_json(step) for step in known.steps],
+            "files": _digests(self.path.parent, known.steps),
         }
         tree = {**content, "seal": _seal(self._key, content)}
         write_whole(self.path, [json.dumps(tree, indent=2).encode("ascii"), b"\n"])
@@ -130,16 +135,35 @@ class EvidenceFile:
             )
         except ValueError as error:
             raise errors.UsageError(f"{self.path} is of another version: {error}", next_steps=[_FRESH]) from error
+        self._require_unchanged(tree.get("files", {}))
         self.resumed = bool(self.known.steps)
 
     def _require_same(self, before: Mapping[str, str]) -> None:
         names = sorted(name for name in {*before, *self._identity} if before.get(name) != self._identity.get(name))
         if names:
+            differing = first_of(names, _MOST_NAMED)
             raise errors.UsageError(
-                f"{self.path.parent} holds an interrupted diagnosis of something else: {_listed(names)}",
+                f"{self.path.parent} holds an interrupted diagnosis of something else: another {differing}",
                 kept="what it has found, as it is",
                 next_steps=[_FRESH, "--dir ANOTHER    keeps it"],
             )
+
+    def _require_unchanged(self, before: Mapping[str, str | None]) -> None:
+        now = _digests(self.path.parent, self.known.steps)
+        changed = [name for name in now if before.get(name) != now[name]]
+        if changed:
+            raise errors.UsageError(
+                f"{self.path.parent / changed[0]} is no longer what the interrupted diagnosis has left there",
+                kept="what it has found, as it is",
+                next_steps=[_FRESH],
+            )
+
+
+def _digests(folder: Path, steps: Sequence[StepReport]) -> dict[str, str | None]:
+    """The SHA-256 of each file that an answered step has left, by its name; None where there is none."""
+    done = {step.name for step in steps if step.outcome == "done"}
+    names = dict.fromkeys(name for step in PLAN if step.name in done for name in step.files)
+    return {name: digest_of(folder / name) if (folder / name).is_file() else None for name in names}
 
 
 def _step_of(tree: object) -> StepReport:
@@ -148,11 +172,6 @@ def _step_of(tree: object) -> StepReport:
 
 _FRESH = "--fresh    begins anew"
 _MOST_NAMED = 3
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"another {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from biopsy.diagnosis.step import DiagnosisStep
 from biopsy.diagnosis.steps.failing import FAILING
-from biopsy.diagnosis.steps.layers import LAYERS, MASKED
+from biopsy.diagnosis.steps.layers import LAYERS
+from biopsy.diagnosis.steps.masked import MASKED
 from biopsy.diagnosis.steps.piece import SMALLEST_PIECE
 from biopsy.diagnosis.steps.precision import PRECISION
 from biopsy.diagnosis.steps.rounding import ROUNDING

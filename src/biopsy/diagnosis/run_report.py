@@ -6,17 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from biopsy.filesystem.plain_file import read_whole
+from biopsy.filesystem.plain_file import read_plain
 
 REPORT = "run.json"
 """The name of the file, in the folder of the evidence."""
 
+_MOST_BYTES = 256 << 20
+
 
 def tree_of(path: Path) -> dict[str, Any]:
-    """The object in a file; an empty one where what makes it has ended before it was written."""
+    """The object in a file; an empty one where what makes it has ended before it was written, or it is too large."""
     try:
-        tree = json.loads(read_whole(path))
-    except (OSError, ValueError):
+        tree = json.loads(read_plain(path, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return tree if isinstance(tree, dict) else {}
 

@@ -73,12 +73,12 @@ def _example(kind: TensorType) -> list[int]:
     return [dim if isinstance(dim, int) else 1 if place == 0 else _EXAMPLE for place, dim in enumerate(shape)]
 
 
-def written(path: Path, feeds: Sequence[Mapping[str, object]]) -> Path:
+def written(path: Path, feeds: Sequence[Feed]) -> Path:
     """Write feeds to a file of this name, with the ending of the first form that can hold them. Raises DataError."""
     trouble: errors.BiopsyError | None = None
     for ending in _ENDINGS:
         try:
-            write_feeds(path.with_name(f"{path.name}{ending}"), feeds)  # type: ignore[arg-type]
+            write_feeds(path.with_name(f"{path.name}{ending}"), feeds)
         except errors.DataError as error:
             trouble = error
         else:

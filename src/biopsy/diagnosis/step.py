@@ -17,16 +17,12 @@ class StepAnswer:
     line: str
 
 
-class CannotAnswerError(Exception):
-    """A question that cannot be answered, or not to its end; the text says why."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisStep:
     """A question, the reason not to ask it (None: it is asked), and what answers it.
 
-    ``evidence`` is the key of the report that holds the evidence. ``answer`` raises CannotAnswerError, TimeUpError, and
-    what the work that it asks for raises.
+    ``evidence`` is the key of the report that holds the evidence. ``answer`` raises TimeUpError, and BiopsyError where
+    the question cannot be answered. ``files`` are what it leaves in the folder of the evidence, if it has an answer.
     """
 
     name: str
@@ -34,3 +30,4 @@ class DiagnosisStep:
     not_asked: Callable[[KnownFacts, StepContext], str | None]
     answer: Callable[[KnownFacts, StepContext], StepAnswer]
     evidence: str | None = None
+    files: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from biopsy.diagnosis.samples import fixed_and_tiny
 from biopsy.diagnosis.steps.piece import joined
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.quantities import count
-from biopsy.text import first_line
+from biopsy.text import first_line, first_of, series
 
 _MOST_NODES = 8
 _LONGEST_MESSAGE = 300
@@ -51,7 +51,7 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
     if fault is not None and fault.kind == "input":
         message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
         return "input", (
-            f"The size of the inputs is at fault, and no engine: {_all_of(fault.every)} fail with "
+            f"The size of the inputs is at fault, and no engine: {series(fault.every)} fail with "
             f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}."
             + (f" {title_of(failure.suspect or '')} says: {message}" if message and failure.suspect else "")
         )
@@ -134,11 +134,10 @@ def _rounding_text(facts: KnownFacts, failure: FailureSeen) -> str:
 
 
 def _precision_text(precision: PrecisionSeen, facts: KnownFacts, failure: FailureSeen) -> str:
-    high = ", ".join(precision.high[:_MOST_NODES])
-    more = f" and {len(precision.high) - _MOST_NODES} more" if len(precision.high) > _MOST_NODES else ""
+    high = first_of(precision.high, _MOST_NODES)
     return (
         f"It is a matter of precision: {_suspect(facts, failure)} and {_trusted(failure)} differ, and agree with "
-        f"{high}{more} in float32, {len(precision.high)} of {count(precision.layers, 'layer')}. Either {precision.low} "
+        f"{high} in float32, {len(precision.high)} of {count(precision.layers, 'layer')}. Either {precision.low} "
         f"is not enough there, or the {precision.low} arithmetic of one of them is wrong.{_of_piece(facts)}"
     )
 
@@ -157,7 +156,7 @@ def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestio
     if failure.masked:
         return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
     if failure.suspect is None:
-        asked = "The check" if question.check is not None else f"A run of {_all_of(question.rivals[0])}"
+        asked = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
         return f"{asked} fails {on}: {said.signature}."
     if said.stage == "compare" and said.kind == "not-finite":
         return f"{engine} gives NaN or infinity {on}."
@@ -204,9 +203,9 @@ def _where(facts: KnownFacts) -> str:
     if piece is None:
         layers = facts.layers
         if layers is not None and layers.alone:
-            return f"{', '.join(layers.alone[:_MOST_NODES])}"
+            return first_of(layers.alone, _MOST_NODES)
         if layers is not None and layers.together:
-            return f"{', '.join(layers.together[0][:_MOST_NODES])} together"
+            return f"{first_of(layers.together[0], _MOST_NODES)} together"
         return _WHOLE
     if len(piece.nodes) == 1 and piece.is_one_minimal:
         return f"one node, {piece.nodes[0]}"
@@ -240,7 +239,7 @@ def _together(facts: KnownFacts) -> Iterator[str]:
     if layers is None or piece is None or not layers.of_piece or not layers.complete or len(piece.nodes) < 2:
         return
     if layers.alone:
-        yield f"Wrong by itself: {', '.join(layers.alone[:_MOST_NODES])}."
+        yield f"Wrong by itself: {first_of(layers.alone, _MOST_NODES)}."
     elif any(len(group) == len(piece.nodes) for group in layers.together):
         fused = ", and not when the tensors between them are outputs: a fusion" if layers.hides else ""
         yield f"No node of these fails alone; they fail together{fused}."
@@ -316,10 +315,6 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     is_of_engine = facts.fault_before is None and not is_rounding and not is_precision
     if facts.failure is not None and facts.failure.suspect is not None and is_of_engine:
         yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
-
-
-def _all_of(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def _begun(text: str) -> str:

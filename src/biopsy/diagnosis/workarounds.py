@@ -11,6 +11,7 @@ from biopsy.diagnosis.facts import KnownFacts, SwitchSeen, Workaround
 from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs, without_weights_folder
 from biopsy.shell_words import can_be_typed, line_of
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
+from biopsy.text import first_of, series
 
 _MOST_NAMED = 5
 
@@ -31,7 +32,7 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     precision = facts.precision
     if precision is not None and precision.passes and precision.high and precision.output is not None:
         path = as_word(Path(precision.output))
-        text = f"{path}, the model with {_some(precision.high)} in float32, passes."
+        text = f"{path}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
         words = without_weights_folder(failure.check)
         yield Workaround(text=text, line=line_of([path if word == "{}" else word for word in words]))
     if failure.trusted is not None and question.check is None and _is_refused_always(facts):
@@ -73,7 +74,7 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
     failure = facts.failure
     assert failure is not None and failure.suspect is not None
     exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
-    what = f"{_listed(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
+    what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
     template = question.template or with_engine_place(failure.check, failure.suspect)
     settings = switch.engine.partition(":")[2]
     places = {ENGINE_PLACE: switch.engine, SETTINGS_PLACE: settings}
@@ -83,19 +84,10 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
     return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question)}")
 
 
-def _some(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
-
-
 def _filled(word: str, places: Mapping[str, str]) -> str:
     for place, value in places.items():
         word = word.replace(place, value)
     return word
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _line(words: Words, question: DiagnosisQuestion) -> str:

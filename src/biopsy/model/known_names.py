@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from biopsy import errors
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.similar_names import did_you_mean
+from biopsy.text import first_of
 
 _inside: ContextVar[bool] = ContextVar("inside_a_check", default=False)
 
@@ -58,8 +59,7 @@ def no_such_input(option: str, name: str, inputs: Collection[str]) -> errors.Doe
 
 def listed(names: Collection[str], most: int = 5) -> str:
     """Names for a message, at most so many of them."""
-    some = ", ".join(map(repr, list(names)[:most]))
-    return some + (f" and {len(names) - most} more" if len(names) > most else "") or "nothing"
+    return first_of(list(map(repr, names)), most) or "nothing"
 
 
 def _all_of(what: str, known: Collection[str]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from biopsy.model import walk
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.node import FunctionKey
+from biopsy.text import first_of
 
 if TYPE_CHECKING:
     import onnx
@@ -44,10 +45,9 @@ def random_words(index: ModelIndex) -> str | None:
     found = random_nodes(index)
     if not found:
         return None
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return (
-        f"the model has random operators ({', '.join(found[:5])}{more}): every run gives other values, whatever the "
-        "seed, so comparing them says nothing"
+        f"the model has random operators ({first_of(found, 5)}): every run gives other values, whatever the seed, so "
+        "comparing them says nothing"
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from biopsy.quantities import count
-from biopsy.text import html_table, printable
+from biopsy.text import first_of, html_table, printable, series
 from biopsy.variation.features import Alternative, ExaminedFeature, What
 from biopsy.variation.number_forms import consistent_forms
 from biopsy.variation.planner import is_ambiguous, kinds
@@ -25,10 +25,10 @@ _MOST_SHOWN = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What is known of one feature. ``text`` says it in one line, ``short`` what it must be in few words.
-    ``is_given``: the model itself says it.
+    """What is known of one feature: ``text`` in one line, ``short`` what it must be in a few words.
 
-    ``still`` are the changes with which it still failed in the same way, ``gone`` those with which it passed.
+    ``is_given``: the model itself states it. ``still`` are the changes with which the model still failed in the same
+    way, ``gone`` those with which it passed.
     """
 
     what: What
@@ -163,8 +163,8 @@ def _condition(examination: ExaminedFeature) -> str:
 def _set(present: str, failing: Sequence[Alternative], passing: Sequence[Alternative]) -> str:
     """The few that fail, or all but the few that pass."""
     if kinds(failing) >= _KINDS_FOR_ANY_BUT and len(passing) < len(failing):
-        return f"any but {_listed(_distinct(passing), 'or')}"
-    return _listed([*filter(None, [present]), *_distinct(failing)], "or") or "as they are"
+        return f"any but {series(_distinct(passing), 'or')}"
+    return series([*filter(None, [present]), *_distinct(failing)], "or") or "as they are"
 
 
 def _distinct(alternatives: Sequence[Alternative]) -> list[str]:
@@ -172,9 +172,7 @@ def _distinct(alternatives: Sequence[Alternative]) -> list[str]:
 
 
 def _texts(alternatives: Sequence[Alternative]) -> str:
-    texts = _distinct(alternatives)
-    more = [f"{len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
-    return ", ".join([*texts[:_MOST_SHOWN], *more])
+    return first_of(_distinct(alternatives), _MOST_SHOWN)
 
 
 # All of it in one sentence
@@ -191,9 +189,9 @@ def sentence_of(found: Variation) -> str:
             "never": ", each by itself but not all at once",
             None: ", each by itself" if len(free) > 1 else "",
         }
-        parts.append(f"fails for {_listed(_any_of(free), 'and')}{limits[found.together]}")
+        parts.append(f"fails for {series(_any_of(free))}{limits[found.together]}")
     if found.fixed:
-        only = _listed([_required(one) for one in found.fixed], "and")
+        only = series([_required(one) for one in found.fixed])
         parts.append(f"only if {only}" if free else f"fails only if {only}")
     return "; ".join(parts) or "nothing can be said of what may vary"
 
@@ -209,9 +207,4 @@ def _any_of(free: Sequence[Finding]) -> list[str]:
     """What is free, values of inputs and weights together."""
     values = [f"{one.name} ({len(one.still)} tried)" for one in free if one.what in _VALUES]
     others = [f"any {one.title} ({len(one.still)} tried)" for one in free if one.what not in _VALUES]
-    return [*([f"any values of {_listed(values, 'and')}"] if values else []), *others]
-
-
-def _listed(texts: Sequence[str], last: str) -> str:
-    """Texts as in ``a, b and c``."""
-    return f" {last} ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+    return [*([f"any values of {series(values)}"] if values else []), *others]

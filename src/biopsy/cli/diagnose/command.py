@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The folder of the evidence, if no option names it."""
-    folder = None if args.dir else Path(f"{args.model.stem}_diagnosis")
+    folder = None if args.dir else options.folder_of(args)
     return {"the folder of the evidence": (folder, file_kinds.FOLDER_WRITTEN)}
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from biopsy.cli.arguments import checks, comparing, engine_options, file_kinds, groups, tensorrt, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling
 
 DEFAULT_TIME = "10m"
+
+
+def folder_of(args: argparse.Namespace) -> Path:
+    """Where the evidence stands."""
+    return args.dir or Path(f"{args.model.stem}_diagnosis")
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -13,6 +12,7 @@ from biopsy.checks.words import names_path
 from biopsy.cli.arguments import checks, comparing, engine_options
 from biopsy.cli.arguments.given_options import LIMITS, given
 from biopsy.cli.debug import checking, preconditions
+from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.question import DiagnosisQuestion, Judging, Samples, Words
@@ -25,11 +25,6 @@ from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-
-
-def folder_of(args: argparse.Namespace) -> Path:
-    """Where the evidence stands."""
-    return args.dir or Path(f"{args.model.stem}_diagnosis")
 
 
 def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> DiagnosisQuestion:

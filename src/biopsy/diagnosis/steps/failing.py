@@ -323,6 +323,11 @@ def _passes_alone(context: StepContext, engine: str, inputs: Path) -> bool:
 
 
 FAILING = DiagnosisStep(
-    name="fails", question="does it fail?", not_asked=lambda facts, context: None, answer=_answer, evidence="run"
+    name="fails",
+    question="does it fail?",
+    not_asked=lambda facts, context: None,
+    answer=_answer,
+    evidence="run",
+    files=(REPORT,),
 )
 """The first question, which is always asked."""

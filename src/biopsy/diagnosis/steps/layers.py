@@ -1,4 +1,4 @@
-"""Which layers are wrong: in the piece, one node or several together; in a model that passes, one that is masked."""
+"""Which layers are wrong: in the piece, one node or several together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.comparison.noise import DEFAULT_RATIO
 from biopsy.diagnosis.context import StepContext, TimeUpError
-from biopsy.diagnosis.facts import FailureReport, FailureSeen, KnownFacts, LayersSeen
+from biopsy.diagnosis.facts import KnownFacts, LayersSeen
 from biopsy.diagnosis.reasons import TWO_ENGINES
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.feeding import feeds_for
 from biopsy.engines.registry import create
 from biopsy.engines.runner import checked_feed
@@ -26,6 +25,7 @@ from biopsy.quantities import count
 from biopsy.report.envelope import as_json
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import Feed
+from biopsy.text import first_of
 
 REPORT = "layers.json"
 """The report of ``debug layers``, in the folder of the evidence."""
@@ -59,35 +59,32 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     piece = facts.piece
     model = context.question.model if piece is None else Path(piece.path)
     inputs = None if piece is None or piece.inputs is None else Path(piece.inputs)
-    found = _examined(context, model, inputs, (failure.trusted, failure.suspect))
-    seen = _record(found, failure.suspect, of_piece=piece is not None)
-    return StepAnswer(replace(facts, layers=seen), _line(seen))
+    found = examined(context, model, inputs, (failure.trusted, failure.suspect))
+    seen = layers_seen(found, failure.suspect, of_piece=piece is not None)
+    return StepAnswer(replace(facts, layers=seen), layers_line(seen))
 
 
-def _examined(context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str]) -> LayerFindings:
-    """The findings, also written as ``debug layers`` writes them. Raises CannotAnswerError."""
+def examined(context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str]) -> LayerFindings:
+    """The findings, also written as ``debug layers`` writes them."""
     question = context.question
     context.begin_step(_SHARE)
     context.cool()
     weights = question.weights_folder if model == question.model else None
     with temporary_folder("biopsy-") as scratch:
+        asked = question_about(
+            model,
+            weights,
+            lambda kinds: _feeds(kinds, context, inputs),
+            suspect=pair[1],
+            reference=pair[0],
+            judge=question.judging.judge,
+            timeout=max(1.0, context.seconds_left),
+        )
+        examination = Examination(asked, scratch, context.bounded)
         try:
-            asked = question_about(
-                model,
-                weights,
-                lambda kinds: _feeds(kinds, context, inputs),
-                suspect=pair[1],
-                reference=pair[0],
-                judge=question.judging.judge,
-                timeout=max(1.0, context.seconds_left),
-            )
-            examination = Examination(asked, scratch, context.bounded)
-            try:
-                found = examination.run()
-            except TimeUpError:
-                found = examination.findings
-        except errors.BiopsyError as error:
-            raise CannotAnswerError(error.summary) from error
+            found = examination.run()
+        except TimeUpError:
+            found = examination.findings
     tree = layers_tree(found, model, examination.engines, examination.samples)
     write_whole(question.folder / REPORT, [as_json(tree)])
     return found
@@ -102,7 +99,7 @@ def _feeds(kinds: Mapping[str, TensorType | None], context: StepContext, inputs:
     return [checked_feed(feed, kinds, number) for number, feed in enumerate(feeds_for(kinds, asked).feeds)]
 
 
-def _record(found: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayersSeen:
+def layers_seen(found: LayerFindings, suspect: str, *, of_piece: bool, sure: bool = False) -> LayersSeen:
     """What counts of the findings; ``sure``: only what float64 says is more than rounding."""
     alone = [layer for layer in found.layers if layer.is_suspect and _counts(layer.rounding_ratio, layer.failure, sure)]
     together = [group for group in found.groups if _counts(group.rounding_ratio, group.failure, sure)]
@@ -125,11 +122,11 @@ def _counts(ratio: float | None, failure: object, sure: bool) -> bool:
     return not sure if ratio is None else ratio > DEFAULT_RATIO
 
 
-def _line(seen: LayersSeen) -> str:
+def layers_line(seen: LayersSeen) -> str:
+    """What is known of the layers, in one line."""
     ended = "" if seen.complete else " · not examined to the end"
     if seen.alone:
-        more = f" and {len(seen.alone) - _MOST_SHOWN} more" if len(seen.alone) > _MOST_SHOWN else ""
-        return f"wrong by itself: {', '.join(seen.alone[:_MOST_SHOWN])}{more}{ended}"
+        return f"wrong by itself: {first_of(seen.alone, _MOST_SHOWN)}{ended}"
     if seen.together:
         how = "; not if the tensors between them are outputs" if seen.hides else ""
         return f"none alone, {len(seen.together[0])} together{how}{ended}"
@@ -142,53 +139,6 @@ LAYERS = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="layers",
+    files=(REPORT,),
 )
 """Isolated layers, and groups of them."""
-
-
-# A model that passes
-
-
-def _not_asked_of_masked(facts: KnownFacts, context: StepContext) -> str | None:
-    compared = facts.compared
-    if facts.failure is not None:
-        return "its outputs are wrong"
-    if context.question.check is not None:
-        return "a check decides, which passes"
-    if compared is None or len(_pair(context)) < 2 or not compared.passed:
-        return "nothing was compared"
-    if not create(_pair(context)[0]).capabilities.marks_any_tensor:
-        return f"{_pair(context)[0]} gives no inner tensors"
-    return None
-
-
-def _pair(context: StepContext) -> tuple[str, ...]:
-    rivals = context.question.rivals[0]
-    return (rivals[0], rivals[-1])
-
-
-def _answer_masked(facts: KnownFacts, context: StepContext) -> StepAnswer:
-    trusted, suspect = _pair(context)
-    found = _examined(context, context.question.model, None, (trusted, suspect))
-    seen = _record(found, suspect, of_piece=False, sure=True)
-    if not found.is_masked or not (seen.alone or seen.together):
-        return StepAnswer(replace(facts, layers=replace(seen, masked=False)), _line(seen))
-    failure = FailureSeen(
-        check=context.question.original_words((trusted, suspect)),
-        said=FailureReport(signature="an inner tensor is wrong", engine=suspect, stage="compare", kind="masked"),
-        status=0,
-        trusted=trusted,
-        suspect=suspect,
-        masked=True,
-    )
-    return StepAnswer(replace(facts, layers=seen, failure=failure), f"yes · {_line(seen)}")
-
-
-MASKED = DiagnosisStep(
-    name="masked",
-    question="is an inner tensor wrong although the outputs are right?",
-    not_asked=_not_asked_of_masked,
-    answer=_answer_masked,
-    evidence="layers",
-)
-"""What float64 does not call more than rounding is no error here: nothing else has failed."""

@@ -11,10 +11,10 @@ from biopsy import errors, events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.warm import command_check
 from biopsy.comparison.error_text import error_text
-from biopsy.diagnosis.context import StepContext, TimeUpError
+from biopsy.diagnosis.context import StepContext, TimeUpError, limit_as_time_up
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, PieceSearch
 from biopsy.diagnosis.question import Words, without_weights_folder
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.diagnosis.steps.rounding import accused, judged_in_piece
 from biopsy.filesystem.write import write_whole
 from biopsy.quantities import count
@@ -61,29 +61,13 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     words = without_weights_folder(failure.check)
     job = _job(words, failure, context)
     context.cool()  # one warm process at a time
-    check = command_check(words, str(context.candidate), jobs=job.search.parallelism.jobs)
     history = SearchHistory()
-    try:
-        found = run_job(context.question.index, check, job, _both(history, context.listener))
-    except errors.Interrupted as stop:
-        if was_asked_for(stop):
-            raise
-        raise TimeUpError from stop
-    except (errors.OriginalPasses, errors.CheckError) as error:
-        raise CannotAnswerError(error.summary) from error
-    finally:
-        check.close()
+    made = command_check(words, str(context.candidate), jobs=job.search.parallelism.jobs)
+    with limit_as_time_up(), contextlib.closing(made) as check:
+        found = run_job(context.question.index, check, job, events.both(history, context.listener))
     write_whole(context.question.folder / REPORT, [as_json(search_tree(found, history, job.mode))])
     piece = _record(found, masked=failure.masked)
     return StepAnswer(_judged(replace(facts, piece=piece), context), _line(piece))
-
-
-def _both(first: events.Listener, second: events.Listener) -> events.Listener:
-    def listener(event: events.Event) -> None:
-        first(event)
-        second(event)
-
-    return listener
 
 
 def _judged(facts: KnownFacts, context: StepContext) -> KnownFacts:
@@ -94,16 +78,6 @@ def _judged(facts: KnownFacts, context: StepContext) -> KnownFacts:
     with contextlib.suppress(TimeUpError, errors.CheckError):  # what the whole model has told stays
         rounding = judged_in_piece(rounding, failure, context, piece)
     return replace(facts, rounding=rounding, failure=accused(failure, rounding))
-
-
-def was_asked_for(stop: BaseException) -> bool:
-    """Whether a person, or a signal, is what ended long work, and not its limit."""
-    cause: BaseException | None = stop
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            return True
-        cause = cause.__cause__
-    return False
 
 
 def _job(words: Words, failure: FailureSeen, context: StepContext) -> ReductionJob:
@@ -179,5 +153,6 @@ SMALLEST_PIECE = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="search",
+    files=(PIECE, inputs_file(Path(PIECE)).name, REPORT),
 )
 """What is asked after it is asked about the piece, where there is one."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Literal
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.warm import command_check
-from biopsy.diagnosis.context import StepContext, TimeUpError
+from biopsy.diagnosis.context import StepContext, limit_as_time_up
 from biopsy.diagnosis.facts import KnownFacts, PrecisionSeen
 from biopsy.diagnosis.question import without_weights_folder
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
-from biopsy.diagnosis.steps.piece import was_asked_for
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.filesystem.write import write_whole
 from biopsy.mixed_precision.formats import BFLOAT16, FLOAT16
 from biopsy.mixed_precision.job import PrecisionJob
@@ -25,6 +25,7 @@ from biopsy.report.envelope import as_json
 from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
+from biopsy.text import first_of
 
 MIXED = "mixed.onnx"
 REPORT = "precision.json"
@@ -67,26 +68,19 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.begin_step()
     context.cool()
     precisions = Precisions(low=low, high="float32", form="native")
-    check = command_check(without_weights_folder(failure.check), str(context.candidate), jobs=question.jobs)
+    made = command_check(without_weights_folder(failure.check), str(context.candidate), jobs=question.jobs)
     try:
-        found = run_job(
-            question.index,
-            lambda place: mixed_models(question.index, place, precisions, ()),
-            check,
-            _job(context),
-            context.listener,
-        )
+        with limit_as_time_up(), contextlib.closing(made) as check:
+            found = run_job(
+                question.index,
+                lambda place: mixed_models(question.index, place, precisions, ()),
+                check,
+                _job(context),
+                context.listener,
+            )
     except errors.HighPrecisionFails:
         seen = PrecisionSeen(low=low, passes=False)
         return StepAnswer(replace(facts, precision=seen), "no: it fails with every layer in float32 too")
-    except errors.Interrupted as stop:
-        if was_asked_for(stop):
-            raise
-        raise TimeUpError from stop
-    except (errors.UsageError, errors.CheckError) as error:
-        raise CannotAnswerError(error.summary) from error
-    finally:
-        check.close()
     seen = _record(found, low)
     return StepAnswer(replace(facts, precision=seen), _line(seen))
 
@@ -122,8 +116,7 @@ def _record(found: PrecisionResult, low: str) -> PrecisionSeen:
 def _line(seen: PrecisionSeen) -> str:
     if not seen.high:
         return f"it passes when all layers are cast to {seen.low} explicitly: no layer needs more"
-    more = f" and {len(seen.high) - _MOST_SHOWN} more" if len(seen.high) > _MOST_SHOWN else ""
-    return f"it passes with {', '.join(seen.high[:_MOST_SHOWN])}{more} in float32, of {seen.layers} layers"
+    return f"it passes with {first_of(seen.high, _MOST_SHOWN)} in float32, of {seen.layers} layers"
 
 
 PRECISION = DiagnosisStep(
@@ -132,5 +125,6 @@ PRECISION = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="precision",
+    files=(MIXED, REPORT),
 )
 """It says which layers; not whether the precision or an engine's arithmetic in it is at fault."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from biopsy import errors
 from biopsy.checks.command import ARBITER
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import Rounding
@@ -15,7 +16,7 @@ from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, Rounding
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
 from biopsy.diagnosis.samples import with_other_seed
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.diagnosis.workarounds import with_limits
 
 _MORE_SEEDS = 2
@@ -56,7 +57,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     told = [run.judged.evidence.verdict.rounding for run in runs if run.fails]
     verdicts = [rounding or Rounding("unknown", reason="the run in float64 gave no answer") for rounding in told]
     if not verdicts:
-        raise CannotAnswerError("it did not fail when it was asked for: see whether it is steady")
+        raise errors.CheckError("it did not fail when it was asked for: see whether it is steady")
     times = [rounding.times for rounding in verdicts if rounding.times is not None]
     seen = RoundingSeen(
         inputs=len(files),

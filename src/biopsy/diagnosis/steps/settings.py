@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from biopsy import errors
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, SwitchSeen
 from biopsy.diagnosis.question import Words, with_engine_place, with_inputs, without_weights_folder
 from biopsy.diagnosis.reasons import NO_PLACE, UNKNOWN_ENGINE
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.diagnosis.steps.rounding import noise_words
 from biopsy.engines.registry import create, parse_spec
 from biopsy.filesystem.write import write_whole
 from biopsy.report.envelope import as_json
 from biopsy.report.settings import settings_tree
 from biopsy.tactics.flags import Flags, Switch
-from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, varied_check
+from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, varied_check
 from biopsy.tactics.switch_search import find_switches
 
 REPORT = "settings.json"
@@ -108,14 +108,9 @@ def _of_original(trial: _Trial, context: StepContext) -> SettingsSeen:
 
 
 def _found(template: CheckTemplate, model: Path, weights: Path | None, context: StepContext) -> Flags:
-    """What ``debug flags`` finds. Raises CannotAnswerError."""
-    varied = varied_check(template, str(context.candidate))
-    try:
+    """What ``debug flags`` finds."""
+    with contextlib.closing(varied_check(template, str(context.candidate))) as varied:
         found = find_switches(varied, model, context.question.judging.rules, context.bounded, weights)
-    except (errors.OriginalPasses, errors.CheckError) as error:
-        raise CannotAnswerError(error.summary) from error
-    finally:
-        varied.close()
     _write(found, template, context)
     return found
 
@@ -158,16 +153,13 @@ def _tried(switch: Switch, trial: _Trial, context: StepContext) -> SwitchSeen:
 
 
 def _passes(change: SettingChange, template: CheckTemplate, context: StepContext, runs: int) -> bool:
-    varied: VariedCheck = varied_check(template, str(context.candidate))
-    try:
-        with template.environment(change):
-            check = varied.with_change(change, cold=True)
-            description = f"the original with {change.text}"
-            return all(
-                context.run_check(check, context.question.model, description=description).passes for _ in range(runs)
-            )
-    finally:
-        varied.close()
+    description = f"the original with {change.text}"
+    made = varied_check(template, str(context.candidate))
+    with contextlib.closing(made) as varied, template.environment(change):
+        check = varied.with_change(change, cold=True)
+        return all(
+            context.run_check(check, context.question.model, description=description).passes for _ in range(runs)
+        )
 
 
 def _is_right(switch: Switch, template: CheckTemplate, context: StepContext) -> bool:
@@ -194,5 +186,6 @@ SETTINGS = DiagnosisStep(
     not_asked=_not_asked,
     answer=_answer,
     evidence="settings",
+    files=(REPORT,),
 )
 """The fewest settings, or optimizers of ONNX Runtime."""

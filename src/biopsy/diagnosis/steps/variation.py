@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
 
-from biopsy import errors, events
+from biopsy import events
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.warm import command_check
-from biopsy.diagnosis.context import StepContext, TimeUpError
+from biopsy.diagnosis.context import StepContext, limit_as_time_up
 from biopsy.diagnosis.facts import KnownFacts, VariationSeen
 from biopsy.diagnosis.question import Words, with_inputs, without_weights_folder
 from biopsy.diagnosis.reasons import NO_PIECE
-from biopsy.diagnosis.step import CannotAnswerError, DiagnosisStep, StepAnswer
-from biopsy.diagnosis.steps.piece import was_asked_for
+from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.feeding import Inputs
 from biopsy.filesystem.write import write_whole
 from biopsy.model.index import index_file
@@ -53,17 +53,10 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.cool()  # one warm process at a time
     inputs = None if piece.inputs is None else Path(piece.inputs)
     words = with_inputs(without_weights_folder(failure.check), inputs)
-    check = command_check(words, str(context.candidate), jobs=question.jobs)
-    try:
-        found = vary(index_file(Path(piece.path)), check, _job(words, context), _without_model(context.listener))
-    except errors.Interrupted as stop:
-        if was_asked_for(stop):
-            raise
-        raise TimeUpError from stop
-    except (errors.OriginalPasses, errors.CheckError, errors.UsageError) as error:
-        raise CannotAnswerError(error.summary) from error
-    finally:
-        check.close()
+    made = command_check(words, str(context.candidate), jobs=question.jobs)
+    listener = events.without(events.ModelRead, context.listener)
+    with limit_as_time_up(), contextlib.closing(made) as check:
+        found = vary(index_file(Path(piece.path)), check, _job(words, context), listener)
     write_whole(question.folder / REPORT, [as_json(found.as_json())])
     seen = VariationSeen(sentence=found.sentence, kept=found.kept, complete=found.complete)
     return StepAnswer(replace(facts, variation=seen), found.sentence)
@@ -91,16 +84,12 @@ def _inputs(command: OwnRun, context: StepContext) -> Inputs:
     return Inputs(given=[feed for file in files for feed in read_feeds(file)])
 
 
-def _without_model(listener: events.Listener) -> events.Listener:
-    """A listener that is not told once more which model it is about."""
-    return lambda event: None if isinstance(event, events.ModelRead) else listener(event)
-
-
 VARIATION = DiagnosisStep(
     name="may vary",
     question="what may vary, and it still fails?",
     not_asked=_not_asked,
     answer=_answer,
     evidence="variation",
+    files=(REPORT,),
 )
 """Attributes, sizes, types and values that the failure depends on, and those that may be others."""

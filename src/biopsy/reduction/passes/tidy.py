@@ -15,6 +15,7 @@ from biopsy.model.node_source import is_stack
 from biopsy.reduction.change import Change, ChangeSearch
 from biopsy.reduction.passes.editing import copied, drop_dead_nodes, keep_only, read_in
 from biopsy.search.subset import minimize_subset
+from biopsy.text import first_of
 
 if TYPE_CHECKING:
     import onnx
@@ -64,8 +65,7 @@ def _without(model: onnx.ModelProto, gone: Sequence[Removal]) -> onnx.ModelProto
 
 def _words(gone: Sequence[Removal]) -> str:
     """What is tried, in words: the live line has room for a few names."""
-    named = ", ".join(removal.what for removal in gone[:_MOST_NAMED])
-    return f"without {named}{f' and {len(gone) - _MOST_NAMED} more' if len(gone) > _MOST_NAMED else ''}"
+    return f"without {first_of([removal.what for removal in gone], _MOST_NAMED)}"
 
 
 def _found_in(model: onnx.ModelProto) -> Iterator[Removal]:

@@ -15,7 +15,6 @@ from biopsy.checks.python_script import interpreter_of
 from biopsy.checks.signature import signature_of
 from biopsy.checks.words import names_path
 from biopsy.filesystem.plain_file import read_plain
-from biopsy.quantities import size_text
 from biopsy.report.bundle.literals import Literal
 from biopsy.report.bundle.script import Script
 from biopsy.text import printable
@@ -158,8 +157,3 @@ class CommandScript:
             "patterns": [regex.pattern for regex in rules.fail_regexes],
         }
         return {key: value for key, value in found.items() if value}
-
-
-def limit_told() -> str:
-    """How large a file of the check may be."""
-    return size_text(MOST_OF_A_FILE)

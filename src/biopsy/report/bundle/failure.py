@@ -11,6 +11,7 @@ from biopsy.checks.signature import signature_of, status_text
 from biopsy.checks.verdict import VerdictFile
 from biopsy.comparison.runs import compare_runs
 from biopsy.engines.base import Engine
+from biopsy.engines.titles import title_of
 from biopsy.report.bundle.job import BundleJob, RunQuestion
 from biopsy.report.bundle.observation import Observation
 from biopsy.tensors.files import read_results
@@ -59,8 +60,8 @@ def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
     engine = _failing_engine(job.run.engines, observation)
     is_crash = said.kind.startswith("SIG") or evidence.status < 0
     name = said.kind or status_text(evidence.status).removeprefix("signal ")
-    does = {"load": "load", "build": "build"}.get(said.stage, "run")
-    title = f"{_name(engine)} {'crashes' if is_crash else 'fails'} when it is to {does} the model: {name}"
+    does = {"load": "loads", "build": "builds"}.get(said.stage, "runs")
+    title = f"{_name(engine)} {'crashes' if is_crash else 'fails'} when it {does} the model: {name}"
     message = "" if is_crash else _line(first_line(said.message))
     kind: Kind = "crash" if is_crash else "engine failure"
     return ObservedFailure(kind=kind, title=_line(title), engine=engine, stage=said.stage, name=name, message=message)
@@ -71,15 +72,9 @@ def _line(text: str) -> str:
 
 
 def _name(engine: Engine | None) -> str:
-    return "The engine" if engine is None else _NAMES.get(engine.name, f"The engine {engine.name}")
-
-
-_NAMES = {
-    "onnxrt": "ONNX Runtime",
-    "openvino": "OpenVINO",
-    "trt": "TensorRT",
-    "reference": "The reference evaluator of onnx",
-}
+    """The engine as a sentence begins with it."""
+    title = "the engine" if engine is None else title_of(engine.name)
+    return title[:1].upper() + title[1:]
 
 
 def _failing_engine(engines: Sequence[Engine], observation: Observation) -> Engine | None:

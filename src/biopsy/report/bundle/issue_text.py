@@ -7,14 +7,14 @@ a heading, a link or a mention.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from biopsy.quantities import size_text
 from biopsy.report.bundle.failure import ObservedFailure
-from biopsy.report.bundle.issue_forms import FORMS, IssueForm
+from biopsy.report.bundle.issue_forms import FORMS
 from biopsy.report.bundle.reproduction import Reproduction
 from biopsy.text import printable, shortened
 
@@ -49,7 +49,7 @@ def issue_text(facts: IssueFacts) -> str:
     form = FORMS.get("" if engine is None else engine.name, FORMS[""])
     parts = [f"# {_heading(facts.failure.title)}", *_warning(facts)]
     for heading, content in form.sections:
-        lines = list(_CONTENTS[content](facts, form))
+        lines = list(_CONTENTS[content](facts))
         if lines:
             parts += [f"## {heading}", *lines]
     return "\n\n".join(parts) + "\n"
@@ -66,7 +66,7 @@ def _warning(facts: IssueFacts) -> Iterator[str]:
         yield "**`reproduce.py` needs more than the engine: it was seen to fail only where biopsy is installed.**"
 
 
-def _description(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _description(facts: IssueFacts) -> Iterator[str]:
     failure = facts.failure
     if facts.verdict:
         yield _heading(facts.verdict)
@@ -82,7 +82,7 @@ def _description(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
     yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
 
 
-def _steps(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _steps(facts: IssueFacts) -> Iterator[str]:
     names = "\n".join(f"- `{name}`, {size_text(size)}" for name, size in facts.sizes.items())
     yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
     yield "The model (`model.onnx`):"
@@ -94,11 +94,11 @@ def _steps(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
         yield "\n".join(f"- {printable(text)}" for text in facts.remarks)
 
 
-def _log(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _log(facts: IssueFacts) -> Iterator[str]:
     yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
 
 
-def _environment(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _environment(facts: IssueFacts) -> Iterator[str]:
     yield "\n".join(f"- {name}: {_inline(value)}" for name, value in _facts(facts) if value)
 
 
@@ -114,7 +114,7 @@ def _facts(facts: IssueFacts) -> Iterator[tuple[str, str]]:
     yield "its driver", str(versions["driver"] or "")
 
 
-def _version(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _version(facts: IssueFacts) -> Iterator[str]:
     engine = facts.failure.engine
     for one in facts.versions["engines"]:
         if engine is not None and one["name"] == engine.name and one["version"]:
@@ -122,22 +122,25 @@ def _version(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
             return
 
 
-def _device(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _device(facts: IssueFacts) -> Iterator[str]:
     engine = facts.failure.engine
     options: Mapping[str, Any] = {} if engine is None else engine.options
     wanted = options.get("providers") or options.get("device") or "CPU"
     yield _inline(wanted if isinstance(wanted, str) else ", ".join(wanted))
 
 
-def _operating_system(facts: IssueFacts, form: IssueForm) -> Iterator[str]:
+def _operating_system(facts: IssueFacts) -> Iterator[str]:
     yield _inline(str(facts.versions["os"]))
 
 
-def _fixed(text: str) -> Any:
-    return lambda facts, form: iter([text])
+_Content: TypeAlias = Callable[[IssueFacts], Iterator[str]]
 
 
-_CONTENTS: Mapping[str, Any] = {
+def _fixed(text: str) -> _Content:
+    return lambda facts: iter([text])
+
+
+_CONTENTS: Mapping[str, _Content] = {
     "description": _description,
     "steps": _steps,
     "log": _log,

@@ -56,6 +56,7 @@ def usual_words() -> Collection[str]:
     """Words of the standard, and of the texts that every bundle is made of."""
     from onnx import TensorProto, defs
 
+    from biopsy.engines.titles import TITLES
     from biopsy.model.domains import PUBLIC_DOMAINS
 
     found = {*PUBLIC_DOMAINS, *(name.lower() for name in TensorProto.DataType.keys())}  # noqa: SIM118 -- no dictionary
@@ -67,4 +68,4 @@ def usual_words() -> Collection[str]:
     for file in files:
         if file.name.endswith(".py"):
             found.update(_WORD.findall(file.read_text(encoding="utf-8")))
-    return found
+    return found.union(*map(_WORD.findall, TITLES.values()))

@@ -59,7 +59,9 @@ def explained(args: argparse.Namespace, jobs: int, result: Reduction, listener: 
 
     with checking.ended_politely(), contextlib.closing(checking.check_of(args, jobs)) as check:
         try:
-            return vary(index_file(result.output), check, _job(args, result, jobs), _without_model(listener))
+            return vary(
+                index_file(result.output), check, _job(args, result, jobs), events.without(events.ModelRead, listener)
+            )
         except errors.Interrupted as stop:
             kept = ", and ".join(filter(None, [f"{result.output}, which fails in the same way", stop.kept]))
             raise errors.Interrupted(stop.message, kept=kept) from stop
@@ -107,8 +109,3 @@ def _inputs(args: argparse.Namespace, result: Reduction) -> Inputs | None:
     from biopsy.tensors.files import read_feeds
 
     return replace(inputs, given=read_feeds(result.inputs))
-
-
-def _without_model(listener: events.Listener) -> events.Listener:
-    """A listener that is not told once more which model it is about."""
-    return lambda event: None if isinstance(event, events.ModelRead) else listener(event)
