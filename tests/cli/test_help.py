@@ -45,6 +45,14 @@ def test_the_short_help_is_one_screen(command: str, capsys: Captured):
     assert lines[-1] == f"biopsy {command} --help shows all {lines[-1].split()[-2]} options."
 
 
+@pytest.mark.parametrize(
+    ("command", "end"),
+    [("diagnose", "[options] [--check COMMAND ...]"), ("debug flags", "[options] --check COMMAND ...")],
+)
+def test_the_usage_tells_whether_a_check_may_be_left_out(command: str, end: str, capsys: Captured):
+    assert shown(f"{command} -h", capsys)[0].endswith(end)
+
+
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.words in short_help.ESSENTIAL])
 def test_the_short_help_has_examples_and_the_whole_one_all_options(command, capsys: Captured):
     name = " ".join(command.words)

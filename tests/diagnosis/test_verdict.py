@@ -165,8 +165,11 @@ def test_inputs_of_a_size_that_no_engine_can_do_with_are_at_fault() -> None:
 
 def test_a_model_that_every_engine_refuses_is_not_called_the_bug_of_one() -> None:
     fault = FaultBeforeEngines(kind="refused", every=("onnxrt", "reference"), text="every engine fails")
-    found = of(KnownFacts(failure=failure("Fail", "build"), fault_before=fault, piece=piece("Foo 'f'")))
+    refused = failure("Fail", "build")
+    refused = dataclasses.replace(refused, said=dataclasses.replace(refused.said, message="no Op registered for Foo"))
+    found = of(KnownFacts(failure=refused, fault_before=fault, piece=piece("Foo 'f'")))
     assert found.kind == "refused"
+    assert found.text.endswith("ONNX Runtime says: no Op registered for Foo")
     assert "either none of them supports it, or the model or its inputs are wrong" in found.text
     assert "one node, Foo 'f'" in found.text
 

@@ -111,6 +111,10 @@ def _formatter(parser: argparse.ArgumentParser) -> argparse.HelpFormatter:
     return _Formatter(parser.prog, width=_width(), max_help_position=32)
 
 
+_NEED_A_CHECK = ("debug repeat", "debug flags")
+"""Commands that refuse to begin without a check; others compare engines, or ask the person who typed the line."""
+
+
 def _usage(parser: argparse.ArgumentParser) -> str:
     """The line of usage: the words that are needed, and the option that takes the rest."""
     words = []
@@ -122,7 +126,8 @@ def _usage(parser: argparse.ArgumentParser) -> str:
         elif action.required:
             words.append(f"{action.option_strings[0]} {name}")
         elif action.nargs == argparse.REMAINDER and "--check" in action.option_strings:
-            rest = " --check COMMAND ..."
+            is_needed = parser.prog.endswith(_NEED_A_CHECK)
+            rest = " --check COMMAND ..." if is_needed else " [--check COMMAND ...]"
     return f"{parser.prog} {' '.join([*words, '[options]'])}{rest}".replace("%", "%%")
 
 

@@ -49,11 +49,9 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
     if failure is None:
         return _without_failure(facts, question)
     if fault is not None and fault.kind == "input":
-        message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
         return "input", (
             f"The size of the inputs is at fault, and no engine: {series(fault.every)} fail with "
-            f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}."
-            + (f" {title_of(failure.suspect or '')} says: {message}" if message and failure.suspect else "")
+            f"{' '.join(fault.shapes)}, and none of them with {' '.join(fault.passes_with)}." + _engine_says(failure)
         )
     if fault is not None and fault.kind == "random":
         return "random", f"Nothing can be said of an engine: {fault.text}."
@@ -69,7 +67,7 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
         wrong = "either none of them supports it, or the model or its inputs are wrong"
         tiny = fixed_and_tiny(question.index)
         small = f" Its input may be too small: {', '.join(tiny)}, and the model fixes that." if tiny else ""
-        return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}"
+        return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}{_engine_says(failure)}"
     kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
     sentences = [
         _begun(_subject(facts, failure, question)),
@@ -169,6 +167,12 @@ def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestio
     if optimizer is not None:
         return f"With its optimizer {optimizer}, {engine} cannot {said.stage} {where}{detail}."
     return f"{engine} cannot {said.stage} {where}{detail}."
+
+
+def _engine_says(failure: FailureSeen) -> str:
+    """A sentence with the message of the engine that fails; "" where it gave none."""
+    message = first_line(failure.said.message)[:_LONGEST_MESSAGE]
+    return f" {title_of(failure.suspect)} says: {message}" if message and failure.suspect else ""
 
 
 def _differs(facts: KnownFacts, failure: FailureSeen) -> str:

@@ -141,6 +141,11 @@ def test_a_flaky_failure_must_stay_away_often_enough(here: Path, capsys):
     assert "flaky" in capsys.readouterr().out
 
 
+def test_without_a_check_the_line_shown_holds_the_place_of_the_model(here: Path, capsys):
+    assert flags("--engine", "onnxrt") == 2
+    assert "next  --check biopsy run {} --onnxrt" in capsys.readouterr().err
+
+
 def test_a_model_that_passes_ends_with_status_3(here: Path, capsys):
     assert flags("--engine", "onnxrt", "--check", *script("sys.exit(0)")) == 3
 

@@ -1,5 +1,6 @@
 """The text of an issue fits the form of the engine's tracker, and nothing in it is anything but text."""
 
+import dataclasses
 import re
 
 import pytest
@@ -50,6 +51,12 @@ def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
     assert "- rounding: it is larger" in text
     assert "- `model.onnx`, 118 bytes" in text
     assert "- processor: " in text
+
+
+@pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
+def test_a_conclusion_that_holds_no_markdown_is_read_as_a_sentence(chain: str) -> None:
+    verdict = f"The optimizer computes something else for {chain}. They fail together: a fusion."
+    assert f"\n{verdict}\n" in issue_text(dataclasses.replace(facts("onnxrt"), verdict=verdict))
 
 
 HOSTILE = "@everyone #1 ![x](http://x)\n# heading\n```\n<script>alert(1)</script>\n````\n\x1b[31m"

@@ -65,6 +65,13 @@ def test_a_page_has_a_section_for_what_the_report_has_and_no_other() -> None:
         assert f"#{name}" in every
 
 
+def test_the_checks_of_a_diagnosis_are_those_of_all_its_questions() -> None:
+    report = reports.rich()
+    asked = sum(step.get("checks") or 0 for step in report["steps"])
+    text = " ".join(" ".join(Page(page_of(report)).text).split())
+    assert asked and f" {asked} checks " in text
+
+
 def test_repeated_runs_and_builds_are_told_with_what_goes_with_the_bad_ones() -> None:
     text = " ".join("".join(Page(page_of(reports.repeated())).text).split())
     for said in ("56 % of runs", "between 27 % and 81 %", "exit status 3", "Conv_3 tactic 0x5f3a", "0.03"):

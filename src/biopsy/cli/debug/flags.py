@@ -73,7 +73,9 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.tactics.switch_search import find_switches
 
     if not args.check:
-        raise errors.UsageError("there is no command to run", next_steps=["--check biopsy run {{}} --onnxrt"])
+        raise errors.UsageError(
+            "there is no command to run", next_steps=["--check biopsy run {} --onnxrt    at the end"]
+        )
     report = report_file(args, console)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
     checking.require_names(args, args.model)

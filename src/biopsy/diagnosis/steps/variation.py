@@ -17,12 +17,14 @@ from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.feeding import Inputs
 from biopsy.filesystem.write import write_whole
 from biopsy.model.index import index_file
+from biopsy.quantities import count
 from biopsy.report.envelope import as_json
 from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
 from biopsy.tensors.files import read_feeds
 from biopsy.variation.job import USUAL_CHECKS, VariationJob
+from biopsy.variation.result import Variation
 from biopsy.variation.vary import vary
 
 REPORT = "variation.json"
@@ -32,6 +34,8 @@ _MOST_NODES = 30
 """Of a piece: each node has features, and each feature takes several checks."""
 
 _SHARE = 0.7
+_LONGEST_LINE = 150
+_MOST_SHOWN = 3
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
@@ -59,7 +63,18 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         found = vary(index_file(Path(piece.path)), check, _job(words, context), listener)
     write_whole(question.folder / REPORT, [as_json(found.as_json())])
     seen = VariationSeen(sentence=found.sentence, kept=found.kept, complete=found.complete)
-    return StepAnswer(replace(facts, variation=seen), found.sentence)
+    return StepAnswer(replace(facts, variation=seen), _line(found))
+
+
+def _line(found: Variation) -> str:
+    """The sentence where it is short; else the first things that must be so, and how many more there are."""
+    if len(found.sentence) <= _LONGEST_LINE or not found.fixed:
+        return found.sentence
+    told = [f"{one.title} {one.short}" for one in found.fixed[:_MOST_SHOWN] if one.short]
+    more = len(found.fixed) - len(told)
+    rest = f" · {count(more, 'condition')} more in {REPORT}" if more else ""
+    free = f" · {count(len(found.free), 'feature')} may be anything" if found.free else ""
+    return f"fails only with: {'; '.join(told)}{rest}{free}"
 
 
 def _job(words: Words, context: StepContext) -> VariationJob:

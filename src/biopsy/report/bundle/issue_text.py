@@ -158,7 +158,7 @@ _CONTENTS: Mapping[str, _Content] = {
 def _heading(text: str) -> str:
     """One line that may quote a stranger's name: as code, unless nothing in it means anything in Markdown."""
     plain = printable(text)
-    return plain if re.fullmatch(r"[\w ,.:;'/()+=-]*", plain) else _inline(plain)
+    return plain if re.fullmatch(r"(?:[\w ,.:;'/()+=-]| -> )*", plain) else _inline(plain)
 
 
 def _inline(text: str) -> str:

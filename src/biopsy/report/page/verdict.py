@@ -87,9 +87,10 @@ def _figures(report: Branch) -> list[tuple[str, str]]:
     worst = _worst_ratio(report)
     if worst is not None:
         found.append((times(worst), "the tolerance, at worst"))
-    if search is not None:
-        checks = sum(number for number in _wholes(search.numbers_by_name("outcomes"))) or len(search.parts("checks"))
+    checks = _checks_made(report)
+    if checks is not None:
         found.append((str(checks), "checks"))
+    if search is not None:
         flaky = search.part("flaky")
         if flaky is not None:
             found.append((f"{flaky.whole('failed')} of {flaky.whole('runs')}", "runs fail"))
@@ -97,6 +98,17 @@ def _figures(report: Branch) -> list[tuple[str, str]]:
     if seconds is not None:
         found.append((duration(seconds), "in all"))
     return found[:5]
+
+
+def _checks_made(report: Branch) -> int | None:
+    """Those of all questions of a diagnosis, else those of the one search; None where there was neither."""
+    asked = report.parts("steps")
+    if asked:
+        return sum(step.whole("checks") or 0 for step in asked)
+    search = report.part("search")
+    if search is None:
+        return None
+    return sum(_wholes(search.numbers_by_name("outcomes"))) or len(search.parts("checks"))
 
 
 def _wholes(numbers: dict[str, float]) -> list[int]:
