@@ -23,6 +23,8 @@ def exclusions(
             yield f"not excluded, rounding: measured against float64, the verdict is '{rounding.verdict}'{why}"
     if how_often:
         yield f"not excluded, chance: {how_often}"
+    elif not reproduction.steady:
+        yield "not excluded, chance: reproduce.py fails in some runs and not in others"
     elif observation.runs > 1:
         yield f"not excluded, chance: it failed only in run {observation.runs} of the check"
     elif reproduction.standing != "not":
