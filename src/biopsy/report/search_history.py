@@ -85,6 +85,12 @@ class SearchHistory:
         """Whether nothing was checked."""
         return not self._outcomes
 
+    @property
+    def how_often(self) -> str:
+        """In how many runs a flaky failure shows, in words; "" if it is not known to be flaky."""
+        rate = self._facts.get("flaky")
+        return f"it fails in {rate['failed']} of {rate['runs']} runs" if rate else ""
+
     def tree(self) -> Tree:
         """What is known so far, in the form of the key ``search``."""
         checks = [*self._first, *self._last]

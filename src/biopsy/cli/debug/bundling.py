@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.judge import Rules
     from biopsy.cli.console import Console
-    from biopsy.report.bundle.job import RunQuestion
+    from biopsy.report.bundle.job import EarlierFindings, RunQuestion
     from biopsy.report.bundle.make import Bundle
 
 
@@ -37,8 +37,8 @@ class Packing:
 
     ``own_run`` are the options of a check that is ``biopsy run``. ``inputs`` are those that it is fed where they are
     not the check's own; ``folder`` is where the model's weights stand if not beside it. ``words`` are those of the
-    original that the bundle may not tell, as ``words_to_hide`` gave them. ``verdict`` and
-    ``variation`` as in ``BundleJob``.
+    original that the bundle may not tell, as ``words_to_hide`` gave them. ``found`` is
+    what is known of the failure before, if anything is.
     """
 
     target: Path
@@ -51,8 +51,7 @@ class Packing:
     folder: Path | None = None
     words: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)
-    verdict: str = ""
-    variation: str = ""
+    found: EarlierFindings | None = None
 
 
 def require_target(args: argparse.Namespace) -> None:
@@ -96,7 +95,7 @@ def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
 
 def pack(packing: Packing, console: Console) -> None:
     """Write the bundle and say what is in it. Raises CheckError if its script does not show the failure."""
-    from biopsy.report.bundle.job import BundleJob
+    from biopsy.report.bundle.job import BundleJob, EarlierFindings
     from biopsy.report.bundle.make import make_bundle
     from biopsy.report.bundle.names_of_model import without_words_of
 
@@ -112,8 +111,7 @@ def pack(packing: Packing, console: Console) -> None:
         inputs=packing.inputs,
         secrets=None if packing.words is None else without_words_of(packing.words, packing.model),
         reports=packing.reports,
-        verdict=packing.verdict,
-        variation=packing.variation,
+        found=packing.found or EarlierFindings(),
     )
     bundle = make_bundle(job)
     _say(bundle, console)

@@ -36,6 +36,7 @@ def _packing(
 ) -> bundling.Packing:
     from biopsy.checks.command import CommandCheck
     from biopsy.diagnosis.question import without_weights_folder
+    from biopsy.report.bundle.job import EarlierFindings
 
     words = list(without_weights_folder(failure.check))
     piece = found.facts.piece
@@ -49,5 +50,10 @@ def _packing(
         inputs=None if piece is None or piece.inputs is None else Path(piece.inputs),
         folder=question.weights_folder if piece is None else None,
         reports=reports,
-        verdict=found.verdict.text,
+        found=EarlierFindings(verdict=found.verdict.text, how_often=_how_often(found)),
     )
+
+
+def _how_often(found: Diagnosis) -> str:
+    seen = found.facts.steadiness
+    return f"it fails in {seen.failed} of {seen.runs} runs" if seen is not None and seen.is_flaky else ""

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Literal
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.warm import command_check
 from biopsy.diagnosis.context import StepContext, limit_as_time_up
 from biopsy.diagnosis.facts import KnownFacts, PrecisionSeen
+from biopsy.diagnosis.low_precision import low_precision
 from biopsy.diagnosis.question import without_weights_folder
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.filesystem.write import write_whole
-from biopsy.mixed_precision.formats import BFLOAT16, FLOAT16
 from biopsy.mixed_precision.job import PrecisionJob
 from biopsy.mixed_precision.job_run import run_job
 from biopsy.mixed_precision.precisions import Precisions, mixed_models
 from biopsy.mixed_precision.result import PrecisionResult, PrecisionTarget, precision_tree
-from biopsy.model.index import ModelIndex
 from biopsy.report.envelope import as_json
 from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
@@ -45,7 +43,7 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
         return "it is rounding"
     if failure.masked or failure.said.kind not in _KINDS:
         return "not a question of numbers"
-    if _low_precision(context.question.index) is None:
+    if low_precision(context.question.index) is None:
         return "no layer of the model is known to be in a low precision"
     if facts.settings is not None and any(switch.mends_original for switch in facts.settings.switches):
         return "a setting mends it"
@@ -54,16 +52,9 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
     return None
 
 
-def _low_precision(index: ModelIndex) -> Literal["fp16", "bf16"] | None:
-    """The low precision that inputs or weights of a model have; None if they have none."""
-    kinds = [index.tensor_type(tensor) for tensor in (*index.fed_inputs(), *index.outputs)]
-    elems = {kind.elem for kind in kinds if kind is not None} | {weight.kind.elem for weight in index.weights.values()}
-    return "fp16" if FLOAT16 in elems else "bf16" if BFLOAT16 in elems else None
-
-
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure, question = facts.failure, context.question
-    low = _low_precision(question.index)
+    low = low_precision(question.index)
     assert failure is not None and low is not None
     context.begin_step()
     context.cool()

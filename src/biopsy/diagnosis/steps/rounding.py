@@ -13,6 +13,7 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.mismatch import Rounding
 from biopsy.diagnosis.context import CheckRun, StepContext, TimeUpError
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, PieceFound, RoundingSeen
+from biopsy.diagnosis.low_precision import low_precision
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.reasons import UNKNOWN_COMPARISON
 from biopsy.diagnosis.samples import with_other_seed
@@ -37,7 +38,8 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
         return "nothing fails"
     if facts.fault_before is not None and facts.fault_before.kind == "random":
         return "the model is random"
-    if not failure.is_of_values and not (failure.is_of_not_finite and context.question.check is None):
+    is_wide = context.question.check is None and low_precision(context.question.index) is None  # nothing may overflow
+    if not failure.is_of_values and not (failure.is_of_not_finite and is_wide):
         return "not a question of numbers"
     if not isinstance(parse(failure.check), OwnRun):
         return UNKNOWN_COMPARISON

@@ -9,8 +9,10 @@ from biopsy.report.bundle.observation import Observation
 from biopsy.report.bundle.reproduction import Reproduction
 
 
-def exclusions(observation: Observation, failure: ObservedFailure, reproduction: Reproduction) -> Iterator[str]:
-    """A sentence on each thing; and one on each that could not be excluded."""
+def exclusions(
+    observation: Observation, failure: ObservedFailure, reproduction: Reproduction, how_often: str = ""
+) -> Iterator[str]:
+    """A sentence on each thing; and one on each that could not be excluded. ``how_often`` as in ``EarlierFindings``."""
     rounding = observation.evidence.verdict.rounding
     if failure.kind == "comparison" and rounding is not None:
         if rounding.verdict == "bug":
@@ -19,7 +21,11 @@ def exclusions(observation: Observation, failure: ObservedFailure, reproduction:
         else:
             why = f" ({rounding.reason})" if rounding.reason else ""
             yield f"not excluded, rounding: measured against float64, the verdict is '{rounding.verdict}'{why}"
-    if observation.runs > 1:
+    if how_often:
+        yield f"not excluded, chance: {how_often}"
+    elif not reproduction.steady:
+        yield "not excluded, chance: reproduce.py fails in some runs and not in others"
+    elif observation.runs > 1:
         yield f"not excluded, chance: it failed only in run {observation.runs} of the check"
     elif reproduction.standing != "not":
         yield "chance: it failed in the check and in reproduce.py, each in a process of its own"

@@ -32,17 +32,29 @@ class RunQuestion:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierFindings:
+    """What a command has found of a failure before it packs it, in words; "" where nobody has asked.
+
+    ``verdict``: what fails and why. ``variation``: what of the model may vary. ``how_often``: in how many runs a flaky
+    failure shows; "" if it is not known to be flaky.
+    """
+
+    verdict: str = ""
+    variation: str = ""
+    how_often: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class BundleJob:
     """A failing model, the check that it fails, and where the bundle goes.
 
     ``target`` is a folder, or a file that ends in .zip. ``folder`` is where the model's external weights stand.
     ``check`` and ``rules`` say what failing is; ``run`` what the check asks, if it is our own ``run``. ``inputs`` is a
-    file that the model is fed from, in place of those that the check loads; None where those fit. ``verdict``
-    says in a few sentences what was found of the failure, ``variation`` in one what of the model may vary; "" where
-    nobody has asked. ``secrets`` are words that no member may
-    hold -> what they are, for a person; nor may it then hold paths, and the names of the user and the machine. None
-    where nothing is to be hidden. ``original`` is the model that ``model`` was made of. ``reports`` are further members
-    that are ready, by name: the report as JSON and as a page.
+    file that the model is fed from, in place of those that the check loads; None where those fit. ``found`` is
+    what is known of the failure before. ``secrets`` are words that no member may hold -> what they are, for a person;
+    nor may it then hold paths, and the names of the user and the machine. None where nothing is to be hidden.
+    ``original`` is the model that ``model`` was made of. ``reports`` are further members that are ready, by name: the
+    report as JSON and as a page.
     """
 
     target: Path
@@ -53,7 +65,6 @@ class BundleJob:
     rules: Rules = field(default_factory=Rules)
     run: RunQuestion | None = None
     inputs: Path | None = None
-    verdict: str = ""
-    variation: str = ""
+    found: EarlierFindings = field(default_factory=EarlierFindings)
     secrets: Mapping[str, str] | None = None
     reports: Mapping[str, bytes] = field(default_factory=dict)

@@ -27,6 +27,9 @@ _NOT_REPRODUCED = "NOT-REPRODUCED.txt"
 _TIMES = 2
 """How much longer than it waits itself a script may run before it counts as one that shows nothing."""
 
+_TRIES_IF_FLAKY = 20
+"""Runs of the script of a failure that is known to be flaky, until it fails."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bundle:
@@ -95,7 +98,7 @@ def _reproduced(job: BundleJob, contents: Contents, observation: Observation, sc
         scratch,
         limits,
         needs_biopsy=bool(contents.needs_biopsy),
-        tries=1 if observation.runs == 1 else 4 * observation.runs,
+        tries=_TRIES_IF_FLAKY if job.found.how_often else 1 if observation.runs == 1 else 4 * observation.runs,
     )
 
 
@@ -115,9 +118,9 @@ def _facts(
         model=model_text(folder / "model.onnx"),
         script=(folder / "reproduce.py").read_text(encoding="utf-8"),
         versions=versions_tree(labels),
-        excluded=list(exclusions(observation, failure, reproduction)),
-        verdict=job.verdict,
-        variation=job.variation,
+        excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
+        verdict=job.found.verdict,
+        variation=job.found.variation,
         remarks=[f"left out: {text}" for text in contents.left_out],
         sizes={member.name: member.stat().st_size for member in contents.members},
     )

@@ -7,7 +7,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,16 +22,23 @@ FAILS = 1
 Standing = Literal["alone", "with biopsy", "not"]
 """Where a script shows the failure: without biopsy, only with it, or not at all."""
 
+_TRIES_BEFORE_BIOPSY_IS_NEEDED = 5
+"""Further runs without biopsy of what fails only with it: a flaky failure may have passed by luck."""
+
 _MOST_KEPT = 1 << 16  # bytes of what it prints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction:
-    """What ``reproduce.py`` did: where it failed, its exit status there, or minus the signal, and what it printed."""
+    """What ``reproduce.py`` did: where it failed, its exit status there, or minus the signal, and what it printed.
+
+    ``steady``: it was not seen to fail in some runs and pass in others that were alike.
+    """
 
     standing: Standing
     status: int
     output: str
+    steady: bool = True
 
 
 def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool, tries: int) -> Reproduction:
@@ -39,18 +46,22 @@ def reproduce(bundle: Path, scratch: Path, limits: Limits, *, needs_biopsy: bool
 
     First without biopsy, unless it is known to need it; then with it. Raises CheckError if it cannot be started.
     """
-    clean, folder = None, scratch / "unpacked"
+    clean, environment, folder = None, None, scratch / "unpacked"
     if not needs_biopsy:
         try:
-            environment = clean_environment(scratch / "environment")
+            made = clean_environment(scratch / "environment")
         except OSError as error:
             raise errors.CheckError(f"no environment without biopsy can be made: {error}") from error
-        variables = dict(environment.variables)
-        clean = _tried(bundle, folder, limits, (environment.python, variables), tries)
+        environment = (made.python, dict(made.variables))
+        clean = _tried(bundle, folder, limits, environment, tries)
         if clean.status == FAILS:
             return _said("alone", clean, folder)
     path = os.pathsep.join([str(Path(sys.executable).parent), *filter(None, [os.environ.get("PATH")])])
     here = _tried(bundle, folder, limits, (Path(sys.executable), {"PATH": path}), tries)
+    if here.status == FAILS and clean is not None and environment is not None:
+        again = _tried(bundle, folder, limits, environment, _TRIES_BEFORE_BIOPSY_IS_NEEDED)
+        if again.status == FAILS:  # it had passed by luck
+            return replace(_said("alone", again, folder), steady=False)
     if here.status == FAILS:
         return _said("with biopsy", here, folder)
     return _said("not", clean or here, folder)

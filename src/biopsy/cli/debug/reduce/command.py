@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from biopsy.model.index import ModelIndex
     from biopsy.reduction.job import ReductionJob
     from biopsy.reduction.result import Reduction
+    from biopsy.report.bundle.job import EarlierFindings
+    from biopsy.report.search_history import SearchHistory
     from biopsy.variation.result import Variation
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -144,8 +146,15 @@ def _reduced(
         if args.bundle is not None:
             made = report.as_bytes(status, partial(told, args.bundle))
             packing = _packing(args, result, words, made, console)
-            bundling.pack(replace(packing, variation="" if variation is None else variation.sentence), console)
+            bundling.pack(replace(packing, found=_earlier(variation, progress.history)), console)
         return progress.ended(status, result.nodes)
+
+
+def _earlier(variation: Variation | None, history: SearchHistory) -> EarlierFindings:
+    from biopsy.report.bundle.job import EarlierFindings
+
+    sentence = "" if variation is None else variation.sentence
+    return EarlierFindings(variation=sentence, how_often=history.how_often)
 
 
 def _packing(

@@ -1,0 +1,37 @@
+"""What a bundle says that its failure is not, from runs that are given here."""
+
+from dataclasses import replace
+
+from biopsy import events
+from biopsy.checks.outcome import Evidence
+from biopsy.report.bundle.exclusions import exclusions
+from biopsy.report.bundle.failure import ObservedFailure
+from biopsy.report.bundle.observation import Observation
+from biopsy.report.bundle.reproduction import Reproduction
+from biopsy.report.search_history import SearchHistory
+
+FAILURE = ObservedFailure(kind="command", title="It fails", engine=None, stage="", message="")
+SHOWN = Reproduction(standing="alone", status=1, output="")
+
+
+def told(runs: int, how_often: str = "") -> list[str]:
+    observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=runs)
+    return list(exclusions(observation, FAILURE, SHOWN, how_often))
+
+
+def test_chance_is_excluded_only_for_what_failed_each_time() -> None:
+    assert told(1) == ["chance: it failed in the check and in reproduce.py, each in a process of its own"]
+    assert told(3) == ["not excluded, chance: it failed only in run 3 of the check"]
+
+
+def test_a_script_that_passed_once_does_not_exclude_it() -> None:
+    observation = Observation(evidence=Evidence(status=1), reason="exit status 1", runs=1)
+    (said,) = exclusions(observation, FAILURE, replace(SHOWN, steady=False))
+    assert said.startswith("not excluded, chance")
+
+
+def test_it_is_not_excluded_for_a_flaky_failure_that_showed_in_the_first_run() -> None:
+    history = SearchHistory()
+    assert history.how_often == ""
+    history(events.FlakyFailure(11, 20, 5, 0.99))
+    assert told(1, history.how_often) == ["not excluded, chance: it fails in 11 of 20 runs"]
