@@ -70,4 +70,5 @@ def test_a_script_is_sound_for_its_shell(shell: str, capsys: pytest.CaptureFixtu
 
 def test_a_shell_that_is_none_is_told_of(capsys: pytest.CaptureFixture[str]):
     assert main(["completion", "bsah"]) == 2
-    assert "did you mean 'bash'?" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("error: SHELL bsah: it must be one of") and "did you mean 'bash'?" in told

@@ -96,3 +96,8 @@ def test_an_option_stays_with_its_value() -> None:
 
 def test_colours_have_no_width() -> None:
     assert wrapped(f"\x1b[31merror: \x1b[0m{'x' * 33}", 40) == [f"\x1b[31merror: \x1b[0m{'x' * 33}"]
+
+
+def test_a_label_that_fills_its_column_has_its_text_indented_like_any_other() -> None:
+    text = "SimplifiedLayerNormFusion off: the model passes, and errs no more than by rounding."
+    assert wrapped(f"workaround {text}", 60)[1] == "           and errs no more than by rounding."

@@ -28,6 +28,20 @@ def step(outcome: str, answer: str) -> StepReport:
     return StepReport(name="layer", question="is it one node?", outcome=outcome, answer=answer)  # type: ignore[arg-type]
 
 
+# NaN
+
+
+def nan_in_one(**by_float64: tuple[str, ...]) -> str:
+    judged = RoundingSeen(verdicts=(), **by_float64)
+    return of(facts(failure=failure("not-finite-mismatch"), rounding=judged)).text
+
+
+def test_who_gives_nan_is_blamed_only_if_float64_calls_it_alone_wrong() -> None:
+    assert "gives NaN or infinity where float64 does not" in nan_in_one(wrong=(SUSPECT,), right=(TRUSTED,))
+    for by_float64 in ({}, {"wrong": (SUSPECT,)}, {"wrong": (SUSPECT, TRUSTED)}, {"right": (TRUSTED,)}):
+        assert "only one of them gives NaN or infinity" in nan_in_one(**by_float64)
+
+
 # An optimizer
 
 

@@ -26,7 +26,11 @@ def edited(place, file: str, added: str, times: int = 6) -> list[str]:
 
 @pytest.mark.parametrize(
     ("file", "times", "kept"),
-    [("check.py", 2, "nothing was written"), ("rule.py", 12, "r.onnx"), ("check.py", 22, "r.onnx")],
+    [
+        ("check.py", 2, "nothing was written"),
+        ("rule.py", 12, "r.onnx"),
+        pytest.param("check.py", 22, "r.onnx", marks=pytest.mark.slow),
+    ],
 )
 def test_a_check_that_is_edited_ends_the_search_and_says_how_to_start_over(
     place, file: str, times: int, kept: str

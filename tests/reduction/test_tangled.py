@@ -27,7 +27,12 @@ def in_time() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"mode": "linear"}, {"border": Border(keep_inputs=True)}, {"border": Border(keep_outputs=True)}],
+    [
+        {},
+        pytest.param({"mode": "linear"}, marks=pytest.mark.slow),
+        pytest.param({"border": Border(keep_inputs=True)}, marks=pytest.mark.slow),
+        {"border": Border(keep_outputs=True)},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", TANGLED)

@@ -64,7 +64,7 @@ REDUCE = ("debug", "reduce", "m.onnx", "-o", "r.onnx")
 
 
 @pytest.mark.parametrize("how", DEATHS)
-@pytest.mark.parametrize("cold", [(), ("--cold-checks",)], ids=["warm", "cold"])
+@pytest.mark.parametrize("cold", [(), pytest.param(("--cold-checks",), marks=pytest.mark.slow)], ids=["warm", "cold"])
 def test_a_model_that_passes_is_never_reduced(broken: Broken, how: str, cold: tuple[str, ...]) -> None:
     broken.dies(DEATHS[how])
     ran = broken.type(*REDUCE, *cold, "--check", *RUN, FAULT="1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,11 +68,24 @@ class Shown:
         self.page.evaluate(frames)
         return place
 
-    @property
-    def tip(self) -> str:
-        """What the tip says; "" while there is none."""
-        tip = self.page.locator("#tip")
-        return tip.inner_text() if tip.is_visible() else ""
+    def expect_tip(self, *texts: str | re.Pattern[str]) -> None:
+        """Wait until the tip says all of this: what shows it runs after the event. Fails if it never does."""
+        from playwright.sync_api import expect
+
+        for text in texts:
+            expect(self.page.locator("#tip:visible")).to_contain_text(text, use_inner_text=True)
+
+    def expect_spoken(self, text: str) -> None:
+        """Wait until screen readers are told this. Fails if they never are."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator("#spoken")).to_contain_text(text)
+
+    def expect_no_tip(self) -> None:
+        """Wait until no tip is shown. Fails if one stays."""
+        from playwright.sync_api import expect
+
+        expect(self.page.locator("#tip")).to_be_hidden()
 
 
 @contextmanager

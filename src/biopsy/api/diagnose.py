@@ -24,7 +24,7 @@ from biopsy.api.searching import rules_of
 from biopsy.checks.judge import Rules
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.diagnose import diagnose as diagnosed
-from biopsy.diagnosis.evidence import prepare_folder
+from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.facts import Diagnosis
 from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Judging, Samples, Words
 from biopsy.diagnosis.samples import require_sizes, settled
@@ -82,25 +82,25 @@ def diagnose(
         index = index_file(path, weights)
         if check is None:
             require_sizes(index, wanted)
-        prepare_folder(place)
-        question = DiagnosisQuestion(
-            index=index,
-            model=path,
-            folder=place,
-            engines=specs,
-            check=None if check is None else tuple(check),
-            samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
-            judging=Judging(
-                judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
-                limits=(*_limits("--atol", atol), *_limits("--rtol", rtol)),
-                rules=rules_of(rules),
-            ),
-            weights_folder=None if folder is None else weights,
-            seconds=max_time,
-            jobs=jobs,
-            fresh=fresh,
-        )
-        return diagnosed(question, listener)
+        with held_folder(place):
+            question = DiagnosisQuestion(
+                index=index,
+                model=path,
+                folder=place,
+                engines=specs,
+                check=None if check is None else tuple(check),
+                samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
+                judging=Judging(
+                    judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
+                    limits=(*_limits("--atol", atol), *_limits("--rtol", rtol)),
+                    rules=rules_of(rules),
+                ),
+                weights_folder=None if folder is None else weights,
+                seconds=max_time,
+                jobs=jobs,
+                fresh=fresh,
+            )
+            return diagnosed(question, listener)
 
 
 def _limits(option: str, value: float | Mapping[str, float]) -> Words:

@@ -24,6 +24,7 @@ from biopsy.api.arguments import (
 )
 from biopsy.api.inputs import GivenInputs, feeds_of, require_shapes
 from biopsy.api.searching import GivenOptions
+from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.judge import Rules
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.reduction.job import Border, RecordingOptions, ReductionJob
@@ -113,6 +114,7 @@ def reduce(
             border=_border(border),
             input_shapes=dict(input_shapes or {}),
             values=values,
+            command=NO_WORDS if callable(check) else parse(check),
             passes=_passes(passes),
             allow_vacuous_check=allow_vacuous_check,
         )

@@ -49,6 +49,11 @@ class CommandLine:
         """Whether it compares what it computes with values recorded before; None if its words do not tell."""
         return None
 
+    @property
+    def has_golden_values(self) -> bool | None:
+        """Whether these are golden values that it was given; None if its words do not tell."""
+        return None
+
     def names_candidate(self, default_name: str) -> bool:
         """Whether the words say where the candidate's path goes; if not, the program knows the default name itself."""
         return any(PLACEHOLDER in word or names_path(word, default_name) for word in self.words)
@@ -96,6 +101,10 @@ def _beside(script: Path) -> list[Path]:
     return modules_beside(script)
 
 
+NO_WORDS = CommandLine(())
+"""Those of a check that is no command."""
+
+
 @dataclass(frozen=True)
 class OwnCommand(CommandLine):
     """A command of ours."""
@@ -130,6 +139,11 @@ class OwnInspect(OwnCommand):
         """Never."""
         return False
 
+    @property
+    def has_golden_values(self) -> bool:
+        """Never."""
+        return False
+
 
 @dataclass(frozen=True)
 class OwnRun(OwnCommand):
@@ -143,7 +157,12 @@ class OwnRun(OwnCommand):
     @property
     def compares_recorded(self) -> bool | None:
         """Whether it loads golden values, or judges the values themselves; a function of the user's may do either."""
-        if self.golden_files or "--validate" in self._before_operands:
+        return True if "--validate" in self._before_operands else self.has_golden_values
+
+    @property
+    def has_golden_values(self) -> bool | None:
+        """Whether it loads golden values; a function of the user's may have some."""
+        if self.golden_files:
             return True
         is_judged = any(word.partition("=")[0] == _COMPARE_SCRIPT for word in self._before_operands)
         return None if is_judged else False

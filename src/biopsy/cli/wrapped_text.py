@@ -19,6 +19,9 @@ _LEAST_INDENT = 2
 _GAP = re.compile(r"(?<=\S) {2,}(?=\S)")
 """What stands between columns."""
 
+_WIDEST_LABEL = re.compile(r"^workaround (?=\S)")
+"""A label that fills its column, so that one blank stands behind it."""
+
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 _OWN = "|".join(sorted({command.words[0] for command in COMMANDS} | {"help", "--help"}))
@@ -93,7 +96,8 @@ def _width(text: str) -> int:
 
 def _hanging(line: str, width: int, least: int) -> int:
     """Where the last column begins that leaves at least half of the width; else a little behind the line's start."""
-    columns = [match.end() for match in _GAP.finditer(line) if match.end() <= width // 2]
+    gaps = [*_WIDEST_LABEL.finditer(line), *_GAP.finditer(line)]
+    columns = [match.end() for match in gaps if match.end() <= width // 2]
     start = len(line) - len(line.lstrip())
     return columns[-1] if columns else max(start + _LEAST_INDENT, least)
 

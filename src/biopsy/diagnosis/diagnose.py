@@ -9,14 +9,13 @@ from dataclasses import replace
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.diagnosis.context import CANDIDATE, StepContext, TimeUpError, was_asked_for
-from biopsy.diagnosis.evidence import STATE, EvidenceFile, KnownSteps, identity_of
+from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, Outcome, StepReport
 from biopsy.diagnosis.plan import PLAN
-from biopsy.diagnosis.question import DiagnosisQuestion
+from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
 from biopsy.diagnosis.step import DiagnosisStep
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.filesystem.privacy import as_private_as
-from biopsy.session.claim import locked
 from biopsy.session.workspace import sources
 
 TIME = "the time limit"
@@ -26,12 +25,14 @@ PERSON = "an interruption"
 def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ignore) -> Diagnosis:
     """Ask one question after the other until the answer is known, or the time is over, and say what was found.
 
-    The folder, which ``prepare_folder`` has made, holds the evidence; a diagnosis that was stopped goes on where it
+    The folder, in the ``held_folder`` of the caller, holds the evidence; a diagnosis that was stopped goes on where it
     was. Ctrl-C ends it: ``stopped`` says so, with what is known by then. Raises UsageError if the folder cannot be
     used, CheckError if nothing can be said of the model, and what engines raise that are not there.
     """
     started = time.monotonic()
-    with as_private_as(sources(question.index)), locked([question.folder / STATE]):
+    if question.check is None:
+        require_no_place([*question.samples.files, *filter(None, [question.weights_folder])], "give it another name")
+    with as_private_as(sources(question.index)):
         check = CommandCheck(_words(question), str(question.folder / CANDIDATE))
         evidence = EvidenceFile(question.folder, identity_of(question, check), fresh=question.fresh)
         if evidence.resumed:

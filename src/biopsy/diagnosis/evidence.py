@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,14 @@ from biopsy.checks.outcome import Check
 from biopsy.diagnosis.context import CANDIDATE
 from biopsy.diagnosis.facts import KnownFacts, StepReport
 from biopsy.diagnosis.plan import PLAN
-from biopsy.diagnosis.question import DiagnosisQuestion
+from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
 from biopsy.diagnosis.record_json import as_json, from_json
 from biopsy.diagnosis.steps.piece import PIECE
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.filesystem.user_key import user_key
 from biopsy.filesystem.write import write_whole
 from biopsy.model.digest import digest_of
+from biopsy.session.claim import locked
 from biopsy.session.journal_identity import JournalIdentity
 from biopsy.session.options import SearchOptions
 from biopsy.text import first_of
@@ -42,11 +44,21 @@ class KnownSteps:
     steps: tuple[StepReport, ...] = ()
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the folder, if it is not there, and mark it as that of a diagnosis.
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """The folder as that of one diagnosis, before anything is written there, until that ends; it is made if need be.
 
-    Raises UsageError if it cannot be made, or holds what no diagnosis has left.
+    Raises UsageError if it cannot be made, has a name that checks cannot hold, holds what no
+    diagnosis has left, or is that of another one that runs.
     """
+    require_no_place([folder], "--dir ANOTHER")
+    _prepare(folder)
+    with locked([folder / STATE]):
+        yield
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder, if it is not there, and mark it as that of a diagnosis."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / STATE).is_file():

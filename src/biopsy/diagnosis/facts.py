@@ -63,6 +63,11 @@ class FailureSeen:
         """Whether values differ, and not shapes, types or whether there are any: what rounding may explain."""
         return self.said.stage == "compare" and self.said.kind == "mismatch"
 
+    @property
+    def is_of_not_finite(self) -> bool:
+        """Whether only one of two engines gives NaN or infinity: no rounding, but float64 may say which is wrong."""
+        return self.said.stage == "compare" and self.said.kind == "not-finite-mismatch" and self.trusted is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class FaultBeforeEngines:
@@ -97,6 +102,8 @@ class ComparisonSeen:
 class RoundingSeen:
     """What float64 says of the difference, for each set of inputs that fails: ``rounding``, ``bug`` or ``unknown``.
 
+    There are no ``verdicts`` where the difference is no question of rounding: NaN or infinity.
+
     ``inputs`` is how many were asked about. ``wrong`` are engines that err by more than rounding themselves, ``right``
     those that do not; of others, nobody can say. ``times`` is the greatest error as a multiple of that of plain
     float32. ``passing_limits`` are options of ``biopsy run`` with which all inputs pass, tried; ``passes_noise``: so
@@ -116,6 +123,10 @@ class RoundingSeen:
     def is_rounding(self) -> bool:
         """Whether all of it is rounding, by float64."""
         return bool(self.verdicts) and set(self.verdicts) == {"rounding"}
+
+    def blames(self, engine: str | None, other: str | None) -> bool:
+        """Whether an engine is wrong by itself, and the other one right."""
+        return engine in self.wrong and other in self.right
 
     @property
     def is_more(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from biopsy.checks.command_line import LOAD_INPUTS, CommandLine, OwnRun, parse
+from biopsy import errors
+from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.checks.own_program import NAME
 from biopsy.checks.words import as_word
@@ -15,7 +16,7 @@ from biopsy.engines.feeding import Inputs
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex
-from biopsy.tactics.setting_changes import ENGINE_PLACE
+from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
 
 DEFAULT_SECONDS = 600.0
 """How long a diagnosis may take."""
@@ -94,6 +95,15 @@ class DiagnosisQuestion:
         loaded = list(map(as_word, self.samples.files if files is None else files))
         inputs = [LOAD_INPUTS[0], *loaded] if loaded else []
         return (NAME, "run", "{}", *named, *inputs, *self.judging.limits, *more)
+
+
+def require_no_place(paths: Iterable[Path], next_step: str) -> None:
+    """Raise UsageError for a path that words of a check cannot hold: something else would be filled into it."""
+    for path in paths:
+        for place in (PLACEHOLDER, ENGINE_PLACE, SETTINGS_PLACE):
+            if place in str(path):
+                told = f"{path}: in a check, {place} stands for something else"
+                raise errors.UsageError(told, next_steps=[next_step])
 
 
 def with_inputs(words: Words, inputs: Path | None) -> Words:

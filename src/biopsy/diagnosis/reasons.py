@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 TWO_ENGINES = "two engines would have to be compared"
-UNKNOWN_ENGINE = "nobody knows which engine the check runs"
+UNKNOWN_ENGINE = "the check does not say which engine it runs: name it with --engine before --check"
 NO_PLACE = "the check has no place for settings: write {engine} where it takes an engine, and name that with --engine"
 UNKNOWN_COMPARISON = "the check is not 'biopsy run', so nobody knows what it compares"
 NO_PIECE = "there is no smallest part to ask about"

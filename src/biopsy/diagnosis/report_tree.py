@@ -8,7 +8,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.comparison.json_report import plain
-from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound
+from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound, RoundingSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.run_report import REPORT, run_of, tree_of
 from biopsy.diagnosis.steps import layers, piece, precision, settings, variation
@@ -67,7 +67,7 @@ def _failure(failure: FailureSeen, found: Diagnosis) -> Tree:
         "kind": said.kind,
         "message": said.message,
         "outputs": list(said.outputs),
-        "rounding": None if rounding is None else _rounding(rounding.verdicts, rounding.times, rounding.reason),
+        "rounding": _rounding(rounding) if rounding is not None and rounding.verdicts else None,
         "status": failure.status,
         "output": failure.output,
         "trusted": failure.trusted,
@@ -76,9 +76,9 @@ def _failure(failure: FailureSeen, found: Diagnosis) -> Tree:
     }
 
 
-def _rounding(verdicts: Sequence[str], times: float | None, reason: str) -> Tree:
-    worst = next((one for one in ("bug", "unknown") if one in verdicts), "rounding")
-    return {"verdict": worst, "times": times, "reason": reason}
+def _rounding(seen: RoundingSeen) -> Tree:
+    worst = next((one for one in ("bug", "unknown") if one in seen.verdicts), "rounding")
+    return {"verdict": worst, "times": seen.times, "reason": seen.reason}
 
 
 def _index_of(found: PieceFound) -> ModelIndex | None:

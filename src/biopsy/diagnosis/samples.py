@@ -61,7 +61,7 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
     example = shape_words({name: _example(open_ones[name]) for name in guessed})
     raise errors.UsageError(
-        f"the model leaves sizes of its inputs open, and nobody said them: {'; '.join(shown)}",
+        f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
         details=["a size that nobody chose may be what fails, so none is made up here"],
         next_steps=[*(option_line("--input-shapes", text) for text in example), "--load-inputs FILE    for real ones"],
     )
@@ -128,6 +128,16 @@ def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[
         except errors.BiopsyError:
             continue  # sizes that contradict each other, or too much memory: nothing is learnt from them
         yield shape_words(grown), path
+
+
+def of_same_size(index: ModelIndex, samples: Samples, folder: Path) -> Path:
+    """Other random inputs of the shapes of the first sample: what fails with these too does not depend on values.
+
+    Raises what ``feeds_for`` and ``write_feeds`` raise.
+    """
+    shapes = shapes_of(index, samples)
+    other = replace(samples.inputs, given=None, shapes=shapes, symbols={}, seed=samples.inputs.seed + 1)
+    return written(folder / "inputs_of_same_size", feeds_for(wanted_by(index), other).feeds)
 
 
 def fixed_and_tiny(index: ModelIndex) -> tuple[str, ...]:

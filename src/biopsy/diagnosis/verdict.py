@@ -72,7 +72,7 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
         return "refused", f"{_begun(fault.text)}: {wrong}.{small}{piece}"
     kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
     sentences = [
-        _begun(_subject(facts, failure)),
+        _begun(_subject(facts, failure, question)),
         *_how_often(facts),
         *_together(facts),
         *_switched(facts),
@@ -145,7 +145,7 @@ def _precision_text(precision: PrecisionSeen, facts: KnownFacts, failure: Failur
 # A failure
 
 
-def _subject(facts: KnownFacts, failure: FailureSeen) -> str:
+def _subject(facts: KnownFacts, failure: FailureSeen, question: DiagnosisQuestion) -> str:
     """What fails, in the model's smallest part."""
     where = _where(facts)
     on = f"{'on' if where == _WHOLE else 'for'} {where}"
@@ -156,7 +156,8 @@ def _subject(facts: KnownFacts, failure: FailureSeen) -> str:
     if failure.masked:
         return f"{engine} computes an inner tensor wrongly, which the outputs do not show: {where}."
     if failure.suspect is None:
-        return f"The check fails {on}: {said.signature}."
+        asked = "The check" if question.check is not None else f"A run of {series(question.rivals[0])}"
+        return f"{asked} fails {on}: {said.signature}."
     if said.stage == "compare" and said.kind == "not-finite":
         return f"{engine} gives NaN or infinity {on}."
     if said.stage == "compare":
@@ -171,9 +172,11 @@ def _subject(facts: KnownFacts, failure: FailureSeen) -> str:
 
 
 def _differs(facts: KnownFacts, failure: FailureSeen) -> str:
+    rounding = facts.rounding
+    if failure.is_of_not_finite and rounding is not None and rounding.blames(failure.suspect, failure.trusted):
+        return "gives NaN or infinity where float64 does not, or the other way round,"
     if failure.said.kind != "mismatch":
         return _OTHER_KINDS.get(failure.said.kind, "differs from {}").format(_trusted(failure))
-    rounding = facts.rounding
     if rounding is None or not rounding.is_more:
         return f"differs from {_trusted(failure)}"
     if failure.suspect in rounding.wrong and failure.trusted not in rounding.wrong:
@@ -286,7 +289,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if rounding is not None and rounding.is_more:
         times = "" if rounding.times is None else f", {rounding.times:.3g} times what plain float32 errs by"
         yield f"Float64 says that it is more than rounding{times}."
-    if rounding is not None and not rounding.is_more and not rounding.is_rounding:
+    if rounding is not None and rounding.verdicts and not rounding.is_more and not rounding.is_rounding:
         yield f"Whether it is rounding is not known: {rounding.reason or 'float64 gave no answer'}."
     if piece is not None:
         how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"

@@ -19,7 +19,7 @@ from biopsy.recording.dependence import dependence, independent_of_inputs
 from biopsy.recording.node_run import NodeRun
 from biopsy.recording.runnable_nodes import unknown_operators, without_dependents
 from biopsy.tensors.recorded_values import NoValues, RecordedValues, ValuesInMemory, constant_value
-from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.results import Array, Feed, same_values
 from biopsy.text import first_line
 
 _INTEGERS = frozenset({5, 6, 7, 12, 13, BOOL})
@@ -122,6 +122,15 @@ class Recording:
             return None
         return constant_value(self, name)
 
+    def computed_value(self, name: str) -> Array | None:
+        """The same as the run has computed it, whatever the samples hold."""
+        return None if self._made_up else constant_value(self._run, name)
+
+    def confirms(self, name: str) -> bool:
+        """Whether the run has computed what the samples hold of a tensor, but for rounding; also if that is nothing."""
+        given, computed = self._given.values(name), self._run.values(name)
+        return given is None or (computed is not None and all(map(_is_close, given, computed)))
+
     @cached_property
     def independent(self) -> frozenset[int]:
         """Tensors that depend on no graph input and on no random operator."""
@@ -214,3 +223,14 @@ class Recording:
         if kind.shape is None or kind.elem in _INTEGERS:
             return True
         return self._every_tensor or tensor in self.independent or tensor in self._included
+
+
+def _is_close(given: Array, computed: Array) -> bool:
+    """Whether two arrays differ by no more than engines do that are right."""
+    if same_values(given, computed):
+        return True
+    if given.shape != computed.shape or given.dtype.kind not in "biuf":
+        return False
+    import numpy as np
+
+    return np.allclose(given, computed, rtol=1e-3, atol=1e-5, equal_nan=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, STRING
+from biopsy.recording.borders import as_constant
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +50,38 @@ def constant_outputs(model: onnx.ModelProto, infos: Iterable[bytes], filling: Fi
 
     They are its outputs. None if any is of a type for which no value can be made.
     """
-    from onnx import ValueInfoProto, helper
+    from onnx import ValueInfoProto
+
+    wanted = list(map(ValueInfoProto.FromString, infos))
+    made = [(info, value) for info in wanted if (value := _value(info.type, filling)) is not None]
+    return _computing_nothing(model, made) if len(made) == len(wanted) else None
+
+
+def recorded_outputs(
+    model: onnx.ModelProto, recorded: Callable[[str], npt.NDArray[Any] | None]
+) -> onnx.ModelProto | None:
+    """A model with the inputs and outputs of ``model``, in which each output is a constant with its recorded value.
+
+    ``recorded`` gives the value of a tensor by name. None if it knows none of an output, or one that cannot be stored.
+    """
+    from onnx import TensorProto
+
+    inputs = {info.name for info in model.graph.input}
+    made = []
+    for info in model.graph.output:
+        value = None if info.name in inputs else recorded(info.name)
+        stored = None if value is None else as_constant(info.name, value)
+        if stored is None:
+            return None
+        made.append((info, TensorProto.FromString(stored)))
+    return _computing_nothing(model, made)
+
+
+def _computing_nothing(
+    model: onnx.ModelProto, outputs: Iterable[tuple[onnx.ValueInfoProto, onnx.TensorProto]]
+) -> onnx.ModelProto:
+    """A model with the inputs of ``model`` and these outputs, which are constants."""
+    from onnx import helper
 
     made = type(model)()
     made.CopyFrom(model)
@@ -61,10 +93,7 @@ def constant_outputs(model: onnx.ModelProto, infos: Iterable[bytes], filling: Fi
     inputs = [info for info in model.graph.input if info.name not in initial]
     del graph.input[:]
     graph.input.extend(inputs)
-    for info in map(ValueInfoProto.FromString, infos):
-        value = _value(info.type, filling)
-        if value is None:
-            return None
+    for info, value in outputs:
         graph.node.append(helper.make_node("Constant", [], [info.name], name=f"constant {info.name}", value=value))
         graph.output.append(info)
     return made

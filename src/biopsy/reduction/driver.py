@@ -201,7 +201,11 @@ class Driver:
 
     def trial(self, proposal: Proposal, stage: Stage) -> Trial:
         """A closed candidate as a model to be checked."""
-        return _trial(self.parts(proposal.candidate), proposal.candidate.size, stage, proposal.description)
+        candidate, problem = proposal.candidate, self.problem
+        trial = _trial(self.parts(candidate), candidate.size, stage, proposal.description)
+        if problem.feeds_vouched_only and problem.doubtful(candidate, fed=True):
+            return replace(trial, inputs="vouched for")  # what was remembered of it was about other values
+        return trial
 
     def missed(self, target: Candidate) -> frozenset[int]:
         """Nodes of a target, each of which alone was missing in a candidate that did not reproduce."""
@@ -253,6 +257,15 @@ class Driver:
     def start_over(self) -> None:
         """Have the whole original as the best model again."""
         self.best, self.refined = self.problem.whole, None
+
+    def go_back(self, ground: Candidate) -> None:
+        """Have a candidate that reproduces as the best again, and ask anew about every other.
+
+        One that is made of the same bytes as before is answered from memory.
+        """
+        self.best, self.refined = ground, None
+        self._known.clear()
+        self._passing.clear()
 
     def doubt(self) -> None:
         """Believe no answer any more but those that reproduced: the failure is flaky, and that was not known."""

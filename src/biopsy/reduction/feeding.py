@@ -27,7 +27,8 @@ _MOST_ELEMENTS = 1 << 28
 class Feeding:
     """Hands recorded values of a problem to a check that loads inputs; ``folder`` is where they stand meanwhile.
 
-    ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done.
+    ``wanted``: the check is such a one. Without it, or where nothing can be recorded, nothing is done. ``inputs`` is
+    the file that the result is fed from; None if the user's files are enough.
     """
 
     def __init__(self, problem: Problem, oracle: Oracle, folder: Path, *, wanted: bool) -> None:
@@ -35,6 +36,7 @@ class Feeding:
         self._oracle = oracle
         self._folder = folder
         self.is_wanted = wanted
+        self.inputs: Path | None = None
         self._plain: CommandCheck | None = None
 
     def begin(self) -> None:
@@ -63,20 +65,21 @@ class Feeding:
         except errors.BiopsyError as error:
             return error.message  # of a type that cannot be stored: what is cut is made up, as it was
 
-    def settle(self, result: Iterable[bytes], output: Path) -> Path | None:
-        """Leave what the result is fed beside it, for the check from now on; None if the user's files are enough."""
+    def settle(self, result: Iterable[bytes], output: Path) -> None:
+        """Leave what the result is fed beside it, for the check from now on, unless the user's files are enough."""
+        self.inputs = None
         if self._plain is None:
-            return None
+            return
         index, recording, data = self._problem.index, self._problem.recording, b"".join(result)
         fed = index_bytes(data)
         tensors = [index.ids.get(fed.names[tensor], -1) for tensor in fed.fed_inputs()]
         if not any(tensor in index.producer and index.names[tensor] in recording for tensor in tensors):
             self._oracle.pool.use(self._plain)
-            return None
+            return
         path = inputs_file(output)
         write_inputs(index, recording, data, path)
         self._oracle.pool.use(self._plain.fed(path))
-        return path
+        self.inputs = path
 
 
 def _require_as_before(memory: OutcomeMemory, trouble: str | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from biopsy.checks.command_line import NO_WORDS, CommandLine
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.model.tensor_type import Shape
 from biopsy.recording.random_samples import Draws
@@ -54,7 +55,8 @@ class ReductionJob:
 
     ``input_shapes`` freeze dynamic inputs. ``passes`` says which passes run, ``ranking`` which nodes are suspected,
     the worst first. ``feeds_recorded``: the check is our own ``run``, and is to load recorded values of what a
-    candidate is fed. ``compares_recorded`` is what the check's words tell of it: see ``values.may_change_values``.
+    candidate is fed. ``command`` are the check's words, as far as it has any, which may tell of it what
+    ``values.may_change_values`` and ``vouching.compares_with_golden`` ask.
     ``allow_vacuous_check`` goes on if the check fails on anything.
     """
 
@@ -65,7 +67,7 @@ class ReductionJob:
     border: Border = field(default_factory=Border)
     input_shapes: Mapping[str, Shape] = field(default_factory=dict)
     values: Values = "auto"
-    compares_recorded: bool | None = None
+    command: CommandLine = NO_WORDS
     passes: Passes = field(default_factory=Passes)
     ranking: Sequence[Sequence[int]] = ()
     allow_vacuous_check: bool = False

@@ -28,6 +28,7 @@ from biopsy.reduction.reduce import ReductionTask
 from biopsy.reduction.result import Reduction
 from biopsy.reduction.schedule import Schedule, schedule_of
 from biopsy.reduction.values import FOUND_OUT, may_change_values
+from biopsy.reduction.vouching import Vouching, compares_with_golden
 from biopsy.session.checked_search import CheckedSearch
 from biopsy.session.flakiness import Flakiness
 from biopsy.session.iteration import write_inputs
@@ -59,9 +60,10 @@ def run_job(
     opened = override_input_shapes(index, job.input_shapes)
     with prepared(index, check, job.search, listener) as place, temporary_folder("biopsy-") as folder:
         recording = _recording(index, opened, job, listener, folder)
-        files = replace(job.search.files, write_inputs=lambda model, path: write_inputs(index, recording, model, path))
+        problem = _problem(index, recording, opened, job)
+        files = replace(job.search.files, write_inputs=partial(_write_inputs, problem))
         oracle = oracle_of(index, check, job.search, place, listener, files=files)
-        driver = Driver(_problem(index, recording, opened, job), oracle, place)
+        driver = Driver(problem, oracle, place)
         task = _task(driver, schedule, job, Feeding(driver.problem, oracle, folder, wanted=job.feeds_recorded))
         if check.stoppable:  # it is checked while the journal is read
             oracle.ahead(iter([driver.original(ORIGINAL, "the original model")]))
@@ -138,14 +140,21 @@ def _problem(index: ModelIndex, recording: Recording, opened: frozenset[int], jo
     )
 
 
+def _write_inputs(problem: Problem, model: bytes, path: Path) -> None:
+    """Write what a candidate is to be fed; where the check has golden values, only what does not contradict them."""
+    vouched = problem.is_vouched if problem.feeds_vouched_only else None
+    write_inputs(problem.index, problem.recording, model, path, vouched)
+
+
 def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feeding) -> ReductionTask:
     context = PassContext(
         driver.problem,
-        may_change_values=partial(may_change_values, driver, job.values, job.compares_recorded),
+        may_change_values=partial(may_change_values, driver, job.values, job.command.compares_recorded),
         suspects=tuple if job.ranking else partial(suspected, driver),
         ranking=job.ranking,
         missed=driver.missed,
     )
+    feeds = job.search.files.inputs is not None
     return ReductionTask(
         driver,
         context,
@@ -153,6 +162,12 @@ def _task(driver: Driver, schedule: Schedule, job: ReductionJob, feeding: Feedin
         target=job.target,
         flakiness=Flakiness(driver.oracle, job.search.repeating),
         feeding=feeding,
+        vouching=Vouching(
+            driver,
+            context,
+            partial(compares_with_golden, driver, job.values, job.command.has_golden_values),
+            feeds=feeds,
+        ),
         allow_vacuous=job.allow_vacuous_check,
     )
 

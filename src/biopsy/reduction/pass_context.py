@@ -60,5 +60,4 @@ class PassContext:
         the original: a candidate that has it as a constant would fail without the node. Values that the user gave are
         those of the check; giving some says nothing of the others.
         """
-        recording, names = self.problem.recording, self.problem.index.names
-        return all(recording.is_given(names[tensor]) for tensor in tensors) or self.may_change_values
+        return all(map(self.problem.is_vouched, tensors)) or self.may_change_values

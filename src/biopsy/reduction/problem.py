@@ -27,7 +27,8 @@ class Problem:
     """The geometry of the model: its nodes, which of them can stand alone, and their borders.
 
     ``keep_inputs`` and ``keep_outputs``: the original's, unchanged. ``mark_intermediate``: every tensor of a candidate
-    is an output, because the failure is masked otherwise.
+    is an output, because the failure is masked otherwise. ``feeds_vouched_only``: whoever writes what a
+    candidate is fed leaves out what nobody vouches for.
     """
 
     def __init__(
@@ -48,6 +49,8 @@ class Problem:
         self._keep_inputs = keep_inputs
         self._keep_outputs = keep_outputs
         self.mark_intermediate = mark_intermediate
+        self.feeds_vouched_only = False
+        self._freezes_vouched_only = False
         self._frozen: dict[tuple[int, int, bool], bytes | None] = {}
         self._orders: dict[tuple[int, ...], list[int]] = {}
         self._last_subset: tuple[tuple[object, object], Subset] | None = None
@@ -254,7 +257,7 @@ class Problem:
         """
         if self._cut != "constant" or self.recording.count < 2:
             return [candidate]
-        cuts = self.subset(candidate).cuts
+        cuts = [tensor for tensor in self.subset(candidate).cuts if self._may_be_recorded(tensor)]
         if all(self.recording.constant_value(self.index.names[tensor]) is not None for tensor in cuts):
             return [candidate]
         others = [number for number in range(self.recording.count) if number != candidate.sample]
@@ -269,6 +272,35 @@ class Problem:
         if key not in self._frozen:
             self._frozen[key] = self._turned(tensor, sample) if turned else self._constant(tensor, sample)
         return self._frozen[key]
+
+    def freeze_vouched_only(self) -> None:
+        """From now on, freeze no cut with a recorded value that nobody vouches for: see ``vouching.py``."""
+        self._freezes_vouched_only = True
+        self._frozen.clear()
+
+    def is_vouched(self, tensor: int) -> bool:
+        """Whether what is recorded of a tensor is right whatever golden values say of other tensors.
+
+        Either the user gave it, or it is the same whatever values the inputs have.
+        """
+        return tensor in self.recording.value_free or self.recording.is_given(self.index.names[tensor])
+
+    def doubtful(self, candidate: Candidate, *, fed: bool) -> bool:
+        """Whether a closed candidate is ``fed``, or has as a constant, what is recorded and nobody vouches for."""
+        turned, is_believed = set(candidate.turned), self.is_vouched if fed else self._is_vouched_constant
+        return any(
+            (self.frozen(tensor, candidate.sample, turned=tensor in turned) is None) == fed and not is_believed(tensor)
+            for tensor in self.subset(candidate).cuts
+        )
+
+    def _may_be_recorded(self, tensor: int) -> bool:
+        return not self._freezes_vouched_only or self._is_vouched_constant(tensor)
+
+    def _is_vouched_constant(self, tensor: int) -> bool:
+        """The same of a constant: the value of one sample contradicts what golden values say of another one."""
+        if constant_of_node(self.index, tensor) is not None:
+            return True
+        return self.is_vouched(tensor) and self.recording.constant_value(self.index.names[tensor]) is not None
 
     def will_freeze(self, candidate: Candidate) -> None:
         """Have the values recorded that cuts at the nodes of a candidate would be frozen to, in one go."""
@@ -314,6 +346,8 @@ class Problem:
         return None if self.frozen(tensor, sample) is not None else self._recorded_constant(tensor, sample)
 
     def _recorded_constant(self, tensor: int, sample: int) -> bytes | None:
+        if not self._may_be_recorded(tensor):
+            return None
         name = self.index.names[tensor]
         value = self.recording.constant_value(name)
         if value is None and self._cut == "constant":

@@ -20,6 +20,7 @@ from biopsy.reduction.preflight import preflight
 from biopsy.reduction.result import Reduction, Target, reads_of, sources_of
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.verification import Verification, verified
+from biopsy.reduction.vouching import Vouching
 from biopsy.session.beside import SearchInDoubtError
 from biopsy.session.checked_search import trials_of_file
 from biopsy.session.confirmation import require_confirmed
@@ -43,6 +44,7 @@ class ReductionTask:
         target: Target,
         flakiness: Flakiness,
         feeding: Feeding,
+        vouching: Vouching,
         allow_vacuous: bool,
     ) -> None:
         self._driver = driver
@@ -51,9 +53,9 @@ class ReductionTask:
         self._target = target
         self._flakiness = flakiness
         self._feeding = feeding
+        self._vouching = vouching
         self._allow_vacuous = allow_vacuous
         self._is_saved = False  # whether a result of this search stands on disk
-        self._inputs: Path | None = None
         self._original: tuple[Judged | None, ErrorSize | None] = (None, None)
         self._verification = Verification()
         paths = (path for path in target.files if path not in target.streams)
@@ -93,11 +95,14 @@ class ReductionTask:
         driver = self._driver
         with driver.oracle.budget.enforced():
             assert driver.best is not None
+            self._vouching.begin()
             try:
                 driver.best = self._run_schedule(driver.best)
                 driver.oracle.beside.settle()
             except SearchInDoubtError as doubt:
                 self._begin_anew(doubt)
+                return False
+            if not self._vouching.holds():
                 return False
             if not self._flakiness.holds(driver.best_trial(CONFIRM, "the smallest so far once more")):
                 driver.doubt()
@@ -123,6 +128,7 @@ class ReductionTask:
             driver.oracle.beside.settle()  # a limit may have ended the search before
         except SearchInDoubtError as doubt:
             self._begin_anew(doubt)
+        self._vouching.settle()
         self._write_model(driver.best_parts(), target.output, target.external)
         passing = closest_passing(driver.passing, driver.best)
         if target.min_good is not None:
@@ -134,6 +140,8 @@ class ReductionTask:
     def rescue(self) -> str | None:
         """Write the smallest model so far, unless it is the original; returns what to tell of it."""
         driver, output = self._driver, self._target.output
+        if self._vouching.is_open:
+            self._vouching.go_back()
         if not driver.is_smaller or not driver.oracle.beside.is_settled:
             return None
         try:
@@ -148,7 +156,7 @@ class ReductionTask:
         driver, output = self._driver, self._target.output
         if not driver.check.automatic:
             return False
-        self._inputs = self._feeding.settle(driver.best_parts(), output)
+        self._feeding.settle(driver.best_parts(), output)
         driver.oracle.pool.use(driver.check.cold())
         final = driver.best_trial(FINAL, f"the result {output}")
         with trials_of_file(output, final, driver.check, self.result.restore) as fresh:
@@ -187,7 +195,7 @@ class ReductionTask:
             error_after=self._verification.error,
             judged_before=judged,
             judged_after=self._verification.judged,
-            inputs=self._inputs,
+            inputs=self._feeding.inputs,
             failure=driver.reference,
             values_free=self._context.are_values_free,
             cannot_say=dict(tally.cannot_say),
@@ -215,6 +223,7 @@ class ReductionTask:
     def _run_pass(self, named: NamedPass, left: Candidate) -> Candidate:
         smaller = self._driver.search(named, left, self._context)
         if smaller is not left:
+            self._vouching.found(smaller)
             self._save()
         return smaller
 
@@ -222,7 +231,7 @@ class ReductionTask:
         """Have the best so far on disk, in case that there is no room later; not where that costs copying weights."""
         index, output = self._driver.problem.index, self._target.output
         in_place = index.path is not None and output.resolve() == index.path.resolve()
-        if index.has_external_data or in_place:
+        if index.has_external_data or in_place or self._vouching.is_open:
             return
         with contextlib.suppress(errors.UsageError):  # the last one is written all the same, and tells
             self._write_model(self._driver.best_parts(), output, self._target.external)
@@ -269,10 +278,10 @@ class ReductionTask:
     def _rescue_inputs(self) -> str:
         """Leave the recorded values that the result is fed beside it; returns what to tell of them."""
         try:
-            self._inputs = self._feeding.settle(self._driver.best_parts(), self._target.output)
+            self._feeding.settle(self._driver.best_parts(), self._target.output)
         except (errors.BiopsyError, OSError) as error:
             return f" with recorded values as inputs, which could not be written: {error}"
-        return "" if self._inputs is None else f" with the inputs {self._inputs}"
+        return "" if self._feeding.inputs is None else f" with the inputs {self._feeding.inputs}"
 
 
 def closest_passing(passing: list[Candidate], best: Candidate) -> Candidate | None:

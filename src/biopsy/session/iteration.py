@@ -104,14 +104,28 @@ class Iterations:
             self.files.write(slot.iteration, slot.trial.parts, {file: file for file in self.files.read})
 
 
-def write_inputs(index: ModelIndex, recording: Recording, model: bytes, path: Path) -> None:
+def write_inputs(
+    index: ModelIndex,
+    recording: Recording,
+    model: bytes,
+    path: Path,
+    vouched: Callable[[int], bool] | None = None,
+) -> None:
     """Write the recorded values of what a part of a model must be fed.
 
-    Names that nothing was recorded for are left out. Raises CannotCompare if nothing is recorded for any of them.
+    Names that nothing was recorded for are left out. Raises CannotCompare if nothing is recorded for any of them, or if
+    a tensor that a node computes is not ``vouched`` for.
     """
     from biopsy.tensors.files import write_feeds
 
     candidate = index_bytes(model)
+    inner = (index.ids.get(candidate.names[tensor], -1) for tensor in candidate.fed_inputs())
+    doubtful = [index.names[tensor] for tensor in inner if vouched and tensor in index.producer and not vouched(tensor)]
+    if doubtful:
+        raise errors.CannotCompare(
+            f"what was recorded of {doubtful[0]!r} may contradict golden values, so it is not fed",
+            next_steps=["give inputs that hold the inner tensors too (a layerwise file) by --load-inputs"],
+        )
     feeds: list[dict[str, Array]] = [{} for _ in range(recording.count)]
     for name in (candidate.names[tensor] for tensor in candidate.fed_inputs()):
         values = recording.values(name) if name in index.ids else None

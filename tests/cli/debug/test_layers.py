@@ -1,13 +1,18 @@
 """``biopsy debug layers`` from the command line: what it shows, writes and ends with."""
 
+import contextlib
 import csv
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,18 +38,55 @@ def layers(*words: str) -> int:
     return main(["debug", "layers", "m.onnx", *words])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Examined:
+    """An examination with every file that it writes: how it ended, what it showed, and where the files are."""
+
+    status: int
+    shown: str
+    folder: Path
+
+    @property
+    def report(self) -> Any:
+        """The key ``layers`` of the report, which must be JSON for everyone."""
+        return json.loads((self.folder / "l.json").read_text(), parse_constant=pytest.fail)["layers"]
+
+
+def examined(folder: Path, suspect: str) -> Examined:
+    """Examine the chain of 30 layers in a suspect."""
+    save(chain(30, ["Relu", "Neg", "Neg"]), folder / "m.onnx")
+    (folder / "work").mkdir()
+    written = ["--report", "l.json", "--csv", "l.csv", "--events", "e.jsonl", "--work-dir", "work"]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as shown:
+        patch.chdir(folder)
+        status = layers("--suspect", suspect, *written)
+    return Examined(status=status, shown=shown.getvalue(), folder=folder)
+
+
+@pytest.fixture(scope="module")
+def two_wrong(tmp_path_factory: pytest.TempPathFactory) -> Examined:
+    """Two layers are wrong, the later one more."""
+    return examined(tmp_path_factory.mktemp("two_wrong"), TWO_WRONG)
+
+
+@pytest.fixture(scope="module")
+def with_nan(tmp_path_factory: pytest.TempPathFactory) -> Examined:
+    """One layer makes NaN."""
+    return examined(tmp_path_factory.mktemp("with_nan"), "fake:nan.n7=1")
+
+
 # What it shows
 
 
-def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_to_type(here: Path, capsys) -> None:
-    assert layers("--suspect", TWO_WRONG) == 1
-    shown = capsys.readouterr().out
+def test_the_worst_introducers_come_first_then_the_first_wrong_tensor_and_what_to_type(two_wrong: Examined) -> None:
+    assert two_wrong.status == 1
+    shown = two_wrong.shown
     assert shown.index("Neg 'n20'") < shown.index("Neg 'n10'") < shown.index("first      't11' of Neg 'n10'")
     assert (
         "2 of 30 layers out of tolerance in isolation" in shown
         and "20 of 30 layers out of tolerance in the whole" in shown
     )
-    assert "FAILED | Neg 'n20'; Neg 'n10'\n\nNext     biopsy debug reduce m.onnx -o reduced.onnx --check " in shown
+    assert "FAILED | Neg 'n20'; Neg 'n10'\n\nNext     biopsy debug reduce m.onnx -o reduced.onnx --order-by" in shown
     assert f"biopsy run {{}} --engine onnxrt:optimization=none --engine {TWO_WRONG}\n" in shown
     assert "biopsy surgeon extract m.onnx -o suspect.onnx --inputs t20:auto:auto --outputs t21:auto\n" in shown
 
@@ -55,10 +97,12 @@ TRUSTED = "onnxrt:optimization=none"
 @pytest.mark.parametrize(
     ("words", "reference", "suspect"),
     [
-        (["--engine", TWO_WRONG], TRUSTED, TWO_WRONG),
+        pytest.param(["--engine", TWO_WRONG], TRUSTED, TWO_WRONG, marks=pytest.mark.slow),
         (["--reference", "--engine", TWO_WRONG], "reference", TWO_WRONG),
-        (["--reference", "--suspect", TWO_WRONG], "reference", TWO_WRONG),
-        (["--reference-engine", "reference", "--engine", TWO_WRONG], "reference", TWO_WRONG),
+        pytest.param(["--reference", "--suspect", TWO_WRONG], "reference", TWO_WRONG, marks=pytest.mark.slow),
+        pytest.param(
+            ["--reference-engine", "reference", "--engine", TWO_WRONG], "reference", TWO_WRONG, marks=pytest.mark.slow
+        ),
         (["--threads", "1"], TRUSTED, "onnxrt:threads=1"),
     ],
 )
@@ -99,7 +143,11 @@ def test_engines_that_are_too_many_or_mistyped_are_wrong_usage(here: Path, capsy
     ("name", "outputs"),
     [
         ("reduced.onnx", ("-o reduced_2.onnx --check", "-o suspect.onnx --inputs", "biopsy run suspect.onnx")),
-        ("suspect.onnx", ("-o reduced.onnx --check", "-o suspect_2.onnx --inputs", "biopsy run suspect_2.onnx")),
+        pytest.param(
+            "suspect.onnx",
+            ("-o reduced.onnx --check", "-o suspect_2.onnx --inputs", "biopsy run suspect_2.onnx"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_to_type_never_writes_over_the_model(here: Path, capsys, name: str, outputs: tuple[str, ...]) -> None:
@@ -109,10 +157,8 @@ def test_what_to_type_never_writes_over_the_model(here: Path, capsys, name: str,
     assert all(output in shown for output in outputs)
 
 
-@pytest.mark.slow
-def test_the_table_is_aligned(here: Path, capsys) -> None:
-    layers("--suspect", TWO_WRONG)
-    head, *rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("layer ", "Neg "))]
+def test_the_table_is_aligned(two_wrong: Examined) -> None:
+    head, *rows = [line for line in two_wrong.shown.splitlines() if line.startswith(("layer ", "Neg "))]
     for title in ("introduces", "x allowed", "in model"):
         end = head.index(title) + len(title)
         assert all(row[end - 1] != " " and row[end] == " " for row in rows)
@@ -159,9 +205,9 @@ def test_a_group_is_shown_with_what_marking_does(here: Path, capsys) -> None:
     assert "observing  with 't8' marked as an output, the failure of 't30' is gone: the engine fuses across it" in shown
 
 
-def test_nan_is_told_with_its_origin(here: Path, capsys) -> None:
-    assert layers("--suspect", "fake:nan.n7=1") == 1
-    assert "NaN/inf    begins at Neg 'n7' in fake:nan.n7=1: 4 NaN in 't8', its inputs" in capsys.readouterr().out
+def test_nan_is_told_with_its_origin(with_nan: Examined) -> None:
+    assert with_nan.status == 1
+    assert "NaN/inf    begins at Neg 'n7' in fake:nan.n7=1: 4 NaN in 't8', its inputs" in with_nan.shown
 
 
 def test_no_escape_sequence_of_a_name_reaches_the_terminal(here: Path, capsys) -> None:
@@ -196,9 +242,8 @@ def test_an_open_shape_is_said_and_can_be_chosen(here: Path, capsys) -> None:
 # Files
 
 
-def test_the_report_has_every_layer_and_the_ranking(here: Path) -> None:
-    layers("--suspect", TWO_WRONG, "--report", "l.json", "--csv", "l.csv")
-    tree = json.loads((here / "l.json").read_text())["layers"]
+def test_the_report_has_every_layer_and_the_ranking(two_wrong: Examined) -> None:
+    tree = two_wrong.report
     assert (tree["biopsy_layers"], tree["verdict"], tree["complete"], tree["samples"]) == (1, "wrong", True, 1)
     assert tree["suspect"]["label"] == TWO_WRONG and tree["reference"]["label"] == "onnxrt:optimization=none"
     assert [one["nodes"] for one in tree["ranking"]] == [[20], [10]]
@@ -209,9 +254,8 @@ def test_the_report_has_every_layer_and_the_ranking(here: Path) -> None:
     )
 
 
-def test_the_csv_has_one_line_per_layer(here: Path) -> None:
-    layers("--suspect", TWO_WRONG, "--csv", "l.csv")
-    with (here / "l.csv").open(newline="") as stream:
+def test_the_csv_has_one_line_per_layer(two_wrong: Examined) -> None:
+    with (two_wrong.folder / "l.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 30
     assert [(row["name"], row["rank"]) for row in rows if row["verdict"] == "introduces"] == [
@@ -222,22 +266,18 @@ def test_the_csv_has_one_line_per_layer(here: Path) -> None:
     assert float(rows[9]["propagated_absolute"]) == 0
 
 
-def test_infinities_are_texts_so_that_the_report_is_json_for_everyone(here: Path) -> None:
-    layers("--suspect", "fake:nan.n7=1", "--report", "l.json")
-    tree = json.loads((here / "l.json").read_text(), parse_constant=pytest.fail)["layers"]
-    assert tree["layers"][7]["introduced"]["absolute"] == "inf"
+def test_infinities_are_texts_so_that_the_report_is_json_for_everyone(with_nan: Examined) -> None:
+    assert with_nan.report["layers"][7]["introduced"]["absolute"] == "inf"
 
 
-def test_events_are_json_lines(here: Path) -> None:
-    layers("--suspect", TWO_WRONG, "--events", "e.jsonl")
-    kinds = [json.loads(line)["event"] for line in (here / "e.jsonl").read_text().splitlines()]
+def test_events_are_json_lines(two_wrong: Examined) -> None:
+    kinds = [json.loads(line)["event"] for line in (two_wrong.folder / "e.jsonl").read_text().splitlines()]
     assert kinds[0] == "ModelRead" and {"Recorded", "Measured"} <= set(kinds)
 
 
-def test_no_file_is_left_behind(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    work = tmp_path_factory.mktemp("work")
-    layers("--suspect", TWO_WRONG, "--work-dir", str(work))
-    assert list(work.iterdir()) == [] and [path.name for path in here.iterdir()] == ["m.onnx"]
+def test_no_file_is_left_behind_but_those_that_were_asked_for(two_wrong: Examined) -> None:
+    assert list((two_wrong.folder / "work").iterdir()) == []
+    assert {path.name for path in two_wrong.folder.iterdir()} == {"m.onnx", "work", "l.json", "l.csv", "e.jsonl"}
 
 
 # Its ranking orders a reduction
@@ -262,8 +302,8 @@ def test_a_reduction_begins_with_the_layers_of_the_report(here: Path, capsys) ->
     assert "ranked     300 -> 3 nodes" in capsys.readouterr().out
 
 
-def test_a_report_of_another_model_or_no_report_is_refused(here: Path, capsys) -> None:
-    layers("--suspect", TWO_WRONG, "--report", "l.json")
+def test_a_report_of_another_model_or_no_report_is_refused(here: Path, two_wrong: Examined, capsys) -> None:
+    shutil.copy(two_wrong.folder / "l.json", here)
     save(chain(31), here / "m.onnx")
     (here / "no.json").write_text("[]")
     for report, reason in (("l.json", "of another model"), ("no.json", "no report"), ("none.json", "cannot read")):

@@ -75,7 +75,7 @@ def type_in(script: str, tool: str, folder: Path) -> list[subprocess.CompletedPr
     return done
 
 
-@pytest.mark.parametrize("tool", ["polygraphy", "biopsy"])
+@pytest.mark.parametrize("tool", ["polygraphy", pytest.param("biopsy", marks=pytest.mark.slow)])
 def test_the_seeds_sequence_ends_at_the_one_mul(tmp_path: Path, tool: str) -> None:
     save(seeds_example(), tmp_path / "model.onnx")
     *_, shown = type_in(SIMULATED, tool, tmp_path)
@@ -695,7 +695,11 @@ def load_data():
 
 
 @pytest.mark.parametrize(
-    ("words", "value"), [(["--data-loader-script", "loader.py"], 2), (["--val-range", "[5,5]", "--seed", "3"], 5)]
+    ("words", "value"),
+    [
+        (["--data-loader-script", "loader.py"], 2),
+        pytest.param(["--val-range", "[5,5]", "--seed", "3"], 5, marks=pytest.mark.slow),
+    ],
 )
 def test_values_are_recorded_with_inputs_of_a_script_or_in_a_range(here: Path, words: list[str], value: float) -> None:
     save(seeds_example(), here / "model.onnx")

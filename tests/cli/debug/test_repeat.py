@@ -414,8 +414,8 @@ def test_on_a_terminal_a_live_line_tells_how_far_it_is(here: Path) -> None:
 def test_a_flaky_failure_is_to_be_repeated_as_often_as_makes_a_wrong_pass_rare(here: Path, capsys) -> None:
     assert repeat("--until", "20", "--check", *script(here, "sys.exit(n < 7)")) == 0
     shown = told(capsys)
-    assert "only after 24 passing runs in a row it is 99 % sure" in shown
-    assert "(11 if the rate is the measured one" in shown
+    assert "passes 24 times in a row is 99 % sure not to pass by luck" in shown
+    assert "(11 times would do if the true rate is the one measured" in shown
     assert "biopsy debug reduce MODEL --repeat 24 --check" in shown
 
 

@@ -15,6 +15,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
+from biopsy.diagnosis.evidence import held_folder
 from biopsy.model.demonstration import demonstration_model
 from support import bug
 from support.command_line import end_of, started, wait_until
@@ -55,6 +56,7 @@ def test_a_model_that_passes_ends_with_status_0_what_was_tried_and_what_to_try(h
     shown = capsys.readouterr().out
     assert "PASSED | The model does not fail: onnxrt:optimization=none and onnxrt agree; reference and onnxrt" in shown
     assert "1 random sample of seed 1; in onnxrt, none of its 3 layers is wrong by more than rounding." in shown
+    assert "report     report.json" in shown.splitlines()
     (following,) = report()["next"]
     assert following["line"] == "biopsy diagnose model.onnx --engine onnxrt --seed 2 --iterations 8"
     assert report()["status"] == 0 and report()["verdict"]["kind"] == "passes"
@@ -97,6 +99,17 @@ def test_a_picture_of_one_pixel_is_the_fault_of_the_inputs(here) -> None:
     assert "fail with x:[1,3,1,1], and none of them with x:[1,3,64,64]" in verdict["text"]
     assert status_of(verdict["workarounds"][0]["line"]) == 0
     assert {step["name"]: step["outcome"] for step in report()["steps"]}["piece"] == "skipped"
+
+
+@pytest.mark.slow
+def test_values_that_make_nan_are_not_called_too_few(here) -> None:
+    nodes = [helper.make_node("Neg", ["x"], ["a"], name="neg"), helper.make_node("Sqrt", ["a"], ["y"], name="sqrt")]
+    save(model(nodes, [info("x", ("N", "M"))], [info("y", None)]), here / "model.onnx")
+    np.savez("inputs.npz", x=np.ones((1, 2), np.float32))
+    assert diagnose("--onnxrt", "--load-inputs", "inputs.npz", "--val-range", "[-1,0]") == 1
+    verdict = report()["verdict"]
+    assert verdict["kind"] == "not-finite" and "The model or its inputs make NaN" in verdict["text"]
+    assert verdict["workarounds"] == []
 
 
 def test_a_picture_of_one_pixel_that_the_model_fixes_is_told(here) -> None:
@@ -238,6 +251,14 @@ def test_the_trusted_engine_is_accused_if_it_alone_is_wrong(here) -> None:
 
 
 @pytest.mark.slow
+def test_the_engine_that_gives_nan_is_accused_and_not_the_one_beside_it(here) -> None:
+    assert diagnose("--engine", "fake:nan.Exp=0.5", "--onnxrt", "--max-time", "8s") == 1
+    text = report()["verdict"]["text"]
+    assert text.startswith("The engine 'fake'") and "gives NaN or infinity where float64 does not" in text
+    assert report()["failure"]["suspect"] == "fake:nan.Exp=0.5" and report()["failure"]["rounding"] is None
+
+
+@pytest.mark.slow
 def test_equal_rows_with_different_answers_are_told(here) -> None:
     made = chain(2, ("Neg", "Exp"))
     save(made, here / "model.onnx")
@@ -310,6 +331,16 @@ def test_arguments_that_could_only_mislead_are_refused(here, capsys, words: list
 # Evidence
 
 
+@pytest.mark.parametrize("name", ["{}", "{engine}", "a{settings}b"])
+def test_names_into_which_a_check_would_fill_something_are_refused(here, capsys, name: str) -> None:
+    assert diagnose("--onnxrt", "--dir", name) == 2
+    assert "stands for something else" in capsys.readouterr().err
+    assert not Path(name).exists()
+    np.savez(f"{name}.npz", t0=np.ones((2, 2), np.float32))
+    assert diagnose("--onnxrt", "--load-inputs", f"{name}.npz") == 2
+    assert "stands for something else" in capsys.readouterr().err
+
+
 def test_a_folder_of_somebody_else_is_left_alone(here, capsys) -> None:
     (here / "found").mkdir()
     (here / "found" / "mine.txt").write_text("mine")
@@ -340,6 +371,14 @@ def test_what_another_question_has_left_is_refused_by_name_and_kept(here, capsys
     assert "an interrupted diagnosis of something else: another" in capsys.readouterr().err
     assert (here / "found" / "diagnosis.json").read_bytes() == state
     assert diagnose("--onnxrt", "--fresh") == 0
+
+
+def test_a_folder_in_which_another_diagnosis_runs_is_left_alone_its_inputs_too(here, capsys) -> None:
+    with held_folder(here / "found"):
+        (here / "found" / "inputs.safetensors").write_bytes(b"of the other one")
+        assert diagnose("--onnxrt", "--seed", "2") == 2
+    assert "another biopsy in this folder" in capsys.readouterr().err
+    assert (here / "found" / "inputs.safetensors").read_bytes() == b"of the other one"
 
 
 def test_what_somebody_else_wrote_into_the_evidence_is_not_believed(here, capsys) -> None:

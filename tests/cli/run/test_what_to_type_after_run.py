@@ -6,11 +6,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 from biopsy.cli.app import main
 from support.advice import advised, parse
 from support.command_line import BIN
-from support.models import chain, save
+from support.models import chain, info, model, save
 
 WRONG = ("--onnxrt", "--engine", "fake:scale.n2=1.5")
 WHY = "biopsy diagnose m.onnx"
@@ -40,6 +41,26 @@ def test_the_line_has_the_options_of_the_run_and_none_that_write(
     parse(line)
     if Path("r.json").exists():
         assert [one["line"] for one in json.loads(Path("r.json").read_text())["next"]] == [line]
+
+
+@pytest.mark.parametrize(
+    ("given", "shapes"),
+    [
+        ((), "'x:[1,2]' 'y:[1]'"),
+        (("--input-shapes", "y:[3]"), "'y:[3]' 'x:[1,2]'"),
+    ],
+)
+def test_the_line_says_the_shapes_that_the_run_made_up_since_a_diagnosis_makes_up_none(
+    given: tuple[str, ...], shapes: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["a"], name="n1"), helper.make_node("Relu", ["y"], ["b"], name="n2")]
+    opened = [info("x", ("N", 2)), info("y", ("M",))]
+    save(model(nodes, opened, [info("a", ("N", 2)), info("b", ("M",))]), Path("m.onnx"))
+    words = ("--onnxrt", "--engine", "fake:scale.n1=1.5")
+    assert main(["run", "m.onnx", *words, *given]) == 1
+    (line,) = advised(capsys.readouterr().out)
+    assert line == f"{WHY} {' '.join(words)} --input-shapes {shapes}"
+    parse(line)
 
 
 def test_options_that_diagnose_lacks_lead_to_a_reduction(capsys: pytest.CaptureFixture[str]) -> None:

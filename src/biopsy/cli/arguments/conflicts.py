@@ -34,7 +34,7 @@ def purposes_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> It
             value = getattr(args, action.dest, None)
             for one in value if isinstance(value, list) else [value]:
                 if one is not None:
-                    yield Purpose(action.type.path_of(str(one)), name_of(action), action.dest, action.type)
+                    yield Purpose(action.type.path_of(str(one)), _role_of(action), action.dest, action.type)
 
 
 def sources(parser: argparse.ArgumentParser, args: argparse.Namespace) -> Iterator[Path]:
@@ -53,7 +53,13 @@ def name_of(action: argparse.Action) -> str:
     spellings = [spelling for spelling in action.option_strings if spelling.startswith("--")]
     if spellings or action.option_strings:
         return (spellings or list(action.option_strings))[0]
-    return "the model" if action.dest == "model" else f"a {action.metavar} that is read"
+    return "the model" if action.dest == "model" else str(action.metavar)
+
+
+def _role_of(action: argparse.Action) -> str:
+    """What a file is to a command, in a sentence."""
+    is_operand = not action.option_strings and action.dest != "model"
+    return f"a {action.metavar} that is read" if is_operand else name_of(action)
 
 
 def purposes_of_check(words: Sequence[str]) -> Iterator[Purpose]:

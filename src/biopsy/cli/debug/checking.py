@@ -111,7 +111,10 @@ def note_on_check(check: Check, args: argparse.Namespace, console: Console) -> N
     elif isinstance(check, CommandCheck):
         console.detail("checks     run cold: each is a process of its own")
     if isinstance(check, CommandCheck) and not check.names_candidate:
-        console.note(f"the check names neither {{}} nor {args.iter_artifact}: it must find the candidate itself")
+        console.note(
+            f"the check names neither {{}} nor {args.iter_artifact}: put {{}} where it takes the model, unless it "
+            "finds the candidate itself"
+        )
     command = parse(args.check or ())
     if args.fail_regex and isinstance(command, OwnInspect) and command.prints_no_nodes:
         console.warn("the check prints no nodes, which --fail-regex may look for: add --show layers to it")

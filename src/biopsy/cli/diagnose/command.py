@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,9 +53,16 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the model; returns 0 if it does not fail, 1 if it does, and raises what ends with another status."""
+    with ExitStack() as held:
+        return _executed(args, console, held)
+
+
+def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> int:
+    """The same; the folder is kept for this diagnosis until ``held`` is closed."""
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress, say_result
     from biopsy.cli.diagnose.question import question_of
+    from biopsy.cli.live_line import COLUMN
     from biopsy.diagnosis.diagnose import diagnose
     from biopsy.diagnosis.report_tree import diagnosis_sections
     from biopsy.diagnosis.workarounds import next_lines
@@ -63,13 +71,15 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     _require_sense(args)
     shown = _console_beside(console) if args.json else console
     report = report_file(args, shown)
-    question = question_of(args, shown)
+    question = question_of(args, shown, held)
     with ended_politely(), DiagnosisProgress(shown, args.events) as progress:
         found = diagnose(question, progress)
         status = progress.ended(_status(found))
     say_result(shown, found, list(next_lines(found.facts, question)))
     sections = partial(diagnosis_sections, found, question)
     report.write(status, partial(sections, report.folder))
+    if report.path is not None:
+        shown.note(f"{'report':<{COLUMN}} {report.path}")
     if args.json:
         console.program_text(report.as_bytes(status, partial(sections, Path())).decode("ascii"))
     if status == errors.Interrupted.status:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -13,7 +14,7 @@ from biopsy.cli.arguments.given_options import LIMITS, given
 from biopsy.cli.debug import checking, preconditions
 from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
-from biopsy.diagnosis.evidence import prepare_folder
+from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.question import DiagnosisQuestion, Judging, Samples, Words
 from biopsy.diagnosis.samples import require_sizes, settled
 from biopsy.engines.registry import create
@@ -26,14 +27,17 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
 
 
-def question_of(args: argparse.Namespace, console: Console) -> DiagnosisQuestion:
-    """What is asked. Raises UsageError for arguments that could only mislead, and what ``index_file`` raises."""
+def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> DiagnosisQuestion:
+    """What is asked; ``held`` keeps the folder for this diagnosis until it is closed.
+
+    Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
+    """
     own_run = checking.own_run(args)
     engines = _engines(args, own_run, console)
     index = index_file(args.model, args.external_data_dir)
     asked = own_run if own_run is not None else args
     check, template = _check(args, own_run, engines)
-    samples = _samples(args, asked, index)
+    samples = _samples(args, asked, index, held)
     return DiagnosisQuestion(
         index=index,
         model=args.model,
@@ -75,18 +79,18 @@ def _engines(args: argparse.Namespace, own_run: argparse.Namespace | None, conso
     return tuple(spec.text for spec in specs)
 
 
-def _samples(args: argparse.Namespace, asked: argparse.Namespace, index: ModelIndex) -> Samples:
+def _samples(args: argparse.Namespace, asked: argparse.Namespace, index: ModelIndex, held: ExitStack) -> Samples:
     """The inputs; they are made up and written to the folder where nobody gave them."""
     inputs = inputs_of(asked)
     if args.check is None:
         require_sizes(index, inputs)
-        prepare_folder(folder_of(args))
+        held.enter_context(held_folder(folder_of(args)))
         return settled(index, inputs, folder_of(args), args.load_inputs or ())
     if asked is not args:
         preconditions.require_inputs_of_golden_values(asked, keep_inputs=False)
         if not asked.load_inputs:
             require_sizes(index, inputs)
-    prepare_folder(folder_of(args))
+    held.enter_context(held_folder(folder_of(args)))
     return Samples(inputs=inputs, files=tuple(asked.load_inputs or ()), made_up=False)
 
 

@@ -55,7 +55,7 @@ def hinted(
     hints = [hint for hint in (whose_fault(found, golden), guessed_shapes(guessed)) if hint is not None]
     for hint in hints:
         console.warn(hint)
-    return replace(found, hint="; ".join(hints))
+    return replace(found, hint="; ".join(hints), guessed=guessed)
 
 
 def conclude(found: Findings, console: Console, args: argparse.Namespace | None = None) -> int:
@@ -91,5 +91,5 @@ def conclude(found: Findings, console: Console, args: argparse.Namespace | None 
         from biopsy.cli.advice import say_advice
         from biopsy.cli.run.next_lines import advice_of
 
-        say_advice(console, advice_of(args))
+        say_advice(console, advice_of(args, found.guessed))
     return 1

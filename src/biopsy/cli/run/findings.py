@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -39,7 +39,8 @@ class Ran:
 class Findings:
     """All that a run found: per engine, per comparison, by noise, and NaN or infinity with the engine's label.
 
-    ``mismatches`` and ``rounding`` are for whoever wants a verdict: of the first comparison that fails.
+    ``mismatches`` and ``rounding`` are for whoever wants a verdict: of the first comparison that fails. ``guessed`` are
+    the shapes of inputs that nobody said, by name.
     """
 
     ran: Sequence[Ran]
@@ -49,6 +50,7 @@ class Findings:
     mismatches: Sequence[Mismatch] = ()
     rounding: Rounding | None = None
     hint: str = ""
+    guessed: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @property
     def verdict(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from biopsy.checks.words import as_word, output_word
 from biopsy.cli import commands
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.file_kinds import FileKind
-from biopsy.shell_words import is_refused, line_of
+from biopsy.shell_words import ListOption, is_refused, line_of
 
 if TYPE_CHECKING:
     from biopsy.cli.parser import Parser
@@ -22,8 +22,11 @@ _OF_ONE_RUN = frozenset({"memory_limit", "warm_up", "verbose", "quiet", "silent"
 """Options that say how a run is made or shown, and nothing of how it fails."""
 
 
-def advice_of(args: argparse.Namespace) -> list[Advice]:
-    """The line that goes on with a run that has failed; none where the words do not name the model as one of them."""
+def advice_of(args: argparse.Namespace, guessed: Mapping[str, Sequence[int]]) -> list[Advice]:
+    """The line that goes on with a run that has failed; none where the words do not name the model as one of them.
+
+    ``guessed`` are shapes that nobody said: a diagnosis makes none up, so its line says them.
+    """
     from biopsy.cli.run.building import is_built_model
 
     words = commands.read(args.words).rest
@@ -34,10 +37,24 @@ def advice_of(args: argparse.Namespace) -> list[Advice]:
     options = _lasting(["biopsy", "run", PLACEHOLDER, *words[: places[0]], *words[places[0] + 1 :]])
     diagnosis = [as_word(args.model) if word == PLACEHOLDER else word for word in options.options]
     if _is_understood("diagnose", diagnosis):
-        line, why = line_of(["biopsy", "diagnose", *diagnosis]), "why it fails, and what avoids it"
+        line, why = line_of(_diagnosis(args, diagnosis, guessed)), "why it fails, and what avoids it"
     else:
         line, why = line_of(_reduction(args, options)), "the smallest part that still fails"
     return [] if is_refused(line) else [Advice(line, why)]
+
+
+def _diagnosis(
+    args: argparse.Namespace, words: Sequence[str], guessed: Mapping[str, Sequence[int]]
+) -> Iterator[str | ListOption]:
+    """A diagnosis with these words, and with the shapes that the run made up beside those that it was given."""
+    yield from ("biopsy", "diagnose")
+    if not guessed:
+        yield from words
+        return
+    yield from OwnRun(tuple(words)).without_option(_spellings("input_shapes")).words
+    given = [word for word in args.input_shapes or () if word.rpartition(":[")[0] not in guessed]
+    made_up = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in guessed.items()]
+    yield ListOption("--input-shapes", [*given, *made_up])
 
 
 def _reduction(args: argparse.Namespace, options: OwnRun) -> Iterator[str]:

@@ -128,6 +128,6 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
         "verdict": verdict_tree(found.verdict, text, certainty=found.hint or None),
         "model": model_tree_of(args.model),
         "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
-        "next": [vars(one) for one in advice_of(args)] if found.ran and found.reasons else None,
+        "next": [vars(one) for one in advice_of(args, found.guessed)] if found.ran and found.reasons else None,
         "run": {"reasons": found.reasons, "hint": found.hint or None, **ran},
     }

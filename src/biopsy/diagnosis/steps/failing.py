@@ -16,7 +16,7 @@ from biopsy.diagnosis.context import CheckRun, StepContext
 from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, FaultBeforeEngines, KnownFacts
 from biopsy.diagnosis.question import Words, with_inputs
 from biopsy.diagnosis.run_report import REPORT, nan_in, run_of, versions_in
-from biopsy.diagnosis.samples import larger, shape_words, shapes_of
+from biopsy.diagnosis.samples import larger, of_same_size, shape_words, shapes_of
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.registry import parse_spec
 from biopsy.engines.yardsticks import PLAIN
@@ -190,17 +190,18 @@ def _failure(
     if said.stage == "compare":
         suspect = said.engine if said.engine in engines else engines[-1]
         pair = (engines[0], suspect) if suspect != engines[0] else (suspect,)
-        words = look.context.question.original_words(pair)
+        words = look.context.question.original_words(engines)
         if len(engines) > len(pair):
-            seen = look.run(pair, description=f"only {' against '.join(pair)}")
-            if not seen.fails:
-                words = look.context.question.original_words(engines)
-                seen = look.run(engines, description="all engines again")
+            fewer = look.run(pair, description=f"only {' against '.join(pair)}")
+            if fewer.fails:
+                seen, words = fewer, look.context.question.original_words(pair)
         return failure_of(seen, words, trusted=pair[0] if len(pair) > 1 else None, suspect=suspect), None
-    return _refusal(look, engines)
+    return _refusal(look, engines, seen)
 
 
-def _refusal(look: _Look, engines: Sequence[str]) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+def _refusal(
+    look: _Look, engines: Sequence[str], seen: CheckRun
+) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
     """Which engine cannot load, build or run the model: each is asked alone."""
     question = look.context.question
     alone = {engine: look.run([engine], description=f"{engine} alone") for engine in dict.fromkeys(engines)}
@@ -208,18 +209,35 @@ def _refusal(look: _Look, engines: Sequence[str]) -> tuple[FailureSeen | None, F
     if all(seen.fails for seen in alone.values()):
         more = [engine for engine in PLAIN if parse_spec(engine).name not in names]
         alone |= {engine: look.run([engine], description=f"{engine} alone") for engine in more}
-    failing = [engine for engine, seen in alone.items() if seen.fails]
+    failing = [engine for engine, run in alone.items() if run.fails]
+    if not failing:
+        return _only_together(look, engines, seen)
     asked = [engine for engine in question.engines if engine in failing]
     if not asked:  # an engine that was only to be compared with
         look.not_compared += [f"{engine} cannot say: {alone[engine].judged.reason}" for engine in failing]
         return None, None
     suspect = next((engine for engine in asked if engine != engines[0]), asked[0])
-    trusted = next((engine for engine, seen in alone.items() if not seen.fails), None)
+    trusted = next((engine for engine, run in alone.items() if not run.fails), None)
     failure = failure_of(alone[suspect], question.original_words([suspect]), trusted=trusted, suspect=suspect)
     if trusted is not None or len({parse_spec(engine).name for engine in failing}) < 2:
         return failure, None
     text = f"every engine that was tried fails on the model: {', '.join(failing)}"
     return failure, FaultBeforeEngines(kind="refused", every=tuple(failing), text=text)
+
+
+def _only_together(
+    look: _Look, engines: Sequence[str], seen: CheckRun
+) -> tuple[FailureSeen | None, FaultBeforeEngines | None]:
+    """The failure of a run of several engines, each of which has run alone: it is flaky, or they do not go together.
+
+    It is that of the engine that the run names; nothing if that is one that was only to be compared with.
+    """
+    question, named = look.context.question, seen.judged.evidence.verdict.engine
+    if named in engines and named not in question.engines:
+        look.not_compared.append(f"{named} failed once, and not when it was asked again: {seen.judged.reason}")
+        return None, None
+    suspect = named if named in question.engines else None
+    return failure_of(seen, question.original_words(engines), trusted=None, suspect=suspect), None
 
 
 # NaN that no comparison sees
@@ -231,6 +249,8 @@ def _not_finite(look: _Look) -> tuple[FailureSeen | None, FaultBeforeEngines | N
     engines = tuple(dict.fromkeys(engine for row in look.rows for engine in row)) or question.engines
     seen = look.run(engines, "--validate", description="NaN in an output?")
     names, labels = nan_in(run_of(question.folder / REPORT)) if seen.fails else ((), ())
+    if seen.fails and not names and seen.judged.evidence.verdict.kind != "not-finite":
+        return _failure(look, engines, seen)
     if not names:
         look.passed.append("no output holds NaN" if not seen.fails else "outputs hold infinity, but no NaN")
         return None, None
@@ -263,12 +283,17 @@ def _after_more_runs(look: _Look) -> FailureSeen | None:
 def _with_larger_inputs(
     look: _Look, failure: FailureSeen, fault: FaultBeforeEngines | None
 ) -> tuple[FailureSeen, FaultBeforeEngines | None]:
-    """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these."""
+    """The failure, with shapes of inputs that do not fail; the inputs' fault if no engine can do with these.
+
+    Larger inputs have other values too: it is their size only if other values of the same size fail as well.
+    """
     question, context = look.context.question, look.context
     for shapes, path in larger(question.index, question.samples, question.folder):
         words = with_inputs(failure.check, path)
         if not context.run(words, question.model, description=f"with larger inputs: {' '.join(shapes)}").passes:
             continue
+        if not _fails_with_other_values(context, failure, fault):
+            return failure, fault
         failure = replace(failure, passes_with=shapes, passing_inputs=str(path))
         if fault is None or not all(_passes_alone(context, engine, path) for engine in fault.every):
             return failure, fault
@@ -278,10 +303,23 @@ def _with_larger_inputs(
     return failure, fault
 
 
+def _fails_with_other_values(context: StepContext, failure: FailureSeen, fault: FaultBeforeEngines | None) -> bool:
+    """Whether it fails with other random inputs of the same size, in every engine that is said to fail."""
+    question = context.question
+    try:
+        path = of_same_size(question.index, question.samples, question.folder)
+    except errors.BiopsyError:
+        return False
+    words = with_inputs(failure.check, path)
+    if not context.run(words, question.model, description="with other inputs of the same size").fails:
+        return False
+    return fault is None or not any(_passes_alone(context, engine, path) for engine in fault.every)
+
+
 def _passes_alone(context: StepContext, engine: str, inputs: Path) -> bool:
     """Whether an engine can do with other inputs, without NaN."""
     words = context.question.original_words([engine], "--validate", files=[inputs])
-    return context.run(words, context.question.model, description=f"{engine} with larger inputs").passes
+    return context.run(words, context.question.model, description=f"{engine} with other inputs").passes
 
 
 FAILING = DiagnosisStep(

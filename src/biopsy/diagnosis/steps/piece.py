@@ -102,7 +102,7 @@ def _job(words: Words, failure: FailureSeen, context: StepContext) -> ReductionJ
         ),
         recording=RecordingOptions(samples=(lambda: _read(files)) if files else None),
         border=Border(mark_intermediate=failure.masked),
-        compares_recorded=command.compares_recorded,
+        command=command,
         feeds_recorded=fed and inputs_file(output).resolve() not in [file.resolve() for file in files],
     )
 

@@ -37,7 +37,7 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
         return "nothing fails"
     if facts.fault_before is not None and facts.fault_before.kind == "random":
         return "the model is random"
-    if not failure.is_of_values:
+    if not failure.is_of_values and not (failure.is_of_not_finite and context.question.check is None):
         return "not a question of numbers"
     if not isinstance(parse(failure.check), OwnRun):
         return UNKNOWN_COMPARISON
@@ -48,6 +48,9 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure = facts.failure
     assert failure is not None
     context.begin_step(_SHARE)
+    if failure.is_of_not_finite:
+        seen = _with_who_is_wrong(RoundingSeen(verdicts=()), failure, context)
+        return StepAnswer(replace(facts, rounding=seen, failure=accused(failure, seen)), _line(seen))
     files = _all_inputs(context)
     runs = _asked_of_all(failure, files, context)
     files = files[: len(runs)]
@@ -116,6 +119,9 @@ def _line(seen: RoundingSeen) -> str:
     times = "" if seen.times is None else f" · {seen.times:.3g} times the error of plain float32"
     inputs = f" · {len(seen.verdicts)} of {seen.inputs} sets of inputs fail" if seen.inputs > 1 else ""
     inputs += f" · wrong: {', '.join(seen.wrong)}" if seen.wrong else ""
+    if not seen.verdicts:
+        wrong = ", ".join(seen.wrong) or "nobody can say which engine"
+        return f"NaN or infinity is no rounding · wrong, by float64: {wrong}"
     if seen.is_rounding:
         return f"yes, by float64{times}{inputs}"
     if seen.is_more:

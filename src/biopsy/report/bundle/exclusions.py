@@ -25,6 +25,6 @@ def exclusions(observation: Observation, failure: ObservedFailure, reproduction:
         yield "chance: it failed in the check and in reproduce.py, each in a process of its own"
     engine = failure.engine
     if engine is not None and failure.against.partition(":")[0] == engine.name:
-        yield f"the model: the same engine as '{failure.against}' gives the expected values"
+        yield f"the model: the same engine, run as '{failure.against}', gives the expected values"
     elif failure.against and failure.against != "golden values":
         yield f"the model: {failure.against} gives the expected values"

@@ -26,6 +26,8 @@ from biopsy.tensors.results import Feed
 
 def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
     """What is to be reduced, and how. Raises UsageError for arguments that could only mislead."""
+    from biopsy.checks.command_line import parse
+
     own_run = checking.own_run(args)
     output = output_of(args)
     preconditions.require_writable_candidate(args.iter_artifact)
@@ -44,7 +46,7 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
         border=_border(args, own_run),
         input_shapes=named_values.parse_shapes(args.model_input_shapes, "--model-input-shapes"),
         values=args.values,
-        compares_recorded=_compares_recorded(args),
+        command=parse(args.check or ()),
         passes=_passes(args),
         ranking=_ranking(args),
         allow_vacuous_check=args.allow_vacuous_check,
@@ -118,10 +120,3 @@ def _read(files: Sequence[Path]) -> Sequence[Feed]:
     from biopsy.tensors.files import read_feeds
 
     return [feed for file in files for feed in read_feeds(file)]
-
-
-def _compares_recorded(args: argparse.Namespace) -> bool | None:
-    """Whether the check's words tell that it looks at the values of the recorded run; None if they do not tell."""
-    from biopsy.checks.command_line import parse
-
-    return parse(args.check or ()).compares_recorded

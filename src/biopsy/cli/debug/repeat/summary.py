@@ -63,8 +63,8 @@ def _advice(tally: RunTally, command: Sequence[str]) -> list[str]:
     sure = runs_needed(lower, _CONFIDENCE)
     likely = runs_needed(tally.failed / tally.decided, _CONFIDENCE)
     return [
-        f"only after {sure} passing runs in a row it is {100 * _CONFIDENCE:.0f} % sure that passing is no luck",
-        f"({likely} if the rate is the measured one; more iterations tell it better)",
+        f"a candidate that passes {sure} times in a row is {100 * _CONFIDENCE:.0f} % sure not to pass by luck",
+        f"({likely} times would do if the true rate is the one measured; more iterations narrow it down)",
         _reduction(command, "--repeat", str(sure)),
     ]
 

@@ -1,0 +1,78 @@
+"""A failure that was seen once is told, whatever runs after it say. The answers of the check are given here."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from biopsy import events
+from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.checks.verdict import VerdictFile
+from biopsy.diagnosis.context import CheckRun, StepContext
+from biopsy.diagnosis.facts import KnownFacts
+from biopsy.diagnosis.question import Words
+from biopsy.diagnosis.steps.failing import FAILING
+from biopsy.diagnosis.verdict import verdict_of
+from support.diagnoses import SUSPECT, TRUSTED, question
+
+PASSES = VerdictFile(outcome="passes")
+CRASH = VerdictFile(outcome="fails", stage="run", kind="RuntimeError", engine=SUSPECT)
+DIFFERS = VerdictFile(outcome="fails", stage="compare", kind="mismatch", engine=SUSPECT)
+
+
+class Runs(StepContext):
+    """The runs with these numbers end so; all others pass."""
+
+    def __init__(self, folder: Path, ends: dict[int, VerdictFile], engines: Words = (SUSPECT,)) -> None:
+        super().__init__(replace(question(folder), engines=engines), events.ignore)
+        self._ends = ends
+        self.asked: list[list[str]] = []
+
+    def run(self, words: Words, model: Path, *, description: str = "", share: float = 1.0) -> CheckRun:
+        said = self._ends.get(len(self.asked), PASSES)
+        self.asked.append([word for before, word in pairwise(words) if before == "--engine"])
+        fails = said.outcome == "fails"
+        outcome = Outcome.REPRODUCES if fails else Outcome.PASSES
+        evidence = Evidence(status=int(fails), verdict=said)
+        return CheckRun(judged=Judged(outcome, said.kind, evidence), tail="")
+
+
+def text_of(runs: Runs) -> tuple[str, str]:
+    facts = FAILING.answer(KnownFacts(), runs).facts
+    found = verdict_of(facts, (), runs.question)
+    return found.kind, found.text
+
+
+def test_a_crash_that_no_engine_shows_when_it_is_asked_alone_is_a_failure(tmp_path: Path) -> None:
+    kind, text = text_of(Runs(tmp_path, {0: CRASH}))
+    assert (kind, text) == ("fails", "ONNX Runtime cannot run the model (run · RuntimeError · onnxrt).")
+
+
+def test_a_crash_that_names_no_engine_is_that_of_the_run(tmp_path: Path) -> None:
+    died = VerdictFile(outcome="fails", stage="", kind="")
+    kind, text = text_of(Runs(tmp_path, {0: died}))
+    assert kind == "fails"
+    assert text.startswith(f"A run of {TRUSTED} and {SUSPECT} fails on the model:")
+
+
+def test_one_of_an_engine_that_nobody_asked_about_is_told_and_is_no_failure(tmp_path: Path) -> None:
+    named = VerdictFile(outcome="fails", stage="run", kind="RuntimeError", engine=TRUSTED)
+    runs = Runs(tmp_path, {0: named})
+    facts = FAILING.answer(KnownFacts(), runs).facts
+    assert facts.failure is None and facts.compared is not None
+    assert facts.compared.not_compared == (f"{TRUSTED} failed once, and not when it was asked again: RuntimeError",)
+
+
+def test_a_crash_while_values_are_looked_at_is_not_taken_for_infinity(tmp_path: Path) -> None:
+    kind, text = text_of(Runs(tmp_path, {2: CRASH}))  # after two comparisons that pass
+    assert kind == "fails" and "infinity" not in text
+
+
+def test_a_failure_of_the_last_run_counts(tmp_path: Path) -> None:
+    assert text_of(Runs(tmp_path, {5: CRASH}))[0] == "fails"
+
+
+def test_a_difference_of_three_engines_that_does_not_come_again_keeps_its_words(tmp_path: Path) -> None:
+    runs = Runs(tmp_path, {0: DIFFERS}, engines=("reference", TRUSTED, SUSPECT))
+    facts = FAILING.answer(KnownFacts(), runs).facts
+    assert facts.failure is not None and facts.failure.said.kind == "mismatch"
+    assert "--engine reference --engine onnxrt:optimization=none" in " ".join(facts.failure.check)
