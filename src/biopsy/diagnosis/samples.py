@@ -59,7 +59,7 @@ def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     if not guessed:
         return
     shown = [f"{name!r} is {open_ones[name]}" for name in guessed]
-    example = [f"{name}:[{','.join(map(str, _example(open_ones[name])))}]" for name in guessed]
+    example = shape_words({name: _example(open_ones[name]) for name in guessed})
     raise errors.UsageError(
         f"the model leaves sizes of its inputs open, and none were given: {'; '.join(shown)}",
         details=["a size that nobody chose may be what fails, so none is made up here"],
@@ -105,9 +105,11 @@ def shapes_of(index: ModelIndex, samples: Samples) -> dict[str, tuple[int, ...]]
     return found
 
 
-def shape_words(shapes: Mapping[str, Sequence[int]]) -> tuple[str, ...]:
-    """Shapes as ``--input-shapes`` takes them."""
-    return tuple(f"{name}:[{','.join(map(str, shape))}]" for name, shape in shapes.items())
+def shape_words(shapes: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:
+    """Shapes as ``--input-shapes`` takes them; None is a size that nobody says."""
+    return tuple(
+        f"{name}:[{','.join('-1' if dim is None else str(dim) for dim in shape)}]" for name, shape in shapes.items()
+    )
 
 
 def larger(index: ModelIndex, samples: Samples, folder: Path) -> Iterator[tuple[tuple[str, ...], Path]]:

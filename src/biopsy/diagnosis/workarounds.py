@@ -9,6 +9,8 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
 from biopsy.diagnosis.facts import KnownFacts, SwitchSeen, Workaround
 from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs, without_weights_folder
+from biopsy.diagnosis.samples import shape_words
+from biopsy.engines.feeding import Inputs
 from biopsy.shell_words import can_be_typed, line_of
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.text import first_of, series
@@ -25,19 +27,18 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     if failure.passes_with:
         words = with_inputs(failure.check, None if failure.passing_inputs is None else Path(failure.passing_inputs))
         text = f"With inputs of {' '.join(failure.passes_with)} it does not fail."
-        yield Workaround(text=text, line=_line(words, question))
+        yield Workaround(text=text, line=_line(words, question.model))
     for switch in facts.settings.switches if facts.settings is not None else ():
         if switch.mends_original:
             yield _of_switch(switch, facts, question)
     precision = facts.precision
     if precision is not None and precision.passes and precision.high and precision.output is not None:
-        path = as_word(Path(precision.output))
-        text = f"{path}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
-        words = without_weights_folder(failure.check)
-        yield Workaround(text=text, line=line_of([path if word == "{}" else word for word in words]))
+        path = Path(precision.output)
+        text = f"{as_word(path)}, the model with {first_of(precision.high, _MOST_NAMED)} in float32, passes."
+        yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
     if failure.trusted is not None and question.check is None and _is_refused_always(facts):
         words = question.original_words([failure.trusted])
-        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question))
+        yield Workaround(text=f"Another engine: {failure.trusted} runs it.", line=_line(words, question.model))
 
 
 def _is_refused_always(facts: KnownFacts) -> bool:
@@ -52,12 +53,12 @@ def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Wor
         return
     if rounding.passes_noise and failure.suspect is not None:
         words = (*question.without_limits.original_words([failure.suspect]), "--compare-with", "noise")
-        yield Workaround(text="A check that allows what rounding explains passes.", line=_line(words, question))
+        yield Workaround(text="A check that allows what rounding explains passes.", line=_line(words, question.model))
     if rounding.passing_limits:
         command = parse(failure.check)
         assert isinstance(command, OwnRun)
         words = with_limits(command, rounding.passing_limits)
-        yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=_line(words, question))
+        yield Workaround(text=f"With {' '.join(rounding.passing_limits)} it passes.", line=_line(words, question.model))
 
 
 _TOLERANCES = (
@@ -81,7 +82,7 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
     words = tuple(_filled(word, places) for word in template or ())
     assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
-    return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question)}")
+    return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question.model)}")
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:
@@ -90,9 +91,9 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     return word
 
 
-def _line(words: Words, question: DiagnosisQuestion) -> str:
-    """A line to paste: the words on the original."""
-    return line_of([as_word(question.model) if word == "{}" else word for word in words])
+def _line(words: Words, model: Path) -> str:
+    """A line to paste: the words of a check on a model."""
+    return line_of([as_word(model) if word == "{}" else word for word in words])
 
 
 def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple[str, str]]:
@@ -102,8 +103,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         if question.samples.made_up and question.engines and question.check is None:
             engines = [word for engine in question.engines for word in ("--engine", engine)]
             other = ["--seed", str(question.samples.inputs.seed + 1), "--iterations", "8"]
-            shapes = _shapes(question)
-            words = ["biopsy", "diagnose", as_word(question.model), *engines, *other, *shapes, *question.judging.limits]
+            making = _made_by(question.samples.inputs)
+            words = ["biopsy", "diagnose", as_word(question.model), *engines, *other, *making, *question.judging.limits]
             yield line_of(words), "other random inputs"
         return
     if piece is not None:
@@ -111,13 +112,18 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         check = without_weights_folder(failure.check)
         repeated = with_inputs(check, None if piece.inputs is None else Path(piece.inputs))
         if not piece.masked:
-            yield line_of([as_word(path) if word == "{}" else word for word in repeated]), "the failure, in the piece"
+            yield _line(repeated, path), "the failure, in the piece"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
     elif facts.fault_before is not None and facts.fault_before.kind == "refused":
         yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
 
 
-def _shapes(question: DiagnosisQuestion) -> list[str]:
-    shapes = question.samples.inputs.shapes
-    said = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in shapes.items()]
-    return ["--input-shapes", *said] if said else []
+def _made_by(inputs: Inputs) -> list[str]:
+    """The options that say how random inputs are made."""
+    ranges = {name: f"[{least!r},{greatest!r}]" for name, (least, greatest) in inputs.val_range.items()}
+    said = {
+        "--input-shapes": shape_words(inputs.shapes),
+        "--input-symbols": [f"{name}={size}" for name, size in inputs.symbols.items()],
+        "--val-range": [f"{name}:{ends}" if name else ends for name, ends in ranges.items()],
+    }
+    return [word for option, words in said.items() if words for word in (option, *words)]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
 _ENGINE = "onnxrt:optimization=none"
+_INFERENCE = "strict shape inference"
 _LARGEST = 256 << 20
 """Bytes of a model, its weights included, that is loaded to see whether it can be."""
 _SECONDS = 60.0
@@ -64,7 +65,7 @@ def _by_onnx(result: onnx.ModelProto, original: bytes, filled: Collection[str]) 
 
     judges: dict[str, Callable[[onnx.ModelProto], str | None]] = {
         "onnx.checker": validity.checker_objection,
-        "strict shape inference": validity.inference_objection,
+        _INFERENCE: validity.inference_objection,
     }
     made = validity.judged_form(result, filled)
     before: onnx.ModelProto | None = None
@@ -83,7 +84,7 @@ def _by_onnx(result: onnx.ModelProto, original: bytes, filled: Collection[str]) 
     if before is not None or not validity.has_unknown(made):
         return None
     nodes = _new_findings(made, validity.judged_form(load.parse(original, None)))  # inference stops at an unknown one
-    return LostValidity(judge=judge, reason=nodes[0][1], node=nodes[0][0]) if nodes else None
+    return LostValidity(judge=_INFERENCE, reason=nodes[0][1], node=nodes[0][0]) if nodes else None
 
 
 def _new_findings(made: onnx.ModelProto, before: onnx.ModelProto) -> list[tuple[str, str]]:

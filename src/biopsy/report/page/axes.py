@@ -54,10 +54,17 @@ def _steps(low: float, high: float, most: int) -> list[float]:
 
 
 def frame(
-    across: Axis, up: Axis, names: tuple[str, str], ticks: tuple[Sequence[float], Sequence[float]]
+    across: Axis,
+    up: Axis,
+    names: tuple[str, str],
+    ticks: tuple[Sequence[float], Sequence[float]],
+    left: float | None = None,
 ) -> tuple[list[Trace], list[Words]]:
-    """Grid lines and the words at both axes. ``names``: what the axis below and the one at the left are."""
-    left, bottom, right, top = across.begin, up.begin, across.end, up.end
+    """Grid lines and the words at both axes. ``names``: what the axis below and the one at the left are.
+
+    ``left`` is the pixel of the axis at the left, if that is not where the one below begins.
+    """
+    left, bottom, right, top = across.begin if left is None else left, up.begin, across.end, up.end
     lines = "".join(f"M{left} {up.at(value)}H{right}" for value in ticks[1])
     lines += "".join(f"M{across.at(value)} {bottom}v4" for value in ticks[0])
     words = [Words(x=left - 6, y=up.at(value), text=figure(value), anchor="end") for value in ticks[1]]

@@ -29,6 +29,8 @@ _MOST_OUTPUTS = 3
 _MOST_BARS = 200
 _MOST_BLOCKS = 64
 _WIDTH, _HEIGHT = 620.0, 320.0
+_LEFT = 66.0
+"""Where the histogram's axis at the left stands: the bar of equal elements is between it and the axis below."""
 
 
 def blocks_of_runs(run: Branch) -> list[Block]:
@@ -76,11 +78,7 @@ def _histogram(place: int, title: str, output: Branch, differences: Branch) -> D
     across = Axis(low=bars[0][0], high=bars[-1][1], begin=140.0, end=606.0, logarithmic=True)
     most = max([*(n for *_, n in bars), zero, 1])
     up = Axis(low=0.5, high=max(most, 2) * 1.3, begin=264.0, end=44.0, logarithmic=True)
-    traces, words = frame(across, up, ("|actual - expected|", "elements"), (across.ticks(5), up.ticks(5)))
-    traces[0] = Trace(d=traces[0].d.replace(f"M{across.begin} ", "M66 "), style="grid")
-    traces[1] = Trace(d=f"M66 {up.begin}H{across.end}", style="ground")
-    words = [Words(x=60 if word.anchor == "end" and word.style == "label" else word.x, y=word.y, text=word.text,
-                   style=word.style, anchor=word.anchor) for word in words]  # fmt: skip
+    traces, words = frame(across, up, ("|actual - expected|", "elements"), (across.ticks(5), up.ticks(5)), _LEFT)
     drawn = [(74.0, 102.0, zero, f"{zero} elements are equal")]
     drawn += [
         (across.at(low) + 0.5, across.at(high) - 0.5, n, f"{n} elements differ by {figure(low)} to {figure(high)}")
