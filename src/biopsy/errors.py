@@ -12,7 +12,8 @@
     │   └── EngineCrash            status 1   it ended the process that it ran in
     ├── InvalidResult              status 1   a changed model would be refused where the original is accepted
     ├── CheckError                 status 4   the check itself could not be run
-    │   └── CheckChanged           status 4   a file that the check runs was changed meanwhile
+    │   ├── CheckChanged           status 4   a file that the check runs was changed meanwhile
+    │   └── VacuousCheck           status 4   the check fails on anything: its answers say nothing
     ├── OriginalPasses             status 3   the original does not fail: there is nothing to reduce
     ├── HighPrecisionFails         status 3   the check fails in the high precision too: there is nothing to find
     └── Interrupted                status 5   stopped on request; the best result so far is saved
@@ -139,6 +140,10 @@ class CheckError(BiopsyError):
 
 class CheckChanged(CheckError):
     """A file that the check runs was changed while a search asked it: its answers are not those of one check."""
+
+
+class VacuousCheck(CheckError):
+    """The check fails on a model of one Identity node in the same way: it says nothing of the original."""
 
 
 class OriginalPasses(BiopsyError):

@@ -117,12 +117,24 @@ class _PlanRun:
             self._stopped = PERSON
             kept = f": {stop.message}; kept {stop.kept}" if isinstance(stop, errors.Interrupted) and stop.kept else ""
             return "stopped", f"interrupted{kept}"
+        except errors.VacuousCheck as error:
+            raise self._says_nothing(error) from error
         except errors.BiopsyError as error:
             if self._facts == KnownFacts():
                 raise
             return "failed", error.summary
         self._facts = answered.facts
         return "done", answered.line
+
+    def _says_nothing(self, error: errors.VacuousCheck) -> errors.VacuousCheck:
+        """The error to end with where the check fails on anything: nothing that it says is about the model."""
+        return errors.VacuousCheck(
+            "a model of one Identity node fails this check in the same way: the check fails on anything, and nothing "
+            "can be said of the model.",
+            details=error.details,
+            kept=f"{self._context.question.folder}, with what the check printed",
+            next_steps=error.next_steps[:1],
+        )
 
 
 def _report_of(step: DiagnosisStep, outcome: Outcome, answer: str, spent: tuple[float, int] | None) -> StepReport:

@@ -254,7 +254,7 @@ def _tell_vacuous(driver: Driver) -> None:
     )
 
 
-def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
+def _fails_on_anything(driver: Driver, judged: Judged) -> errors.VacuousCheck:
     name = driver.problem.index.path or driver.workspace.candidate
     assert driver.reference is not None
     found = signature_of(judged.evidence)
@@ -262,7 +262,7 @@ def _fails_on_anything(driver: Driver, judged: Judged) -> errors.CheckError:
     alike = _what_all_have(driver)
     reason = [telling_apart(driver.reference, found)] if ends else [] if alike else [_likeliest_reason(driver, found)]
     shown = [f"  original   {ends[0]}", f"  Identity   {ends[1]}"] if ends else _end_of_output(found)
-    return errors.CheckError(
+    return errors.VacuousCheck(
         f"a model of one Identity node fails this check in the same way ({judged.reason}): the check fails on anything,"
         " and a reduction would say nothing.",
         details=[f"  tried   {driver.check.line(name)}", *shown, *alike],

@@ -431,3 +431,9 @@ def test_json_alone_stands_on_stdout(here, capsys) -> None:
     shown = capsys.readouterr()
     assert json.loads(shown.out)["verdict"]["kind"] == "passes"
     assert "PASSED | " in shown.err
+
+
+def test_of_a_check_that_fails_on_anything_nothing_is_concluded(here, capsys) -> None:
+    assert diagnose("--check", "false", "{}") == 4
+    assert "the check fails on anything, and nothing can be said of the model" in capsys.readouterr().err
+    assert report()["status"] == 4

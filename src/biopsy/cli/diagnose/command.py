@@ -72,7 +72,7 @@ def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> in
     shown = _console_beside(console) if args.json else console
     report = report_file(args, shown)
     question = question_of(args, shown, held)
-    with ended_politely(), DiagnosisProgress(shown, args.events) as progress:
+    with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
         found = diagnose(question, progress)
         status = progress.ended(_status(found))
     say_result(shown, found, list(next_lines(found.facts, question)))
