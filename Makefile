@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# xdist workers; the engines are told to use one thread each, so two cores are enough for two workers.
-WORKERS ?= 2
+# xdist workers, for two cores: the engines are told to use one thread each, and a fifth of the time tests wait.
+WORKERS ?= 3
 
 .PHONY: demo test test-all test-lowest test-peer fuzz bench bench-quick lint types imports bytecode site clean
 

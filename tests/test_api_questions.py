@@ -24,6 +24,7 @@ def forms(made: onnx.ModelProto, folder: Path) -> list[object]:
     return [save(made, folder / "m.onnx"), str(folder / "m.onnx"), made.SerializeToString(), made]
 
 
+@pytest.mark.slow
 def test_layers_take_a_model_in_every_form_and_find_the_one_that_is_wrong(tmp_path: Path) -> None:
     for model in forms(chain(3, ("Neg", "Exp")), tmp_path):
         found = biopsy.layers(model, WRONG)  # type: ignore[arg-type]

@@ -36,11 +36,17 @@ SHOW_THE_BUG = {
 
 LONG = {
     "diagnose-a-model.md",
+    "find-a-bad-build.md",
     "find-the-setting.md",
     "find-what-may-vary.md",
+    "measure-a-flaky-failure.md",
+    "reduce-a-flaky-failure.md",
     "reduce-with-dynamic-shapes.md",
+    "send-a-bug.md",
     "share-a-model.md",
+    "use-from-python.md",
     "use-several-samples.md",
+    "write-a-check.md",
 }
 """Pages whose commands take long: make test-all follows them."""
 

@@ -102,6 +102,7 @@ def test_simplified_five_megabytes_end_under_twenty_kilobytes(tmp_path: Path) ->
     assert_valid(result)
 
 
+@pytest.mark.slow
 def test_without_being_asked_weights_sizes_attributes_and_names_stay(tmp_path: Path) -> None:
     result, _ = reduced(heavy(), three_layers, tmp_path)
     assert list(result.graph.initializer) == list(heavy().graph.initializer)

@@ -111,6 +111,7 @@ def test_a_check_that_does_not_name_the_candidate_is_told_so_where_it_fails_on_a
     assert ran.stderr.count("  next  ") == 2
 
 
+@pytest.mark.slow
 def test_options_that_both_have_are_left_to_the_check() -> None:
     ran = reduce("--check", "biopsy", "run", "{}", "--reference", "-q", "--external-data-dir", ".")
     assert ran.returncode == 3, ran.stderr

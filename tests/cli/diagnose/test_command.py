@@ -112,6 +112,7 @@ def test_values_that_make_nan_are_not_called_too_few(here) -> None:
     assert verdict["workarounds"] == []
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_pixel_that_the_model_fixes_is_told(here) -> None:
     made = image_model()
     for dim, size in zip(made.graph.input[0].type.tensor_type.shape.dim, (1, 3, 1, 1), strict=True):

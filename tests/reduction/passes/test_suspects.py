@@ -71,6 +71,7 @@ def looks(told: list[events.Event]) -> list[events.CheckedCandidate]:
     return [event for event in told if isinstance(event, events.CheckedCandidate) and event.stage == "look"]
 
 
+@pytest.mark.slow
 def test_what_no_part_shows_is_looked_for_in_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A check that finds t41 wrong only where n8 is there too, nodes apart."""
     monkeypatch.setattr(fault_localization, "_MOST_AT_ONCE", 80)
