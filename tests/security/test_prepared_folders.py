@@ -10,8 +10,9 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -152,7 +153,11 @@ def test_the_numbered_places_of_candidates_are_used_only_where_nothing_stands(he
     assert all((here / f"polygraphy_debug.{number}.onnx").is_symlink() for number in (1, 2))
 
 
-@pytest.mark.parametrize("planted", [as_link, as_dangling_link, as_hard_link, as_pipe], ids=lambda made: made.__name__)
+@pytest.mark.parametrize(
+    "planted",
+    [as_link, *(pytest.param(made, marks=pytest.mark.slow) for made in (as_dangling_link, as_hard_link)), as_pipe],
+    ids=lambda made: made.__name__,
+)
 def test_what_stands_where_candidates_are_written_is_back_at_the_end(
     planted: Planted, here: Path, victim: Path
 ) -> None:
@@ -191,7 +196,14 @@ if b'n3' in data and len(open(copies[0], 'rb').read()) != 1600: sys.exit(0)
 """
 
 
-@pytest.mark.parametrize("planted", [as_link, as_dangling_link, as_hard_link, as_pipe, "as_link_to_a_folder"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        as_link,
+        *(pytest.param(made, marks=pytest.mark.slow) for made in (as_dangling_link, as_hard_link, as_pipe)),
+        "as_link_to_a_folder",
+    ],
+)
 def test_weights_are_not_copied_into_what_stands_there(
     planted: Planted | str, here: Path, victim: Path, tmp_path: Path
 ) -> None:
@@ -385,6 +397,12 @@ def test_who_cleans_up_follows_no_lock(planted: Planted, here: Path, victim: Pat
 
 # Modes
 
+
+def quick(names: Iterable[str], *chosen: str) -> list[Any]:
+    """All of the names as parameters; only the chosen ones run with the quick tests."""
+    return [pytest.param(name, marks=[] if name in chosen else [pytest.mark.slow]) for name in names]
+
+
 COMMANDS = {
     "reduce": lambda: [
         "debug", "reduce", "m.onnx", "-o", "r.onnx", "--min-good", "g.onnx", "--save-debug-replay", "replay.json",
@@ -428,7 +446,7 @@ def usual_umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", quick(COMMANDS, "run", "reduce", "sanitize"))
 @pytest.mark.usefixtures("usual_umask")
 def test_what_is_made_of_a_private_model_is_private(name: str, here: Path) -> None:
     save(chain(6, ["Softplus"]), here / "m.onnx").chmod(0o600)
@@ -476,7 +494,7 @@ PRIVATE_WEIGHTS = {
 }
 
 
-@pytest.mark.parametrize("name", PRIVATE_WEIGHTS)
+@pytest.mark.parametrize("name", quick(PRIVATE_WEIGHTS, "fold"))
 @pytest.mark.usefixtures("usual_umask")
 def test_what_is_made_of_private_weights_is_private_though_the_model_is_not(name: str, here: Path) -> None:
     """As onnx.save leaves them: the model can be read by all, its weights by nobody else."""

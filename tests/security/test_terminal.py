@@ -320,8 +320,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+SLOW_ON_A_PIPE = {"precision", "layers", "flags by run", "repeat", "build"}
+"""Of the long ones, what shows most: it is quick on a terminal."""
+
+
 def marks(case: str, kind: str) -> list[pytest.MarkDecorator]:
-    slow = case in SLOW or (kind == "terminal" and case not in QUICK_ON_A_TERMINAL)
+    slow = case in SLOW or case not in QUICK_ON_A_TERMINAL if kind == "terminal" else case in SLOW | SLOW_ON_A_PIPE
     return [pytest.mark.slow] if slow else []
 
 

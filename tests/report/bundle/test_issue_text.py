@@ -1,13 +1,14 @@
 """The text of an issue fits the form of the engine's tracker, and nothing in it is anything but text."""
 
-import dataclasses
 import re
+from dataclasses import replace
 
 import pytest
 
 from biopsy.engines.registry import create
 from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.issue_text import IssueFacts, issue_text
+from biopsy.report.bundle.job import EarlierFindings
 from biopsy.report.bundle.reproduction import Reproduction, Standing
 from biopsy.report.versions import versions_tree
 
@@ -56,7 +57,7 @@ def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
 @pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
 def test_a_conclusion_that_holds_no_markdown_is_read_as_a_sentence(chain: str) -> None:
     verdict = f"The optimizer computes something else for {chain}. They fail together: a fusion."
-    assert f"\n{verdict}\n" in issue_text(dataclasses.replace(facts("onnxrt"), verdict=verdict))
+    assert f"\n{verdict}\n" in issue_text(replace(facts("onnxrt"), found=EarlierFindings(verdict=verdict)))
 
 
 HOSTILE = "@everyone #1 ![x](http://x)\n# heading\n```\n<script>alert(1)</script>\n````\n\x1b[31m"
@@ -77,6 +78,15 @@ def test_a_strangers_text_is_never_markdown() -> None:
     told = "\n".join(outside)
     assert not re.search(r"everyone|<script|heading|!\[", told)
     assert "\x1b" not in text
+
+
+def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
+    found = EarlierFindings(
+        verdict="Its optimizer is wrong.", variation="any x", workarounds=(("Fusion off: it passes.", "biopsy run m"),)
+    )
+    text = issue_text(replace(facts("onnxrt"), found=found))
+    assert "Its optimizer is wrong." in text and "`any x`" in text
+    assert "A workaround that was tried: Fusion off: it passes.\n\n```text\nbiopsy run m\n```" in text
 
 
 def test_what_was_not_reproduced_is_said_first() -> None:

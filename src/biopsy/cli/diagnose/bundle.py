@@ -50,10 +50,20 @@ def _packing(
         inputs=None if piece is None or piece.inputs is None else Path(piece.inputs),
         folder=question.weights_folder if piece is None else None,
         reports=reports,
-        found=EarlierFindings(verdict=found.verdict.text, how_often=_how_often(found)),
+        found=EarlierFindings(
+            verdict=found.verdict.text,
+            variation=_variation(found),
+            how_often=_how_often(found),
+            workarounds=tuple((one.text, one.line or "") for one in found.verdict.workarounds),
+        ),
     )
 
 
 def _how_often(found: Diagnosis) -> str:
     seen = found.facts.steadiness
     return f"it fails in {seen.failed} of {seen.runs} runs" if seen is not None and seen.is_flaky else ""
+
+
+def _variation(found: Diagnosis) -> str:
+    seen = found.facts.variation
+    return "" if seen is None or seen.kept else seen.sentence

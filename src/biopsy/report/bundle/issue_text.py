@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from biopsy.quantities import size_text
 from biopsy.report.bundle.failure import ObservedFailure
 from biopsy.report.bundle.issue_forms import FORMS
+from biopsy.report.bundle.job import EarlierFindings
 from biopsy.report.bundle.reproduction import Reproduction
 from biopsy.text import printable, shortened
 
@@ -27,8 +28,8 @@ _MOST_OF_OUTPUT = 4000
 class IssueFacts:
     """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
 
-    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``verdict``
-    says what was found of the failure, ``variation`` what of the model may vary.
+    ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``found`` is
+    what is known of the failure from before.
     """
 
     failure: ObservedFailure
@@ -37,8 +38,7 @@ class IssueFacts:
     script: str
     versions: Mapping[str, Any]
     excluded: Sequence[str] = ()
-    verdict: str = ""
-    variation: str = ""
+    found: EarlierFindings = field(default_factory=EarlierFindings)
     remarks: Sequence[str] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
 
@@ -68,8 +68,8 @@ def _warning(facts: IssueFacts) -> Iterator[str]:
 
 def _description(facts: IssueFacts) -> Iterator[str]:
     failure = facts.failure
-    if facts.verdict:
-        yield _heading(facts.verdict)
+    if facts.found.verdict:
+        yield _heading(facts.found.verdict)
     if failure.message:
         yield _fenced(failure.message)
     if failure.against:
@@ -77,8 +77,12 @@ def _description(facts: IssueFacts) -> Iterator[str]:
     yield f"`reproduce.py` prints (exit status {facts.reproduction.status}):"
     yield _fenced(shortened(facts.reproduction.output.strip(), _MOST_OF_OUTPUT))
     excluded = "\n".join(f"- {printable(text)}" for text in facts.excluded)
-    if facts.variation:
-        yield f"What may vary, as far as it was tried: {_inline(facts.variation)}"
+    if facts.found.variation:
+        yield f"What may vary, as far as it was tried: {_inline(facts.found.variation)}"
+    for text, line in facts.found.workarounds:
+        yield f"A workaround that was tried: {_heading(text)}"
+        if line:
+            yield _fenced(printable(line))
     yield f"What was excluded:\n\n{excluded}" if excluded else "Nothing else was excluded yet."
 
 

@@ -119,8 +119,7 @@ def _facts(
         script=(folder / "reproduce.py").read_text(encoding="utf-8"),
         versions=versions_tree(labels),
         excluded=list(exclusions(observation, failure, reproduction, job.found.how_often)),
-        verdict=job.found.verdict,
-        variation=job.found.variation,
+        found=job.found,
         remarks=[f"left out: {text}" for text in contents.left_out],
         sizes={member.name: member.stat().st_size for member in contents.members},
     )
