@@ -33,7 +33,6 @@ class FailureReport:
     kind: str = ""
     message: str = ""
     outputs: tuple[str, ...] = ()
-    hint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +158,7 @@ class PieceSearch:
     checks: int
     seconds: float
     stopped: str | None = None
-    outcomes: tuple[tuple[str, int], ...] = ()
     other_failures: tuple[tuple[str, int], ...] = ()
-    remembered: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +176,6 @@ class PieceFound:
     nodes_before: int
     signature: str
     search: PieceSearch
-    error_before: str = ""
     error_after: str = ""
     masked: bool = False
 
@@ -206,7 +202,6 @@ class LayersSeen:
     of_piece: bool = True
     layers: int = 0
     complete: bool = True
-    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,14 +225,13 @@ class SwitchSeen:
 class SettingsSeen:
     """The settings of ``engine`` that were tried, with what each did, and the switches.
 
-    ``complete``: no other switch of the same length is left. ``of_piece``: the piece was asked, not the original.
+    ``complete``: no other switch of the same length is left.
     """
 
     engine: str
     tried: tuple[tuple[str, str, str], ...] = ()
     switches: tuple[SwitchSeen, ...] = ()
     complete: bool = True
-    of_piece: bool = True
     checks: int = 0
 
 
@@ -245,8 +239,7 @@ class SettingsSeen:
 class PrecisionSeen:
     """Which layers must be in float32 so that the check ``passes``, of a model whose ``low`` precision is fp16 or bf16.
 
-    ``high`` are these, of so many ``layers``; ``output`` is the model with them, which was checked. ``one_minimal``:
-    lowering any one of them makes the check fail.
+    ``high`` are these, of so many ``layers``; ``output`` is the model with them, which was checked.
     """
 
     low: str
@@ -254,7 +247,6 @@ class PrecisionSeen:
     high: tuple[str, ...] = ()
     layers: int = 0
     output: str | None = None
-    one_minimal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

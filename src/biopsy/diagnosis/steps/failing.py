@@ -167,7 +167,6 @@ def failure_of(seen: CheckRun, check: Words, *, trusted: str | None, suspect: st
             kind=said.kind,
             message=said.message,
             outputs=said.outputs,
-            hint=said.hint,
         ),
         status=evidence.status,
         output=evidence.output.decode("utf-8", "replace")[-_MOST_OUTPUT:],

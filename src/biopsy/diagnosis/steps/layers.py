@@ -112,7 +112,6 @@ def layers_seen(found: LayerFindings, suspect: str, *, of_piece: bool, sure: boo
         of_piece=of_piece,
         layers=len(found.layers),
         complete=found.complete,
-        remarks=tuple(found.remarks),
     )
 
 

@@ -124,11 +124,8 @@ def _record(found: Reduction, *, masked: bool) -> PieceFound:
             checks=found.checks,
             seconds=found.seconds,
             stopped=found.stopped,
-            outcomes=tuple(found.outcomes.items()),
             other_failures=tuple(found.other_failures.items()),
-            remembered=found.remembered,
         ),
-        error_before="" if found.error_before is None else error_text(found.error_before),
         error_after="" if found.error_after is None else error_text(found.error_after),
         masked=masked,
     )

@@ -100,7 +100,6 @@ def _record(found: PrecisionResult, low: str) -> PrecisionSeen:
         high=tuple(layer.label for layer in found.high),
         layers=found.layers,
         output=str(found.output),
-        one_minimal=found.one_minimal,
     )
 
 

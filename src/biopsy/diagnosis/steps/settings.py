@@ -76,7 +76,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     found = _found(template, Path(piece.path), None, context)
     trial = _Trial(template=original, failure=failure, runs=_runs_needed(facts))
     switches = tuple(_tried(switch, trial, context) for switch in found.switches[:_MOST_SWITCHES])
-    seen = _record(found, failure.suspect, switches, of_piece=True)
+    seen = _record(found, failure.suspect, switches)
     if seen.switches and not any(switch.mends_original for switch in seen.switches):
         whole = _of_original(trial, context)
         seen = replace(seen, switches=(*whole.switches, *seen.switches), checks=seen.checks + whole.checks)
@@ -104,7 +104,7 @@ def _of_original(trial: _Trial, context: StepContext) -> SettingsSeen:
     question = context.question
     found = _found(trial.template, question.model, question.weights_folder, context)
     switches = tuple(_tried(switch, trial, context) for switch in found.switches[:_MOST_SWITCHES])
-    return _record(found, trial.failure.suspect or "", switches, of_piece=False)
+    return _record(found, trial.failure.suspect or "", switches)
 
 
 def _found(template: CheckTemplate, model: Path, weights: Path | None, context: StepContext) -> Flags:
@@ -121,13 +121,12 @@ def _write(found: Flags, template: CheckTemplate, context: StepContext) -> None:
     write_whole(context.question.folder / REPORT, [as_json(plain(tree))])
 
 
-def _record(found: Flags, engine: str, switches: Sequence[SwitchSeen], *, of_piece: bool) -> SettingsSeen:
+def _record(found: Flags, engine: str, switches: Sequence[SwitchSeen]) -> SettingsSeen:
     return SettingsSeen(
         engine=engine,
         tried=tuple((one.change.text, one.outcome.value, one.reason) for one in found.tried),
         switches=tuple(switches),
         complete=found.complete and len(found.switches) <= _MOST_SWITCHES,
-        of_piece=of_piece,
         checks=found.checks,
     )
 
