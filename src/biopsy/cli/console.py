@@ -52,6 +52,12 @@ class Console:
         self.log: LogFile | None = None
         self.remarks: list[events.Remark] = []
 
+    def on_stderr(self) -> Console:
+        """One that shows everything on stderr, and leaves stdout to another program."""
+        made = Console(self._err, self._err)
+        made.verbosity, made.form, made.log = self.verbosity, self.form, self.log
+        return made
+
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
         if self.verbosity > -2:

@@ -53,7 +53,7 @@ class ReportFile:
         from biopsy.filesystem.write import write_whole
 
         found = self.as_bytes(status, sections)
-        write_whole(self.path, [_page(found) if self.path.suffix == _PAGE else found])
+        write_whole(self.path, [page_in(found) if self.path.suffix == _PAGE else found])
 
     def as_bytes(self, status: int, sections: Sections) -> bytes:
         """The report of a command that ends with this status, as it stands in a file."""
@@ -94,7 +94,7 @@ class ReportFile:
             self.console.warn(unwritten.message)
 
 
-def _page(report: bytes) -> bytes:
+def page_in(report: bytes) -> bytes:
     """The page of a report as it stands in a file: the same as is made of that file later."""
     from biopsy.report.page.document import page_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,10 +82,10 @@ def words_to_hide(args: argparse.Namespace) -> dict[str, str] | None:
 
 def reports_of(report: bytes, console: Console) -> dict[str, bytes]:
     """The members that a report becomes: its JSON, and the page of it; where none can be made, that is said."""
-    from biopsy.report.page.document import page_of
+    from biopsy.cli.report_file import page_in
 
     try:
-        page = page_of(json.loads(report)).encode("utf-8", "backslashreplace")
+        page = page_in(report)
     except errors.BiopsyError as error:
         console.warn(f"the bundle has no report.html: {error.summary}")
         return {"report.json": report}

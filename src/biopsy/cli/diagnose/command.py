@@ -69,7 +69,7 @@ def _executed(args: argparse.Namespace, console: Console, held: ExitStack) -> in
 
     bundling.require_target(args)
     _require_sense(args)
-    shown = _console_beside(console) if args.json else console
+    shown = console.on_stderr() if args.json else console
     report = report_file(args, shown)
     question = question_of(args, shown, held)
     with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
@@ -123,14 +123,3 @@ def _require_sense(args: argparse.Namespace) -> None:
     require_file(args.model)
     if args.events is not None:
         require_writable(args.events)
-
-
-def _console_beside(console: Console) -> Console:
-    """A console that leaves stdout alone: everything is shown on stderr."""
-    import sys
-
-    from biopsy.cli.console import Console as Made
-
-    made = Made(out=sys.stderr)
-    made.verbosity, made.form, made.log = console.verbosity, console.form, console.log
-    return made
