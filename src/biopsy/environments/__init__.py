@@ -1,0 +1,1 @@
+"""Releases of packages, and the Python environments that hold them."""
