@@ -243,7 +243,7 @@ class StepDone(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Installing(Event):
+class InstallationStarted(Event):
     """Packages are about to be installed in an environment of their own: what is asked for, for which Python, by what.
 
     ``installer`` is "uv" or "pip".
@@ -255,7 +255,7 @@ class Installing(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Installed(Event):
+class InstallationDone(Event):
     """An environment is ready that holds what was asked for, and what was ``added`` since it is needed besides.
 
     ``packages`` are the versions of all distributions in it, by their names. ``bytes`` is its size, ``seconds`` what it

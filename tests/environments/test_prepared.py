@@ -43,8 +43,12 @@ def test_the_second_time_it_comes_from_the_cache_and_no_index_is_asked(index: Pa
         with prepared(["bolt==1.0"], python=here, listener=heard.append):
             asked = len(index.asked)
     assert len(index.asked) == asked
-    assert [type(event) for event in heard] == [events.Installing, events.Installed, events.Installed]
-    assert [event.cached for event in heard if isinstance(event, events.Installed)] == [False, True]
+    assert [type(event) for event in heard] == [
+        events.InstallationStarted,
+        events.InstallationDone,
+        events.InstallationDone,
+    ]
+    assert [event.cached for event in heard if isinstance(event, events.InstallationDone)] == [False, True]
 
 
 def test_the_order_and_the_spelling_of_requirements_make_no_other_environment(
@@ -196,7 +200,7 @@ def test_an_environment_of_pip_is_as_one_of_uv(
     heard: list[events.Event] = []
     with prepared(["bolt==1.0"], python=here, listener=heard.append) as environment:
         assert environment.packages.items() >= {"bolt": "1.0", "nut": "1.0"}.items()
-    assert heard[0] == events.Installing(requirements=("bolt==1.0",), python=here.version, installer="pip")
+    assert heard[0] == events.InstallationStarted(requirements=("bolt==1.0",), python=here.version, installer="pip")
     with pytest.raises(errors.CannotInstall) as caught, prepared(["bolt==1.0", "nut==2.0"], python=here):
         pass
     assert caught.value.kind == "conflict"

@@ -108,13 +108,13 @@ class Progress:
         """Show, with -v, that a check that was announced has no answer."""
         self._console.detail(f"  check {event.number}  not waited for: another answer made it unnecessary")
 
-    @shows(events.Installing)
-    def show_installing(self, event: events.Installing) -> None:
+    @shows(events.InstallationStarted)
+    def show_installing(self, event: events.InstallationStarted) -> None:
         """Show that packages are being installed, as long as that takes."""
         self._live.update("install", f"{_asked_for(event)} by {event.installer}")
 
-    @shows(events.Installed)
-    def show_installed(self, event: events.Installed) -> None:
+    @shows(events.InstallationDone)
+    def show_installed(self, event: events.InstallationDone) -> None:
         """Show what was installed; with -v, that it was there already."""
         added = f" with {series(event.added)}, which it needs" if event.added else ""
         if event.cached:
@@ -129,7 +129,7 @@ class Progress:
         (self._console.warn if event.warning else self._console.remark)(event.text, *event.lines)
 
 
-def _asked_for(event: events.Installing | events.Installed) -> str:
+def _asked_for(event: events.InstallationStarted | events.InstallationDone) -> str:
     return f"{series(event.requirements)} for Python {event.python}"
 
 

@@ -58,7 +58,7 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CachedEnvironment:
     """An environment in the cache. ``record`` is None for what was left unfinished; ``used`` is when it was last."""
 
     key: str
@@ -174,7 +174,7 @@ class Cache:
 
     # All of them
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[CachedEnvironment]:
         """All environments, and what is left of unfinished ones, the one that was used last at the end."""
         return sorted((self._entry(key) for key in self._keys()), key=lambda entry: entry.used)
 
@@ -184,11 +184,11 @@ class Cache:
         except OSError:
             return []
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> CachedEnvironment:
         record = self.record(key)
         path = self.folder / key
         used = (path / _RECORD if record else path).stat().st_mtime if path.exists() else 0.0
-        return Entry(
+        return CachedEnvironment(
             key=key,
             record=record,
             used=datetime.datetime.fromtimestamp(used, datetime.timezone.utc),
@@ -203,14 +203,16 @@ class Cache:
         except InUseError:
             return True
 
-    def clear(self, *, unused_for: datetime.timedelta = datetime.timedelta(0)) -> tuple[list[Entry], list[Entry]]:
+    def clear(
+        self, *, unused_for: datetime.timedelta = datetime.timedelta(0)
+    ) -> tuple[list[CachedEnvironment], list[CachedEnvironment]]:
         """Remove what was not used for so long: what went, and what stays since somebody uses it."""
         before = datetime.datetime.now(datetime.timezone.utc) - unused_for
         old = [entry for entry in self.entries() if entry.used <= before or entry.record is None]
         gone = {entry.key: self.remove(entry.key) for entry in old}
         return [entry for entry in old if gone[entry.key]], [entry for entry in old if not gone[entry.key]]
 
-    def keep_below_limit(self, but: str) -> list[Entry]:
+    def keep_below_limit(self, but: str) -> list[CachedEnvironment]:
         """Remove what is unfinished, and what was not used for longest while all is larger than the limit, but one.
 
         Returns the whole ones that went.

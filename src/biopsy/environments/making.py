@@ -16,9 +16,9 @@ from biopsy.environments.installer import Installer, installer_for, python_of
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.refusals import refusal
 from biopsy.environments.releases import require_available
-from biopsy.environments.requirements import Wanted, names, parsed
+from biopsy.environments.requirements import WantedPackage, names, parsed
 from biopsy.environments.sources import Sources
-from biopsy.environments.trial import Trial, tried
+from biopsy.environments.trial import ImportTrial, tried
 from biopsy.isolation import cleanup
 from biopsy.isolation.process import CannotStartError
 from biopsy.isolation.watch import Ended
@@ -32,7 +32,7 @@ _MOST_ADDED = 3
 class Plan:
     """What an environment is to hold, and for which interpreter."""
 
-    wanted: tuple[Wanted, ...]
+    wanted: tuple[WantedPackage, ...]
     interpreter: Interpreter
 
     @property
@@ -52,12 +52,15 @@ def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events
     started = time.monotonic()
     installer = installer_for(plan.interpreter.path, sources)
     listener(
-        events.Installing(requirements=plan.requirements, python=plan.interpreter.version, installer=installer.name)
+        events.InstallationStarted(
+            requirements=plan.requirements, python=plan.interpreter.version, installer=installer.name
+        )
     )
     _make_room(plan, cache, listener)
     require_available(plan.wanted, plan.interpreter, sources)
+    filling = _Filling(plan=plan, cache=cache, lock=lock, sources=sources, installer=installer)
     with _kept_if_whole(plan, cache) as keep:
-        added, trial = _Filling(plan, cache, lock, sources, installer).filled()
+        added, trial = filling.filled()
         record = Record(
             requirements=plan.requirements,
             added=added,
@@ -107,7 +110,7 @@ def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder
         cleanup.strike(*listed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Filling:
     """Packages on their way into an environment."""
 
@@ -117,7 +120,7 @@ class _Filling:
     sources: Sources
     installer: Installer
 
-    def filled(self) -> tuple[tuple[str, ...], Trial]:
+    def filled(self) -> tuple[tuple[str, ...], ImportTrial]:
         """Make it, install and import what is asked for; what was added, and what is in it. Raises CannotInstall."""
         try:
             self._require(self.installer.make(self.cache.place(self.plan.key), self.lock))
@@ -126,7 +129,7 @@ class _Filling:
         except CannotStartError as error:
             raise errors.CannotInstall(error.message, kind="other") from error
 
-    def _mended(self, trial: Trial) -> tuple[tuple[str, ...], Trial]:
+    def _mended(self, trial: ImportTrial) -> tuple[tuple[str, ...], ImportTrial]:
         """Add what imports ask for, unless the user has said which version of it is to be there."""
         added: tuple[str, ...] = ()
         while trial.problem is not None:
@@ -154,7 +157,7 @@ class _Filling:
         if ended.status != 0:
             raise refusal(ended, requirements or self.plan.requirements, self.sources, self.cache.folder)
 
-    def _tried(self) -> Trial:
+    def _tried(self) -> ImportTrial:
         return tried(self._python, sorted(names(self.plan.wanted)))
 
     @property

@@ -111,8 +111,8 @@ def _environment(place: Path, record: Record, interpreter: Interpreter) -> Envir
     )
 
 
-def _event(record: Record, *, cached: bool) -> events.Installed:
-    return events.Installed(
+def _event(record: Record, *, cached: bool) -> events.InstallationDone:
+    return events.InstallationDone(
         requirements=record.requirements,
         added=record.added,
         python=record.python,

@@ -24,7 +24,7 @@ _CONFLICT = re.compile(
     r"unsatisfiable|ResolutionImpossible|conflicting dependencies|conflict is caused by|No solution found"
 )
 _NOISE = re.compile(
-    r"^(Using Python|Resolved|Prepared|Installed|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
+    r"^(Using Python|Resolved|Prepared|InstallationDone|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
 )
 _MOST_LINES = 8
 _LONGEST_LINE = 300

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.environments.index import Wheel, wheels_of
 from biopsy.environments.interpreter import Interpreter, interpreter_of
-from biopsy.environments.requirements import Wanted, pinned
+from biopsy.environments.requirements import WantedPackage, pinned
 from biopsy.environments.sources import Sources, configured
 from biopsy.text import first_of, printable, shortened
 
@@ -54,7 +54,7 @@ def releases(
     return found
 
 
-def require_available(wanted: Sequence[Wanted], interpreter: Interpreter, sources: Sources) -> None:
+def require_available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> None:
     """Raise CannotInstall if no release that is asked for can be installed: as ``releases`` does, or it was yanked.
 
     Where an index does not let us look, as one that wants a password, the installer is left to say so.
@@ -63,7 +63,7 @@ def require_available(wanted: Sequence[Wanted], interpreter: Interpreter, source
         _require(each, wheels_of(each.name, sources), interpreter)
 
 
-def _require(wanted: Wanted, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
+def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
     allowed = [wheel for wheel in wheels if wanted.requirement.specifier.contains(wheel.version, prereleases=True)]
     fitting = [wheel for wheel in allowed if wheel.fits(interpreter)]
     if any(wheel.yanked is None for wheel in fitting):
@@ -92,7 +92,7 @@ def _day(wheels: Iterable[Wheel]) -> datetime.date | None:
     return min((wheel.uploaded.date() for wheel in wheels if wheel.uploaded is not None), default=None)
 
 
-def _nearest(versions: Sequence[Version], wanted: Wanted) -> list[Version]:
+def _nearest(versions: Sequence[Version], wanted: WantedPackage) -> list[Version]:
     """The version before the one asked for, and the one after it; else the newest."""
     version = pinned(wanted)
     if version is None:

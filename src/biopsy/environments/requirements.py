@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedPackage:
     """One distribution that is asked for: its normalized ``name``, and the ``text`` of the requirement."""
 
     name: str
@@ -25,7 +25,7 @@ class Wanted:
     requirement: Requirement
 
 
-def parsed(requirements: Iterable[str]) -> tuple[Wanted, ...]:
+def parsed(requirements: Iterable[str]) -> tuple[WantedPackage, ...]:
     """The requirements in the order of their names, each once; those that do not hold for this machine are kept too.
 
     Raises UsageError for what is no requirement, and for one that names a file or an address: what stands there may
@@ -42,7 +42,7 @@ def normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _parsed(text: str) -> Wanted:
+def _parsed(text: str) -> WantedPackage:
     with needing("packaging"):
         from packaging.requirements import InvalidRequirement, Requirement
     shown = printable(shortened(text.strip(), 100))
@@ -57,10 +57,10 @@ def _parsed(text: str) -> Wanted:
             f"'{shown}' names an address: packages are installed from the package index only",
             next_steps=[f"{requirement.name}==VERSION    and the index in PIP_EXTRA_INDEX_URL"],
         )
-    return Wanted(name=normalized(requirement.name), text=str(requirement), requirement=requirement)
+    return WantedPackage(name=normalized(requirement.name), text=str(requirement), requirement=requirement)
 
 
-def pinned(wanted: Wanted) -> Version | None:
+def pinned(wanted: WantedPackage) -> Version | None:
     """The one version that a requirement allows; None if it allows several."""
     from packaging.version import InvalidVersion, Version
 
@@ -73,6 +73,6 @@ def pinned(wanted: Wanted) -> Version | None:
         return None
 
 
-def names(wanted: Sequence[Wanted]) -> frozenset[str]:
+def names(wanted: Sequence[WantedPackage]) -> frozenset[str]:
     """The names of all distributions that are asked for."""
     return frozenset(each.name for each in wanted)

@@ -73,7 +73,7 @@ say(done=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class ImportTrial:
     """What an environment says of itself.
 
     ``packages`` are the versions of all distributions in it, by their normalized names. ``problem`` is why what was
@@ -85,7 +85,7 @@ class Trial:
     needs: tuple[str, ...]
 
 
-def tried(python: Path, distributions: Sequence[str]) -> Trial:
+def tried(python: Path, distributions: Sequence[str]) -> ImportTrial:
     """Import the main module of each distribution by an interpreter. Raises CannotStartError."""
     token = f"{os.urandom(8).hex()} "
     words = [str(python), "-I", "-c", _SCRIPT, token, *distributions]
@@ -95,7 +95,7 @@ def tried(python: Path, distributions: Sequence[str]) -> Trial:
     plain = [line for line in printed.splitlines() if not line.startswith(token)]
     needs = tuple(need for pattern, need in _NEEDS if re.search(pattern, "\n".join(plain)))
     problem = None if said.done and ended.status == 0 and not needs else _problem(ended, said, plain, needs)
-    return Trial(packages=said.packages, problem=problem, needs=needs)
+    return ImportTrial(packages=said.packages, problem=problem, needs=needs)
 
 
 @dataclass
