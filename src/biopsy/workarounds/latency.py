@@ -127,7 +127,8 @@ def _opened(side: Side, timeout: float | None) -> Iterator[tuple[_Stopwatch | No
 
 
 def _in_turn(old: _Stopwatch, new: _Stopwatch, runs: int) -> Latency | None:
-    befores, afters = [], []
+    befores: list[float] = []
+    afters: list[float] = []
     try:
         for number in range(ROUNDS):
             for watch, found in ((old, befores), (new, afters))[:: 1 if number % 2 else -1]:

@@ -135,9 +135,9 @@ class Verification:
                 self._worker = Worker(template.spec.text, self._bench.scratch, self.timeout)
             yield self._worker
             return
-        with template.environment(change):
-            with Worker(template.changed(change).text, self._bench.scratch, self.timeout) as worker:
-                yield worker
+        changed = template.changed(change).text
+        with template.environment(change), Worker(changed, self._bench.scratch, self.timeout) as worker:
+            yield worker
 
     # In full
 

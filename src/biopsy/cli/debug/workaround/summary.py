@@ -140,7 +140,7 @@ def _say_one(console: Console, number: int, one: Workaround) -> None:
 
 def _say_difference(console: Console, patched: Workaround, output: Path) -> None:
     console.note("")
-    console.say(f"{str(output):<{COLUMN}} {patched.text}")
+    console.say(f"{output!s:<{COLUMN}} {patched.text}")
     most = len(patched.difference) if console.verbosity > 0 else _MOST_LINES
     for line in patched.difference[:most]:
         console.say(f"  {line}")
