@@ -123,7 +123,9 @@ def class_of(spec: EngineSpec) -> type[Engine]:
 
 def created_plain(engine_class: type[Engine]) -> Engine:
     """An engine of a class with the defaults of all its options."""
-    return engine_class(_parse_settings(EngineSpec(engine_class.name), engine_class.options_declared), engine_class.name)
+    return engine_class(
+        _parse_settings(EngineSpec(engine_class.name), engine_class.options_declared), engine_class.name
+    )
 
 
 RELEASE_SETTINGS = ("release", "with", "python")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.environments.index import Wheel, wheels_of
+from biopsy.environments.index import IndexRefuses, Wheel, wheels_of
 from biopsy.environments.interpreter import Interpreter, interpreter_of
 from biopsy.environments.requirements import WantedPackage, pinned
 from biopsy.environments.sources import Sources, configured
@@ -57,10 +58,11 @@ def releases(
 def require_available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> None:
     """Raise CannotInstall if no release that is asked for can be installed: as ``releases`` does, or it was yanked.
 
-    Where an index does not let us look, as one that wants a password, the installer is left to say so.
+    Where an index wants a password that only the installer knows to get, nothing is said here.
     """
     for each in wanted:
-        _require(each, wheels_of(each.name, sources), interpreter)
+        with suppress(IndexRefuses):
+            _require(each, wheels_of(each.name, sources), interpreter)
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:

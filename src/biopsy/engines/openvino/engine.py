@@ -290,7 +290,9 @@ class OpenVinoSession(BuiltModel):
         if path.suffix == IR:
             self._save_ir(path)
             return
-        exported = self._imports.module("io").BytesIO()  # without one, older versions give bytes and newer ones a stream
+        exported = self._imports.module(
+            "io"
+        ).BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
             self._compiled.export_model(exported)
         except Exception as error:
