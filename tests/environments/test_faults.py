@@ -80,7 +80,7 @@ def stuck_installation(index: PackageIndex) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_who_is_stopped_in_the_middle_leaves_no_process_and_no_file(index: PackageIndex, number: int) -> None:
     process = stuck_installation(index)
     process.send_signal(number)
@@ -139,6 +139,7 @@ def test_a_full_disk_is_one_line_and_leaves_it_empty(index: PackageIndex, tmp_pa
     assert done.stdout == "status 1\n"
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_size_of_files_is_told_as_a_full_disk(index: PackageIndex) -> None:
     index.add("bolt", "1.0", f"TEXT = '{'.' * 1_000_000}'")
     words = ["sh", "-c", 'ulimit -f 200; exec "$0" "$@"', sys.executable, "-c", SCRIPT, "bolt==1.0"]
