@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from biopsy import events
+
 
 class Imports(Protocol):
     """Gives modules: those that stand here, or objects that stand for them and do there what is done to them here."""
@@ -19,6 +21,9 @@ class Imports(Protocol):
 
     def facts(self) -> Mapping[str, str]:
         """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
+
+    def install(self, listener: events.Listener) -> None:
+        """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
 
     def warm(self) -> None:
         """Have an interpreter that is warmed up from now on, until ``serve``."""
@@ -39,6 +44,9 @@ class Here:
     def facts(self) -> Mapping[str, str]:
         """Nothing: it is no other interpreter."""
         return {}
+
+    def install(self, listener: events.Listener) -> None:
+        """Do nothing: what is not here is missing."""
 
     def warm(self) -> None:
         """Do nothing: this process itself is warmed up."""

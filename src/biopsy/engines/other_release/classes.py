@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.engines.base import Engine
 from biopsy.engines.other_release import release as releases
 from biopsy.engines.other_release.death import ended_like
@@ -30,6 +31,7 @@ class OtherImports:
     def __init__(self, release: Release) -> None:
         self.release = release
         self._held = ExitStack()
+        self._interpreter_path: Path | None = None
         self._open: _Open | None = None
         self._server: RunnerProcess | None = None
 
@@ -40,6 +42,11 @@ class OtherImports:
     def facts(self) -> Mapping[str, str]:
         """The versions of ``python``, of the release and of NumPy, as that interpreter tells them."""
         return self._interpreter().facts([self.release.distribution, "numpy"])
+
+    def install(self, listener: events.Listener) -> None:
+        """Have an environment that holds the release, unless one is open. Raises CannotInstall, UsageError."""
+        if self._interpreter_path is None:
+            self._interpreter_path = releases.interpreter_with(self.release, self._held, listener)
 
     def warm(self) -> None:
         """Start an interpreter that can be forked later, where this platform allows that."""
@@ -75,8 +82,10 @@ class OtherImports:
                 self._server = None  # it has ended: a process of our own is started
         return RunnerProcess(self._python(), "once")
 
-    def _python(self) -> Any:
-        return releases.interpreter_with(self.release, self._held)
+    def _python(self) -> Path:
+        self.install(events.ignore)
+        assert self._interpreter_path is not None
+        return self._interpreter_path
 
 
 class _Open:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from biopsy import errors
+from biopsy import errors, events
 
 RELEASE, WITH, PYTHON = SETTINGS = ("release", "with", "python")
 """The settings that ask for another release, reserved in the specs of engines that can have one."""
@@ -94,7 +94,7 @@ def _wrong(engine: str, problem: str) -> errors.UsageError:
     return errors.UsageError(f"engine {engine!r}: {problem}", next_steps=[f"such as {_EXAMPLE}"])
 
 
-def interpreter_with(release: Release, held: ExitStack) -> Path:
+def interpreter_with(release: Release, held: ExitStack, listener: events.Listener) -> Path:
     """The interpreter of an environment that has a release, which ``held`` keeps from being removed.
 
     It is installed first if it is not there. Raises CannotInstall, and UsageError for an interpreter that is none.
@@ -109,4 +109,4 @@ def interpreter_with(release: Release, held: ExitStack) -> Path:
     from biopsy.environments.prepared import prepared
 
     python = None if release.python is None else interpreter_of(release.python)
-    return held.enter_context(prepared(release.requirements, python=python)).python
+    return held.enter_context(prepared(release.requirements, python=python, listener=listener)).python
