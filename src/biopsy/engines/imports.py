@@ -19,6 +19,9 @@ class Imports(Protocol):
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
 
+    def packages(self) -> Mapping[str, str]:
+        """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
+
     def facts(self) -> Mapping[str, str]:
         """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
 
@@ -40,6 +43,10 @@ class Here:
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
         return importlib.import_module(name)
+
+    def packages(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
+        return {}
 
     def facts(self) -> Mapping[str, str]:
         """Nothing: it is no other interpreter."""
