@@ -66,6 +66,11 @@ COMMANDS: tuple[Command, ...] = (
         "show which engine choices go with bad builds",
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
+    Command(
+        ("debug", "version"),
+        "biopsy.cli.debug.version.command",
+        "find the release of a package that broke or mended a model",
+    ),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(
         ("convert",),
