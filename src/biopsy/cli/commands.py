@@ -71,6 +71,11 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.debug.version.command",
         "find the release of a package that broke or mended a model",
     ),
+    Command(
+        ("debug", "workaround"),
+        "biopsy.cli.debug.workaround.command",
+        "find the smallest change with which the model is right",
+    ),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(
         ("convert",),
