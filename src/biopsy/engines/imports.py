@@ -28,7 +28,7 @@ class Imports(Protocol):
 
 
 class Here:
-    """This interpreter."""
+    """The interpreter that runs this program."""
 
     is_here = True
 
@@ -37,11 +37,11 @@ class Here:
         return importlib.import_module(name)
 
     def facts(self) -> Mapping[str, str]:
-        """Nothing: who wants to know asks this interpreter."""
+        """Nothing: it is no other interpreter."""
         return {}
 
     def warm(self) -> None:
-        """This process itself is warmed up."""
+        """Do nothing: this process itself is warmed up."""
 
     def serve(self) -> None:
-        """Forks of this process have what it has."""
+        """Do nothing: forks of this process have what it has."""

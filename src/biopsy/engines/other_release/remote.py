@@ -124,6 +124,7 @@ class RemoteObject:
         self._interpreter.ask({"do": "set", "name": name}, on=self, value=value)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """What a call gives there."""
         return self._interpreter.ask({"do": "call"}, on=self, args=args, named=named)
 
     def __getitem__(self, key: Any) -> Any:
@@ -155,6 +156,7 @@ class RemoteMethod:
         self._name = name
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """What the method gives there."""
         interpreter: RemoteInterpreter = self._object._interpreter
         return interpreter.ask({"do": "method", "name": self._name}, on=self._object, args=args, named=named)
 
@@ -167,6 +169,6 @@ def raised_there(kind: str, text: str) -> Exception:
     built_in = getattr(builtins, kind, None)
     name = kind[:_LONGEST_NAME] if kind.isidentifier() else "Exception"
     parent = built_in if isinstance(built_in, type) and issubclass(built_in, Exception) else Exception
-    made = type(name, (parent,), {"__str__": lambda _: text, "__module__": parent.__module__})
-    exception: Exception = made.__new__(made)
+    made: Any = type(name, (parent,), {"__str__": lambda _: text, "__module__": parent.__module__})
+    exception: Exception = made.__new__(made)  # some classes want more than a text
     return exception
