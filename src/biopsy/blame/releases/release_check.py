@@ -11,7 +11,7 @@ from packaging.utils import InvalidName, canonicalize_name
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.engines.registry import EngineSpec
+from biopsy.engines.registry import EngineSpec, engines_of_distribution
 from biopsy.environments.interpreter import Interpreter
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate, SettingChange
 from biopsy.text import printable
@@ -90,18 +90,9 @@ class ReleaseCheck:
         return None if self.spec is None else CheckTemplate(self.words, self.spec, is_own_run=self.is_own_run)
 
 
-_ENGINES: Mapping[str, str] = {
-    "onnxruntime": "onnxrt",
-    "onnxruntime-gpu": "onnxrt",
-    "openvino": "openvino",
-    "onnx": "reference",
-    "tensorrt": "trt",
-}
-
-
 def engine_of(package: str) -> str | None:
     """The name of the engine that a distribution is; None if it is none."""
-    return _ENGINES.get(canonicalize_name(package))
+    return next(iter(engines_of_distribution(canonicalize_name(package))), None)
 
 
 def requirements_of(package: str, beside: Sequence[str]) -> tuple[str, ...]:
