@@ -286,3 +286,32 @@ class StepDone(Event):
     answer: str
     seconds: float
     checks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallationStarted(Event):
+    """Packages are about to be installed in an environment of their own: what is asked for, for which Python, by what.
+
+    ``installer`` is "uv" or "pip".
+    """
+
+    requirements: tuple[str, ...]
+    python: str
+    installer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallationDone(Event):
+    """An environment is ready that holds what was asked for, and what was ``added`` since it is needed besides.
+
+    ``packages`` are the versions of all distributions in it, by their names. ``bytes`` is its size, ``seconds`` what it
+    took to make; ``cached``: it was there already.
+    """
+
+    requirements: tuple[str, ...]
+    added: tuple[str, ...]
+    python: str
+    packages: dict[str, str]
+    bytes: int
+    seconds: float
+    cached: bool
