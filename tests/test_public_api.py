@@ -39,6 +39,7 @@ NAMES = [
     "Passes",
     "PrecisionResult",
     "Reduction",
+    "ReleaseFindings",
     "Repeating",
     "Rules",
     "RunComparison",
@@ -53,6 +54,7 @@ NAMES = [
     "layers",
     "precision",
     "reduce",
+    "releases",
     "run",
     "vary",
 ]

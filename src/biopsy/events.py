@@ -214,7 +214,8 @@ class CommandEnded(Event):
 class ReleaseTried(Event):
     """A check has answered with a release of a package, or the release could not be installed: ``outcome`` in words.
 
-    ``date`` is the day of the release, as "2024-11-21"; "" if nobody knows.
+    ``date`` is the day of the release, as "2024-11-21"; "" if nobody knows. ``added`` are requirements that it was
+    found to need, such as "numpy<2".
     """
 
     package: str
@@ -222,6 +223,7 @@ class ReleaseTried(Event):
     date: str
     outcome: str
     reason: str
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

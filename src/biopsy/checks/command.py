@@ -42,7 +42,7 @@ class CommandCheck(Check):
     """Runs ``words`` for each candidate. In every word, ``{}`` and the literal ``default_name`` stand for its path.
 
     ``timeout`` is in seconds, ``memory`` in bytes; None for no limit. ``environment`` are variables that it finds
-    besides those of this process.
+    besides those of this process; None for one that it does not find.
     """
 
     stoppable = True
@@ -54,7 +54,7 @@ class CommandCheck(Check):
         timeout: float | None = None,
         memory: int | None = None,
         *,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         if not words:
             raise errors.UsageError("--check needs a command", next_steps=["--check biopsy run {} --onnxrt"])

@@ -7,24 +7,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.blame.releases.notes import notes_of
 from biopsy.blame.releases.probe import STAGE, Preparing, ReleaseProbe, ReleaseQuestion, installed
+from biopsy.blame.releases.release_check import PYTHON_PLACE
 from biopsy.blame.releases.span import Span
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
 from biopsy.environments.releases import Release
-from biopsy.search.borders import Asking, Row, Side, all_changes, change_between, changes_around
+from biopsy.search.borders import Asking, Row, Side, all_changes, change_between, changes_around, first_that_holds
 from biopsy.search.drive import drive
 
 
 class ReleaseSearch:
     """A search for the releases between which the answer of a check changes.
 
-    ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``original``
-    is the model that the borders are verified with, if it is another than the one that is searched with.
+    ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``whole`` is
+    the question about the whole model, by which the borders are verified, if the search is with a piece of it.
     """
 
     def __init__(
@@ -35,12 +36,12 @@ class ReleaseSearch:
         *,
         every: bool = False,
         jobs: int = 1,
-        original: Path | None = None,
+        whole: ReleaseQuestion | None = None,
         preparing: Preparing = installed,
     ) -> None:
         self._question, self._span = question, span
         self._listener, self._preparing = listener, preparing
-        self._every, self._jobs, self._original = every, jobs, original
+        self._every, self._jobs, self._whole = every, jobs, whole
         self._probe = ReleaseProbe(question, listener, preparing)
         self._row = Row(len(span.releases))
         self._tried: dict[int, TriedRelease] = {}
@@ -64,6 +65,13 @@ class ReleaseSearch:
         found = self.found
         self._listener(events.StageDone(stage=STAGE, checks=found.checks, seconds=time.monotonic() - started))
         return found
+
+    def failing(self) -> Release:
+        """The first release that fails, of those that a search for changes asks. Raises as ``run`` does."""
+        row = self._row
+        drive(first_that_holds(row, self._span.start, self._span.end), self._answered)
+        self._require_an_answer()
+        return next(self._span.releases[place] for place in self._tried if row.known[place])
 
     @property
     def found(self) -> ReleaseFindings:
@@ -130,7 +138,8 @@ class ReleaseSearch:
 
     def _line(self, release: Release) -> str:
         question = self._question
-        return question.check.command(release.version, "python", question.default_name).line(question.model)
+        words = question.check.words_of(release.version, PYTHON_PLACE)
+        return CommandCheck(words, question.default_name).line(question.model)
 
     # Answers
 
@@ -169,7 +178,7 @@ class ReleaseSearch:
     def _verified(self, border: ReleaseBorder) -> ReleaseBorder:
         """The border, asked once more on both sides: with the original, if the search was with a piece of it."""
         if self._verifying is None:
-            self._verifying = self._probe.again(self._original)
+            self._verifying = self._probe.again(self._whole)
         fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
         holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
         return replace(border, verified=holds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from packaging.utils import canonicalize_name
+from biopsy.environments.requirements import normalized
 
 _NOTES: Mapping[str, str] = {
     "onnxruntime": "https://github.com/microsoft/onnxruntime/releases/tag/v{version}",
@@ -25,5 +25,5 @@ _OF_ANY = "https://pypi.org/project/{name}/{version}/"
 
 def notes_of(package: str, version: str) -> str:
     """The address of the notes of a release; its page at the package index where nobody knows of any."""
-    name = canonicalize_name(package)
+    name = normalized(package)
     return _NOTES.get(name, _OF_ANY).format(name=name, version=version)

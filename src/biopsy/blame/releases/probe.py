@@ -71,15 +71,15 @@ class ReleaseProbe:
         self.failure_of = ""
         self.rate = Rate(failed=0, runs=0)
 
-    def again(self, model: Path | None = None) -> ReleaseProbe:
-        """A probe that knows the failure, to ask releases once more; about another ``model``, if one is given."""
-        question = self.question if model is None else replace(self.question, model=model)
+    def again(self, whole: ReleaseQuestion | None = None) -> ReleaseProbe:
+        """A probe that knows the failure, to ask releases once more; with another question, if one is given."""
+        question = self.question if whole is None else whole
         probe = ReleaseProbe(question, events.without(events.ReleaseTried, self._listener), self._preparing)
         probe.checks, probe.rate = self.checks, self.rate
         probe.failure, probe.failure_of = self.failure, self.failure_of
         probe._judge.reference = self._judge.reference
-        probe._judge.original = self._judge.original if model is None else ()
-        probe._timeout = self._timeout if model is None else self.question.timeout
+        if whole is None:
+            probe._judge.original, probe._timeout = self._judge.original, self._timeout
         return probe
 
     @property
@@ -108,15 +108,16 @@ class ReleaseProbe:
                 date="" if release.date is None else release.date.isoformat(),
                 outcome=tried.words,
                 reason=tried.reason,
+                added=tried.added,
             )
         )
         return tried
 
     def _asked(self, release: Release, environment: Environment) -> TriedRelease:
-        version, python = release.version, str(environment.python)
+        version = release.version
 
         def once(why: str = "") -> Judged:
-            check = self.question.check.command(version, python, self.question.default_name, self._timeout)
+            check = self.question.check.command(version, environment, self.question.default_name, self._timeout)
             return self._once(check, version, why)
 
         judged, runs = once(), 1
@@ -183,8 +184,6 @@ class ReleaseProbe:
     def arbitrated(self, release: Release) -> Evidence | None:
         """What our own ``run`` says of a mismatch with a release if float64 judges it; None for another command."""
         with self._preparing(self.question.check, release, self._listener) as environment:
-            python = str(environment.python)
-            check = self.question.check.command(
-                release.version, python, self.question.default_name, self._timeout
-            ).arbiter()
-            return None if check is None else check.run(self.question.model)
+            asked = self.question.check.command(release.version, environment, self.question.default_name, self._timeout)
+            arbiter = asked.arbiter()
+            return None if arbiter is None else arbiter.run(self.question.model)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidName, canonicalize_name
-
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.engines.registry import EngineSpec, engines_of_distribution
 from biopsy.environments.interpreter import Interpreter
+from biopsy.environments.prepared import Environment
+from biopsy.environments.requirements import normalized, parsed
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE, CheckTemplate, SettingChange
 from biopsy.text import printable
 
@@ -67,17 +66,19 @@ class ReleaseCheck:
         words = self.words if self._template is None else self._template.with_change(self.settings(version))
         return tuple(word.replace(PYTHON_PLACE, python) for word in words)
 
-    def environment_of(self, version: str, python: str) -> Mapping[str, str]:
-        """Variables that tell a check of the release."""
-        told = {PYTHON_VARIABLE: python}
+    def variables_of(self, version: str, environment: Environment) -> Mapping[str, str | None]:
+        """Changes of the variables of a check. A foreign one takes no module from elsewhere than its environment."""
+        told = {PYTHON_VARIABLE: str(environment.python)}
         if self._template is not None:
             told[VARIABLE] = self._template.changed(self.settings(version)).text
-        return told
+        return told if self.is_own_run else {**environment.variables, **told}
 
-    def command(self, version: str, python: str, default_name: str, timeout: float | None = None) -> CommandCheck:
+    def command(
+        self, version: str, environment: Environment, default_name: str, timeout: float | None = None
+    ) -> CommandCheck:
         """The check with a release. Each run is a process of its own; ``timeout`` is in seconds."""
-        environment = self.environment_of(version, python)
-        return CommandCheck(self.words_of(version, python), default_name, timeout, environment=environment)
+        words, variables = self.words_of(version, str(environment.python)), self.variables_of(version, environment)
+        return CommandCheck(words, default_name, timeout, environment=variables)
 
     def as_if_installed(self, evidence: Evidence, version: str) -> Evidence:
         """What a check left, with the engine called as if its release were the installed one."""
@@ -92,27 +93,18 @@ class ReleaseCheck:
 
 def engine_of(package: str) -> str | None:
     """The name of the engine that a distribution is; None if it is none."""
-    return next(iter(engines_of_distribution(canonicalize_name(package))), None)
+    return next(iter(engines_of_distribution(normalized(package))), None)
 
 
 def requirements_of(package: str, beside: Sequence[str]) -> tuple[str, ...]:
     """What stands beside a package, as it was given. Raises UsageError for what is no name or no requirement."""
-    try:
-        canonicalize_name(package, validate=True)
-    except InvalidName as error:
+    (wanted,) = parsed([package])
+    if wanted.text != wanted.requirement.name:
         raise errors.UsageError(
-            f"{printable(package)!r} is no name of a package", next_steps=["--package onnxruntime"]
-        ) from error
-    for text in beside:
-        try:
-            wanted = Requirement(text)
-        except InvalidRequirement as error:
-            raise errors.UsageError(
-                f"{printable(text)!r} is no requirement", next_steps=["--with 'numpy<2' protobuf==4.25.3"]
-            ) from error
-        if wanted.url is not None:
-            raise errors.UsageError(f"{printable(text)!r} is from an address, and only the package index is asked")
-    return tuple(beside)
+            f"{printable(package)!r} is more than the name of a package",
+            next_steps=[f"--package {wanted.name} --versions RANGE"],
+        )
+    return tuple(each.text for each in parsed(beside)) if beside else ()
 
 
 def has_place(words: Sequence[str]) -> bool:

@@ -11,11 +11,14 @@ from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import checking
+from biopsy.cli.debug.version import piece
 from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.blame.releases.find import ReleaseSearch
     from biopsy.blame.releases.findings import ReleaseFindings
+    from biopsy.blame.releases.probe import ReleaseQuestion
+    from biopsy.blame.releases.span import Span
     from biopsy.cli.console import Console
     from biopsy.cli.debug.version.progress import VersionProgress
 
@@ -108,10 +111,16 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
+    """The piece of ``--reduce`` and what stands beside it."""
+    return piece.derived(args)
+
+
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the release; raises what ends with another status than 0."""
     from biopsy.cli.debug.version.progress import VersionProgress
     from biopsy.cli.debug.version.question import question_of, span_of_line
+    from biopsy.cli.debug.version.summary import say_result
 
     if not args.check:
         raise errors.UsageError(
@@ -120,37 +129,27 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     report = report_file(args, console)
     question = question_of(args, console)
     span = span_of_line(args, question)
-    with VersionProgress(console, args) as progress:
+    with VersionProgress(console, args) as progress, checking.ended_politely():
         progress.show_plan(question, span)
-        with checking.ended_politely():
-            piece = _piece(args, question, span, progress)
-            search = _search(args, question, span, piece, progress)
-            with report.also_of_errors(lambda: _sections(args, search.found, progress)):
-                found = _found(args, console, search)
+        search = _search(args, console, question, span, progress)
+        with report.also_of_errors(lambda: _sections(args, search.found, progress)):
+            found = _found(args, console, search)
         report.write(0, lambda: _sections(args, found, progress))
-        from biopsy.cli.debug.version.summary import say_result
-
-        say_result(console, args, found)
+    say_result(console, args, found)
     return 0
 
 
-def _piece(args: Any, question: Any, span: Any, progress: VersionProgress) -> Any:
-    """The smallest part of the model that fails as it does, if that was asked for."""
-    if not args.reduce:
-        return None
-    from biopsy.cli.debug.version.piece import piece_of
-
-    return piece_of(args, question, span, progress)
-
-
-def _search(args: Any, question: Any, span: Any, piece: Any, progress: VersionProgress) -> ReleaseSearch:
-    from dataclasses import replace
-
+def _search(
+    args: argparse.Namespace, console: Console, question: ReleaseQuestion, span: Span, progress: VersionProgress
+) -> ReleaseSearch:
+    """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
     from biopsy.blame.releases.find import ReleaseSearch
 
-    asked = question if piece is None else replace(question, model=piece)
-    original = None if piece is None else question.model
-    return ReleaseSearch(asked, span, progress, every=args.all, jobs=args.jobs, original=original)
+    search = ReleaseSearch(question, span, progress, every=args.all, jobs=args.jobs)
+    if not args.reduce:
+        return search
+    asked = piece.piece_of(args, console, question, search.failing())
+    return ReleaseSearch(asked, span, progress, every=args.all, jobs=args.jobs, whole=question)
 
 
 def _found(args: argparse.Namespace, console: Console, search: ReleaseSearch) -> ReleaseFindings:

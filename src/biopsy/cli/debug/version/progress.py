@@ -9,6 +9,7 @@ from biopsy import events
 from biopsy.cli.check_output import say_output
 from biopsy.cli.progress import Progress, shows
 from biopsy.quantities import count
+from biopsy.text import series, shortened
 
 if TYPE_CHECKING:
     from biopsy.blame.releases.probe import ReleaseQuestion
@@ -50,18 +51,23 @@ class VersionProgress(Progress):
 
     @shows(events.OriginalFails)
     def _show_failure(self, event: events.OriginalFails) -> None:
-        self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
+        self.line("fails", f"{_short(event.reason, 160)} · {event.seconds:.2f} s")
 
     @shows(events.FlakyFailure)
     def _show_flakiness(self, event: events.FlakyFailure) -> None:
         rate = f"it fails in {event.failed} of {event.runs} runs"
         self.line("flaky", f"{rate}: a release passes if {event.needed} runs with it pass")
 
+    @shows(events.InstallationDone)
+    def _show_installed(self, event: events.InstallationDone) -> None:
+        """What was made stands in the line of its release."""
+
     @shows(events.ReleaseTried)
     def _show_release(self, event: events.ReleaseTried) -> None:
         told = event.outcome in ("passes", "fails")
-        reason = "" if told else f": {' '.join(event.reason.split())[:_REASON]}"
-        self.line(event.version, f"{event.date or '':<10}  {event.outcome}{reason}")
+        reason = "" if told else f": {_short(event.reason)}"
+        added = f"   (with {series(event.added)})" if event.added else ""
+        self.line(event.version, f"{event.date or '':<10}  {event.outcome}{reason}{added}")
 
     @shows(events.Checked)
     def _show_checked(self, event: events.Checked) -> None:
@@ -71,3 +77,7 @@ class VersionProgress(Progress):
             self._shown_failure = True
             self._live.stop()
             say_output(self._console, event.output, whole=self._args.show_output)
+
+
+def _short(reason: str, most: int = _REASON) -> str:
+    return shortened(" ".join(reason.split()), most)
