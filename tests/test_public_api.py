@@ -21,6 +21,7 @@ NAMES = [
     "Budget",
     "BuildFindings",
     "CannotCompare",
+    "CannotInstall",
     "CheckError",
     "DataError",
     "Diagnosis",

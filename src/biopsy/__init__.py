@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from biopsy.diagnosis.facts import Diagnosis as Diagnosis
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
+    from biopsy.errors import CannotInstall as CannotInstall
     from biopsy.errors import CheckError as CheckError
     from biopsy.errors import DataError as DataError
     from biopsy.errors import EngineFailure as EngineFailure
@@ -74,6 +75,7 @@ _HOMES = {
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",
+        "CannotInstall",
         "CheckError",
         "DataError",
         "EngineFailure",

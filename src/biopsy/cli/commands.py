@@ -167,6 +167,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
     ),
+    Command(("cache", "list"), "biopsy.cli.cache.list", "list the environments that hold other releases of packages"),
+    Command(("cache", "clear"), "biopsy.cli.cache.clear", "remove environments that hold other releases of packages"),
     Command(("report",), "biopsy.cli.report", "make a page of a report"),
     Command(("completion",), "biopsy.cli.completion", "write a script that lets a shell complete commands and options"),
     Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
@@ -201,6 +203,7 @@ GROUPS = {
     "inspect": "show what a file holds",
     "surgeon": "change a model",
     "check": "examine a model",
+    "cache": "environments with other releases of packages",
 }
 
 

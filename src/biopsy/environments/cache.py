@@ -14,9 +14,10 @@ import datetime
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ _FORM = 1
 """Of the record; an environment of another form is not used, and goes when it is its turn."""
 _RECORD = "environment.json"
 _PLACE = "python"
+_OURS = re.compile(r"[a-z0-9-]{1,40}-[0-9a-f]{16}")
 _LARGEST_RECORD = 4 << 20
 _PATIENCE = 0.05
 """Seconds to wait for a lock that somebody may have for a moment only, to look at it."""
@@ -66,6 +68,15 @@ class CachedEnvironment:
     used: datetime.datetime
     bytes: int
     in_use: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cleared:
+    """What became of environments that were to go: ``stuck`` are those whose files could not be deleted."""
+
+    gone: list[CachedEnvironment]
+    in_use: list[CachedEnvironment]
+    stuck: list[CachedEnvironment]
 
 
 class Cache:
@@ -155,22 +166,27 @@ class Cache:
         with contextlib.suppress(OSError):
             os.utime(self.folder / key / _RECORD)
 
-    def discard(self, key: str) -> None:
-        """Remove an environment, or what is left of one, which we have to ourselves."""
+    def empty(self, key: str) -> None:
+        """Remove an environment, or what is left of one, which we have to ourselves and keep."""
         with contextlib.suppress(OSError):
-            (self.folder / key / _RECORD).unlink(missing_ok=True)
-        shutil.rmtree(self.folder / key, ignore_errors=True)
+            self.whole(key).joinpath(_RECORD).unlink(missing_ok=True)
+        shutil.rmtree(self.whole(key), ignore_errors=True)
+
+    def discard(self, key: str) -> None:
+        """Remove an environment, or what is left of one, which we have to ourselves; its lock too, once it is gone."""
+        self.empty(key)
+        if not self.whole(key).exists():
+            with contextlib.suppress(OSError):
+                self.lock(key).unlink()
 
     def remove(self, key: str) -> bool:
         """Remove an environment and its lock unless somebody uses it; whether it is gone."""
         try:
             with self.locked(key, shared=False, patience=_PATIENCE):
                 self.discard(key)
-                with contextlib.suppress(OSError):
-                    self.lock(key).unlink()
         except InUseError:
             return False
-        return not (self.folder / key).exists()
+        return not self.whole(key).exists()
 
     # All of them
 
@@ -179,10 +195,14 @@ class Cache:
         return sorted((self._entry(key) for key in self._keys()), key=lambda entry: entry.used)
 
     def _keys(self) -> list[str]:
+        """The folders that are ours: they are called as we call them, and have a lock beside them."""
         try:
-            return [path.name for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink()]
+            return [path.name for path in self.folder.iterdir() if _OURS.fullmatch(path.name) and self._is_ours(path)]
         except OSError:
             return []
+
+    def _is_ours(self, path: Path) -> bool:
+        return path.is_dir() and not path.is_symlink() and self.lock(path.name).is_file()
 
     def _entry(self, key: str) -> CachedEnvironment:
         record = self.record(key)
@@ -203,14 +223,17 @@ class Cache:
         except InUseError:
             return True
 
-    def clear(
-        self, *, unused_for: datetime.timedelta = datetime.timedelta(0)
-    ) -> tuple[list[CachedEnvironment], list[CachedEnvironment]]:
-        """Remove what was not used for so long: what went, and what stays since somebody uses it."""
+    def clear(self, *, unused_for: datetime.timedelta = datetime.timedelta(0)) -> Cleared:
+        """Remove what was not used for so long, and what is left of unfinished ones."""
         before = datetime.datetime.now(datetime.timezone.utc) - unused_for
         old = [entry for entry in self.entries() if entry.used <= before or entry.record is None]
-        gone = {entry.key: self.remove(entry.key) for entry in old}
-        return [entry for entry in old if gone[entry.key]], [entry for entry in old if not gone[entry.key]]
+        gone = {entry.key for entry in old if self.remove(entry.key)}
+        left = [replace(entry, in_use=self._in_use(entry.key)) for entry in old if entry.key not in gone]
+        return Cleared(
+            gone=[entry for entry in old if entry.key in gone],
+            in_use=[entry for entry in left if entry.in_use],
+            stuck=[entry for entry in left if not entry.in_use],
+        )
 
     def keep_below_limit(self, but: str) -> list[CachedEnvironment]:
         """Remove what is unfinished, and what was not used for longest while all is larger than the limit, but one.

@@ -28,6 +28,10 @@ _RETRIES = 2
 _LARGEST_PAGE = 64 << 20
 
 
+class IndexRefuses(errors.CannotInstall):
+    """An index wants a name and a password that we do not have; an installer may know where to get them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Wheel:
     """A wheel that an index has.
@@ -198,7 +202,8 @@ class _answering:  # noqa: N801 -- read as words: with _answering(address, sourc
             return
         if isinstance(error, errors.BiopsyError):
             return
-        raise errors.CannotInstall(
+        refused = getattr(getattr(error, "response", None), "status_code", None) in {401, 403}
+        raise (IndexRefuses if refused else errors.CannotInstall)(
             f"the package index {printable(shown(self._address))} cannot be asked: {self._why(error)}",
             kind="network",
             next_steps=["pip config list    shows where pip has packages from, and its proxy"],

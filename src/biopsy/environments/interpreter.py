@@ -7,8 +7,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,21 @@ _SECONDS = 20.0
 """Seconds that an interpreter has to tell about itself."""
 
 _SCRIPT = """\
-import json, os, sys
-told = {
+import json, os, sys, sysconfig
+print(json.dumps({
     "path": os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable),
     "version": ".".join(map(str, sys.version_info[:3])),
-}
-if sys.version_info >= (3, 8):
-    import importlib.util
-    folder = sys.argv[1]
-    where = os.path.join(folder, "__init__.py")
-    spec = importlib.util.spec_from_file_location("packaging", where, submodule_search_locations=[folder])
-    sys.modules["packaging"] = package = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(package)
-    from packaging import tags
-    told["tags"] = [str(tag) for tag in tags.sys_tags()]
-print(json.dumps(told))
+    "implementation": sys.implementation.name,
+    "machine": [sys.platform, os.uname().machine if hasattr(os, "uname") else sysconfig.get_platform(), sys.maxsize],
+    "libc": getattr(os, "confstr_names", {}).get("CS_GNU_LIBC_VERSION") and os.confstr("CS_GNU_LIBC_VERSION"),
+    "debug": bool(sysconfig.get_config_var("Py_DEBUG")),
+    "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
+}))
 """
-"""Asks an interpreter for the tags of wheels that it takes, by the very package that we use, which it need not have."""
+"""Asks an interpreter for what the tags of wheels depend on. It may be older than the package that knows the tags."""
+
+_OLDEST = (3, 8)
+"""The first that can tell what is installed in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +64,8 @@ class Interpreter:
 def interpreter_of(text: str | None = None) -> Interpreter:
     """The interpreter that a person means: a version such as "3.11", a path or the name of a program; None: this one.
 
-    Raises UsageError if there is none, if it does not work, or if it is older than 3.8; BiopsyError if a package is
-    missing that this needs.
+    Raises UsageError if there is none, if it does not work, if it is older than 3.8, no CPython, or one for another
+    kind of machine; BiopsyError if a package is missing that this needs.
     """
     if text is None:
         return _described(Path(sys.executable))
@@ -82,6 +81,8 @@ def interpreter_of(text: str | None = None) -> Interpreter:
 
 
 def _of_version(version: str) -> Interpreter:
+    if tuple(map(int, version.split(".")[:2])) < _OLDEST:
+        raise errors.UsageError(f"Python {version} is too old: 3.8 is the oldest that can be used")
     for path in dict.fromkeys(_candidates(version)):
         try:
             found = _described(path)
@@ -114,18 +115,45 @@ def _candidates(version: str) -> Iterator[Path]:
 
 
 def _described(path: Path) -> Interpreter:
-    with needing("packaging"):
-        import packaging
-    assert packaging.__file__ is not None
-    ended = _run([str(path), "-I", "-S", "-c", _SCRIPT, str(Path(packaging.__file__).parent)])
+    facts = _facts(path)
+    shown = printable(str(path))
+    if facts is None:
+        raise errors.UsageError(f"{shown} is no Python that works here")
+    version = tuple(map(int, facts["version"].split(".")))
+    if version < _OLDEST:
+        raise errors.UsageError(f"{shown} is Python {facts['version']}, and 3.8 is the oldest that can be used")
+    own = _own_facts()
+    other = [name for name in ("implementation", "machine", "libc") if facts[name] != own.get(name)]
+    if other or facts["implementation"] != "cpython":
+        raise errors.UsageError(f"{shown} is made for another machine than this Python, or is no CPython")
+    return Interpreter(path=Path(facts["path"]), version=facts["version"], tags=_tags(version, facts))
+
+
+def _facts(path: Path) -> dict[str, Any] | None:
+    """What an interpreter tells of itself; None if it does not."""
+    ended = _run([str(path), "-I", "-S", "-c", _SCRIPT])
     try:
-        told: Any = json.loads(ended.output) if ended is not None and ended.status == 0 else None
-        version, base = told["version"], told["path"]
-    except (ValueError, KeyError, TypeError):
-        raise errors.UsageError(f"{printable(str(path))} is no Python that works here") from None
-    if "tags" not in told:
-        raise errors.UsageError(f"{printable(str(path))} is Python {version}, and 3.8 is the oldest that can be used")
-    return Interpreter(path=Path(base), version=version, tags=tuple(told["tags"]))
+        told = json.loads(ended.output) if ended is not None and ended.status == 0 else None
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) and isinstance(told.get("version"), str) else None
+
+
+@cache
+def _own_facts() -> dict[str, Any]:
+    return _facts(Path(sys.executable)) or {}
+
+
+def _tags(version: Sequence[int], facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tags of the wheels that a CPython takes on the platform of this one, the best first."""
+    with needing("packaging"):
+        from packaging import tags
+    name = f"cp{version[0]}{version[1]}"
+    plain = name + ("t" if facts["free_threaded"] else "")
+    abis = [f"{plain}d", plain] if facts["debug"] else [plain]
+    platforms = list(tags.platform_tags())
+    own = tags.cpython_tags(version[:2], abis, platforms)
+    return tuple(map(str, [*own, *tags.compatible_tags(version[:2], name, platforms)]))
 
 
 def _run(words: list[str]) -> Ended | None:

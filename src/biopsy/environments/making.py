@@ -6,7 +6,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def _make_room(plan: Plan, cache: Cache, listener: events.Listener) -> None:
 def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder]:
     """A folder for the environment, which goes again unless what stands inside comes to its end, as its lock does."""
     listed = ("lock", str(cache.lock(plan.key)))
-    cache.discard(plan.key)  # what one that was killed has left
+    cache.empty(plan.key)  # of what one that was killed has left
     cleanup.register(*listed)  # who has it after us may have made another folder at the same place
     try:
         folder = cleanup.TransientFolder(cache.whole(plan.key))
@@ -100,12 +100,9 @@ def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder
             cache.discard(plan.key)
             folder.keep()
             raise
-    except BaseException as error:
-        with suppress(OSError):
-            cache.lock(plan.key).unlink()
-        if isinstance(error, OSError):
-            raise cache.unusable(error) from error
-        raise
+    except OSError as error:
+        cache.discard(plan.key)
+        raise cache.unusable(error) from error
     finally:
         cleanup.strike(*listed)
 

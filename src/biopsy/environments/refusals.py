@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,7 @@ _CONFLICT = re.compile(
     r"unsatisfiable|ResolutionImpossible|conflicting dependencies|conflict is caused by|No solution found"
 )
 _NOISE = re.compile(
-    r"^(Using Python|Resolved|Prepared|InstallationDone|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
+    r"^(Using Python|Resolved|Prepared|Installed|Collecting|Downloading|Looking in|warning|WARNING|\[no)"
 )
 _MOST_LINES = 8
 _LONGEST_LINE = 300
@@ -34,7 +35,7 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
     """The error that tells of an installer that has ended without success; environments are made in ``folder``."""
     printed = without_secrets(ended.output.decode(errors="replace"), sources)
     named = series([printable(each) for each in requirements])
-    if _DISK_FULL.search(printed):
+    if _DISK_FULL.search(printed) or -ended.status == getattr(signal, "SIGXFSZ", None):
         return disk_full(named, folder)
     details = [shortened(printable(line), _LONGEST_LINE) for line in _telling_lines(printed)]
     if ended.cause == "time":

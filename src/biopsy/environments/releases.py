@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.environments.index import Wheel, wheels_of
+from biopsy.environments.index import IndexRefuses, Wheel, wheels_of
 from biopsy.environments.interpreter import Interpreter, interpreter_of
 from biopsy.environments.requirements import WantedPackage, pinned
 from biopsy.environments.sources import Sources, configured
-from biopsy.text import first_of, printable, shortened
+from biopsy.text import first_of, printable, series, shortened
 
 if TYPE_CHECKING:
     from packaging.version import Version
@@ -57,10 +58,11 @@ def releases(
 def require_available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> None:
     """Raise CannotInstall if no release that is asked for can be installed: as ``releases`` does, or it was yanked.
 
-    Where an index does not let us look, as one that wants a password, the installer is left to say so.
+    Where an index wants a password that only the installer knows to get, nothing is said here.
     """
     for each in wanted:
-        _require(each, wheels_of(each.name, sources), interpreter)
+        with suppress(IndexRefuses):
+            _require(each, wheels_of(each.name, sources), interpreter)
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:
@@ -80,7 +82,7 @@ def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interp
         raise errors.CannotInstall(
             f"{wanted.text} has no wheel for Python {interpreter.series} on this machine",
             kind="no wheel",
-            details=_what_there_is(allowed),
+            details=_what_there_is(allowed, interpreter),
             next_steps=[*_other_pythons(allowed, interpreter), *neighbours],
         )
     raise errors.CannotInstall(
@@ -100,19 +102,24 @@ def _nearest(versions: Sequence[Version], wanted: WantedPackage) -> list[Version
     return [each for each in versions if each < version][-1:] + [each for each in versions if each > version][:1]
 
 
-def _what_there_is(wheels: Sequence[Wheel]) -> list[str]:
-    """A line that names the interpreters and platforms for which there are wheels."""
-    tags = sorted({tag for wheel in wheels for tag in wheel.tags}, key=lambda tag: tuple(tag.split("-")[::-1]))
-    return [f"its wheels are for {first_of(tags, 6)}"] if tags else []
+def _what_there_is(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
+    """A line that names the versions of Python that there are wheels for on this machine, or the other machines."""
+    tags = {tag for wheel in wheels for tag in wheel.tags}
+    minors = _minors(tags, interpreter)
+    if minors:
+        return [f"on this machine its wheels are for Python {series([f'3.{minor}' for minor in minors])}"]
+    platforms = sorted({tag.rpartition("-")[2] for tag in tags})
+    return [f"its wheels are for {first_of(platforms, 6)}"]
 
 
 def _other_pythons(wheels: Iterable[Wheel], interpreter: Interpreter) -> list[str]:
-    """``--python 3.9`` if the newest wheels that fit all but the version of Python are for that one."""
+    """``--python 3.9`` if there are wheels for that on this machine, and none for newer ones."""
+    minors = _minors({tag for wheel in wheels for tag in wheel.tags}, interpreter)
+    return [f"--python 3.{minors[-1]}    if there is one on this machine"] if minors else []
+
+
+def _minors(tags: Iterable[str], interpreter: Interpreter) -> list[int]:
+    """The second parts of the versions of Python that tags of wheels are for, on the platform of an interpreter."""
     platforms = {tag.rpartition("-")[2] for tag in interpreter.tags}
-    minors = set()
-    for wheel in wheels:
-        for tag in wheel.tags:
-            python, _, platform = tag.split("-", 2)
-            if platform in platforms and python.startswith("cp3") and python[3:].isdecimal():
-                minors.add(int(python[3:]))
-    return [f"--python 3.{max(minors)}    if there is one on this machine"] if minors else []
+    pythons = {tag.split("-")[0] for tag in tags if tag.rpartition("-")[2] in platforms}
+    return sorted(int(python[3:]) for python in pythons if python.startswith("cp3") and python[3:].isdecimal())
