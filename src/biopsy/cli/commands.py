@@ -2,10 +2,10 @@
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. It may have three more: ``derived_files(args)`` declares the files that it names itself
-(see ``arguments.conflicts``); ``warmed_up(args)`` is entered before anything else is imported, and begins what takes a
-while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in which the command worked,
-and returns the exit status. Adding a command takes one file and one line in ``COMMANDS``; what else it must declare are
-the fields of ``Command``.
+(see ``arguments.conflicts``); ``warmed_up(args, console)`` is entered before anything else is imported, and begins what
+takes a while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in which the command
+worked, and returns the exit status. Adding a command takes one file and one line in ``COMMANDS``; what else it must
+declare are the fields of ``Command``.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from biopsy import errors
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 
 _LONGEST_NAME = 200
+_FACTS = ("__version__", "__file__")
+"""What is asked of a module there. Other names of this form are asked by Python itself, of what stands here."""
 
 
 class RemoteInterpreter:
@@ -111,7 +113,7 @@ class RemoteObject:
         object.__setattr__(self, "_kind", kind)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__version__":
+        if name.startswith("__") and name not in _FACTS:
             raise AttributeError(name)
         if not self._interpreter.is_method(self._kind, name):
             found = self._interpreter.ask({"do": "get", "name": name}, on=self)
