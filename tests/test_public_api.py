@@ -40,6 +40,7 @@ NAMES = [
     "Passes",
     "PrecisionResult",
     "Reduction",
+    "ReleaseFindings",
     "Repeating",
     "Rules",
     "RunComparison",
@@ -54,6 +55,7 @@ NAMES = [
     "layers",
     "precision",
     "reduce",
+    "releases",
     "run",
     "vary",
 ]

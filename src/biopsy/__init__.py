@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
+    from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
     from biopsy.api.vary import vary as vary
+    from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -61,8 +63,10 @@ _HOMES = {
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
+    "biopsy.api.releases": ("releases",),
     "biopsy.api.run": ("run",),
     "biopsy.api.vary": ("vary",),
+    "biopsy.blame.releases.findings": ("ReleaseFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),

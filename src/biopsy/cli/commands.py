@@ -67,6 +67,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
     Command(
+        ("debug", "version"),
+        "biopsy.cli.debug.version.command",
+        "find the release of a package that broke or mended a model",
+    ),
+    Command(
         ("debug", "workaround"),
         "biopsy.cli.debug.workaround.command",
         "find the smallest change with which the model is right",
