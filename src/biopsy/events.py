@@ -219,6 +219,38 @@ class Measured(Event):
     total: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trusted(Event):
+    """It is known what is right: by which engine, which other one agrees, on how many samples and fresh inputs."""
+
+    engine: str
+    confirmed_by: str | None
+    samples: int
+    fresh: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PlacesFound(Event):
+    """It is known around which nodes of the model changes are tried."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeTried(Event):
+    """A change that may be a workaround was tried: of which kind, whether the model is right with it, why not if not.
+
+    ``latency``: how many times as long the model then takes, None where that is not known.
+    """
+
+    change: str
+    text: str
+    right: bool
+    reason: str
+    latency: float | None
+
+
 @dataclass(frozen=True)
 class StepStarted(Event):
     """A diagnosis asks a question: what the step is called, the question, which of how many it is."""

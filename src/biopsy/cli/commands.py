@@ -66,6 +66,11 @@ COMMANDS: tuple[Command, ...] = (
         "show which engine choices go with bad builds",
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
+    Command(
+        ("debug", "workaround"),
+        "biopsy.cli.debug.workaround.command",
+        "find the smallest change with which the model is right",
+    ),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(
         ("convert",),

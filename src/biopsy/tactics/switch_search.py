@@ -43,9 +43,16 @@ def find_switches(
     found. Everything is verified in fresh processes.
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    probe, template = SettingProbe(check, model, rules, listener), check.template
+    probe = SettingProbe(check, model, rules, listener)
     started = time.monotonic()
     probe.begin()
+    found = switches_of(probe, check.template, model, weights_folder)
+    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
+    return found
+
+
+def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None) -> Flags:
+    """The same for a probe that has seen the failure already."""
     for change in changes_to_try(template.spec):
         tried = probe.change(change)
         probe.found = replace(probe.found, tried=(*probe.found.tried, tried))
@@ -59,9 +66,7 @@ def find_switches(
         gone = _fewest_together(probe)
     switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
     verified = tuple(Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches)
-    found = replace(probe.found, switches=verified)
-    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
-    return found
+    return replace(probe.found, switches=verified)
 
 
 def _fewest_together(probe: SettingProbe) -> list[SettingChange]:

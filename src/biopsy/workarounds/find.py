@@ -1,0 +1,276 @@
+"""Finding workarounds: one kind of change after the other, in the order of what they cost the user.
+
+found = find_workarounds(question)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.checks.outcome import Outcome
+from biopsy.engines.base import ModelInput
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model.index import index_file
+from biopsy.model.load import parse, read_bytes
+from biopsy.model.tensor_type import ValueType
+from biopsy.session.budget import BudgetMeter, BudgetSpentError
+from biopsy.session.options import SearchOptions
+from biopsy.session.setup import prepared
+from biopsy.tactics.flags import SettingProbe
+from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
+from biopsy.workarounds.candidate import Candidate
+from biopsy.workarounds.engine_changes import settings
+from biopsy.workarounds.fresh_samples import fresh_samples
+from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
+from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
+from biopsy.workarounds.question import FRESH, Kind, WorkaroundQuestion
+from biopsy.workarounds.result import TriedChange, Workaround, Workarounds, labels
+from biopsy.workarounds.smallest_piece import nodes_of_smallest_piece
+from biopsy.workarounds.trusted_values import Asked, TrustedValues, trusted_values
+from biopsy.workarounds.verification import Bench, Verification
+
+_SHARE_OF_REDUCTION = 0.5
+"""Of the time that is left: something must be left for what is tried around the piece."""
+
+_MOST_NEIGHBOURS = 24
+
+
+def find_workarounds(question: WorkaroundQuestion, listener: events.Listener = events.ignore) -> Workarounds:
+    """Find changes with which the whole model is right in the engine that must be used.
+
+    Each is verified as ``verification`` has it. A limit of the budget, or Ctrl-C once the failure is known, ends the
+    search with what was found by then: ``stopped`` of the result says so.
+
+    Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run, CannotCompare if nobody can
+    tell what is right, DoesNotFit for nodes that the model does not have, ModelError for a damaged model.
+    """
+    template = question.template
+    check = varied_check(template, question.default_name, question.timeout)
+    with contextlib.closing(check), temporary_folder("biopsy-") as scratch:
+        unchanged = check.with_change(SettingChange())
+        wanted = Path(question.default_name)
+        if question.index.has_external_data and unchanged.names_candidate:
+            wanted = question.index.folder / wanted.name
+        options = SearchOptions(rules=question.rules, candidate=wanted)
+        with prepared(question.index, unchanged, options, listener) as place:
+            return WorkaroundSearch(question, check, place.candidate, scratch, listener).run()
+
+
+class WorkaroundSearch:
+    """One search. ``candidate`` is where patched models stand, ``scratch`` a folder for everything else."""
+
+    def __init__(
+        self,
+        question: WorkaroundQuestion,
+        check: VariedCheck,
+        candidate: Path,
+        scratch: Path,
+        listener: events.Listener,
+    ) -> None:
+        self._question = question
+        self._check = check
+        self._candidate = candidate
+        self._scratch = scratch
+        self._listener = listener
+        self._meter = BudgetMeter(question.budget)
+        self._probe = SettingProbe(check, question.model, question.rules, self._bounded)
+        self._checks = 0
+        self._started = time.monotonic()
+        self._nodes: tuple[int, ...] | None = None
+        self._found: list[Workaround] = []
+        self._tried: list[TriedChange] = []
+
+    def run(self) -> Workarounds:
+        """Look at the original, learn what is right, try what may help."""
+        self._probe.begin()
+        trusted = self._trusted()
+        known = self._known(trusted)
+        bench = Bench(
+            question=self._question,
+            check=self._check,
+            probe=self._probe,
+            candidate=self._candidate,
+            scratch=self._scratch,
+            trusted=trusted,
+            model=parse(read_bytes(self._question.model), self._question.model),
+            listener=self._bounded,
+        )
+        stopped, interrupted = None, False
+        with Verification(bench) as verification:
+            verification.require_symptom()
+            try:
+                with self._meter.enforced():
+                    for kind in self._question.kinds:
+                        self._try(kind, bench, verification)
+            except BudgetSpentError as limit:
+                stopped = str(limit)
+            except KeyboardInterrupt:
+                stopped, interrupted = "an interruption", True
+        return replace(
+            known,
+            found=tuple(self._found),
+            tried=tuple(self._tried),
+            piece=labels(self._nodes or (), [node.label for node in self._question.index.nodes]),
+            checks=self._checks,
+            seconds=time.monotonic() - self._started,
+            stopped=stopped,
+            interrupted=interrupted,
+        )
+
+    def _known(self, trusted: TrustedValues) -> Workarounds:
+        seen = self._probe.found
+        return Workarounds(
+            model=str(self._question.model),
+            engine=self._question.template.spec.text,
+            failure=seen.failure,
+            failed=seen.failed,
+            failing_runs=seen.runs,
+            reference=trusted.engine,
+            confirmed_by=trusted.confirmed_by,
+            samples=trusted.own,
+            fresh=trusted.fresh,
+        )
+
+    def _bounded(self, event: events.Event) -> None:
+        """Hand on what is told, and count checks. Raises BudgetSpentError once the budget is spent."""
+        self._checks += isinstance(event, events.Checked)
+        self._listener(event)
+        if isinstance(event, events.Checking):
+            self._meter.spend()
+
+    # What is right
+
+    def _trusted(self) -> TrustedValues:
+        question, index = self._question, self._question.index
+        wanted: dict[str, ValueType | None] = {
+            index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()
+        }
+        fresh = fresh_samples(wanted, question.samples, question.drawn, FRESH)
+        started = time.monotonic()
+        asked = Asked(
+            model=_model_input(question),
+            names=tuple(index.names[tensor] for tensor in index.outputs),
+            references=question.references,
+            named=question.named,
+            suspect=question.template.spec.text,
+            judge=question.judge,
+            golden=question.golden,
+            scratch=self._scratch,
+            timeout=question.timeout,
+        )
+        found = trusted_values(asked, question.samples, fresh, self._listener)
+        self._listener(
+            events.Trusted(
+                engine=found.engine,
+                confirmed_by=found.confirmed_by,
+                samples=found.own,
+                fresh=found.fresh,
+                seconds=time.monotonic() - started,
+            )
+        )
+        return found
+
+    # What may help
+
+    def _try(self, kind: Kind, bench: Bench, verification: Verification) -> None:
+        self._listener(events.StageStarted(kind, len(self._question.index.nodes), 0))
+        if kind in MODEL_KINDS:
+            self._try_patches(kind, bench, verification)
+            return
+        if kind == "setting":
+            folder = self._question.index.folder
+            candidates, tried = settings(self._probe, self._question.template, self._question.model, folder)
+            for one in tried:
+                self._note(one)
+            for candidate in candidates:
+                self._verify(candidate, verification)
+
+    def _try_patches(self, kind: Kind, bench: Bench, verification: Verification) -> None:
+        """At the nodes of the piece; where nothing helps there, at those beside it."""
+        nodes = self._places()
+        if not nodes:
+            return
+
+        def holds(candidate: Candidate) -> bool:
+            return self._holds(candidate, verification)
+
+        for some in (nodes, self._beside(nodes)):
+            before = len(self._found)
+            for candidate in candidates_of(kind, bench.model, some, holds):
+                self._verify(candidate, verification)
+            if len(self._found) > before:
+                return
+
+    def _beside(self, nodes: Sequence[int]) -> Sequence[int]:
+        return neighbours(self._question.index, nodes)[:_MOST_NEIGHBOURS]
+
+    def _places(self) -> tuple[int, ...]:
+        """Where to look in the model, found once."""
+        if self._nodes is None:
+            self._nodes = self._places_found()
+            self._listener(events.PlacesFound(labels(self._nodes, [one.label for one in self._question.index.nodes])))
+        return self._nodes
+
+    def _places_found(self) -> tuple[int, ...]:
+        question = self._question
+        if question.nodes:
+            return nodes_named(question.index, question.nodes)
+        if question.piece is not None:
+            return nodes_of_piece(question.index, index_file(question.piece))
+        left = self._meter.seconds_left
+        seconds = None if left is None else _SHARE_OF_REDUCTION * left
+        try:
+            return nodes_of_smallest_piece(question, self._scratch, seconds, self._listener)
+        except errors.BiopsyError as error:
+            told = f"the model could not be reduced, so no change of it is tried: {error.summary.splitlines()[0]}"
+            self._listener(events.Remark(told, warning=True))
+            return ()
+
+    # One candidate
+
+    def _holds(self, candidate: Candidate, verification: Verification) -> bool:
+        """Whether the outputs are right with a candidate, in one run."""
+        number = self._checks
+        self._bounded(events.Checking(number=number, stage=candidate.kind, description=candidate.text, line=""))
+        started = time.monotonic()
+        said = verification.objection(candidate)
+        outcome = Outcome.PASSES if said is None else Outcome.OTHER_FAILURE
+        self._bounded(
+            events.Checked(
+                number=number,
+                stage=candidate.kind,
+                outcome=outcome.value,
+                reason=said or "the outputs are right",
+                seconds=time.monotonic() - started,
+                output=b"",
+            )
+        )
+        if said is not None:
+            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=said))
+        return said is None
+
+    def _verify(self, candidate: Candidate, verification: Verification) -> None:
+        found = verification.verified(candidate)
+        if isinstance(found, Workaround):
+            self._found.append(found)
+            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=True), found)
+        else:
+            self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=found))
+
+    def _note(self, tried: TriedChange, found: Workaround | None = None) -> None:
+        self._tried.append(tried)
+        ratio = None if found is None or found.latency is None else found.latency.ratio
+        self._listener(
+            events.ChangeTried(
+                change=tried.kind, text=tried.text, right=tried.right, reason=tried.reason, latency=ratio
+            )
+        )
+
+
+def _model_input(question: WorkaroundQuestion) -> ModelInput:
+    return ModelInput(read_bytes(question.model), question.index.folder, question.model)
