@@ -46,6 +46,7 @@ NAMES = [
     "UnknownEngine",
     "UsageError",
     "Variation",
+    "Workarounds",
     "build",
     "compare",
     "diagnose",
@@ -55,6 +56,7 @@ NAMES = [
     "reduce",
     "run",
     "vary",
+    "workaround",
 ]
 
 
