@@ -59,15 +59,18 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _engine(label: str) -> Tree:
-    from biopsy.engines.registry import find_class, parse_spec
+    from biopsy.engines.registry import class_of, parse_spec
 
     name = label.partition(":")[0]
     try:
-        name = parse_spec(label).name
-        version: str | None = find_class(name).version()
+        spec = parse_spec(label)
+        name, engine = spec.name, class_of(spec)
+        version: str | None = engine.version()
+        elsewhere = dict(engine.imports.facts())
     except errors.BiopsyError:
-        version = None
-    return {"label": label, "name": name, "version": version}
+        version, elsewhere = None, {}
+    told: Tree = {"label": label, "name": name, "version": version}
+    return {**told, "environment": elsewhere} if elsewhere else told
 
 
 def _facts(path: Path) -> Iterator[tuple[str, str]]:

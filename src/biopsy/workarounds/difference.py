@@ -153,7 +153,7 @@ def _output(info: onnx.ValueInfoProto) -> str:
 
 def _functions(before: onnx.ModelProto, after: onnx.ModelProto) -> Iterator[str]:
     old, new = (Counter(walk.function_key(each)[1] for each in model.functions) for model in (before, after))
-    for name in (old - new):
+    for name in old - new:
         yield f"function {_short(name)}: its nodes in place of the calls"
 
 

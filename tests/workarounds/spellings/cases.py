@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 from workarounds.spellings.proving import Case, Draw
 
@@ -24,7 +23,9 @@ def holds(name: str) -> Callable[[Callable[[Draw], Case]], Callable[[Draw], Case
 
 
 def opset(draw: Draw, least: int = 9, most: int = 23) -> int:
-    return draw(st.sampled_from([each for each in (9, 10, 11, 12, 13, 14, 17, 18, 20, 21, 22, 23) if least <= each <= most]))
+    return draw(
+        st.sampled_from([each for each in (9, 10, 11, 12, 13, 14, 17, 18, 20, 21, 22, 23) if least <= each <= most])
+    )
 
 
 def shape(draw: Draw, least: int = 0, most: int = 4, *, empty: bool = True) -> tuple[int, ...]:
@@ -203,7 +204,9 @@ def _decomposed(draw: Draw) -> Case:
     square = ("Mul", ["d", "d"]) if draw(st.booleans()) else ("Pow", ["d", case.weight("two", 2.0)])
     case.node(*square, "square")
     case.axes("ReduceMean", "square", axes, "variance")
-    case.node("Add", draw(st.permutations(["variance", case.weight("epsilon", draw(st.sampled_from([1e-5, [1e-3]])))])), "sum")
+    case.node(
+        "Add", draw(st.permutations(["variance", case.weight("epsilon", draw(st.sampled_from([1e-5, [1e-3]])))])), "sum"
+    )
     case.node("Sqrt", ["sum"], "deviation")
     inverse = draw(st.booleans())
     case.node("Reciprocal" if inverse else "Identity", ["deviation"], "divisor")
@@ -247,7 +250,9 @@ def _group_normalization(draw: Draw) -> Case:
         case.input("bias", parameters),
     ]
     stage = 1 if case.opset >= 21 else None  # said, so that it is float64 in float64
-    case.node("GroupNormalization", inputs, num_groups=groups, epsilon=draw(st.sampled_from([None, 1e-3])), stash_type=stage)
+    case.node(
+        "GroupNormalization", inputs, num_groups=groups, epsilon=draw(st.sampled_from([None, 1e-3])), stash_type=stage
+    )
     return case
 
 

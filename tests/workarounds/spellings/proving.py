@@ -117,7 +117,9 @@ def prove(name: str, case: Case) -> None:
             same(expected, found, rtol=1e-4, atol=1e-5)
             return
         wide, wider = in_float64(model), in_float64(made)
-        doubled = {each: value.astype(np.float64) if value.dtype == np.float32 else value for each, value in feeds.items()}
+        doubled = {
+            each: value.astype(np.float64) if value.dtype == np.float32 else value for each, value in feeds.items()
+        }
         expected, found = evaluated(wide, doubled), evaluated(wider, doubled)
         if spelling.exact:
             identical(expected, found)

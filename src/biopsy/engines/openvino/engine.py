@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.built_model import BuiltModel, indexed, require_ending
+from biopsy.engines.imports import Imports
 from biopsy.engines.openvino.facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
 from biopsy.engines.openvino.ignored_inputs import ignored_inputs
 from biopsy.engines.option import count, switch
@@ -45,6 +45,7 @@ class OpenVino(Engine):
     name = "openvino"
     summary = "OpenVINO"
     package = "biopsy[openvino]"
+    distributions = ("openvino", "openvino-nightly")
     capabilities = Capabilities(
         layers=True,
         layer_times=True,
@@ -65,20 +66,33 @@ class OpenVino(Engine):
     @classmethod
     def version(cls) -> str:
         """The version of the package openvino, without its build number."""
-        return str(_import().__version__).partition("-")[0]
+        package = cls._package()
+        told = getattr(package, "__version__", None) or package.get_version()
+        return str(told).partition("-")[0]
+
+    @classmethod
+    def _package(cls) -> Any:
+        """The module that has what we use, which older releases have in another place. Raises EngineMissing."""
+        try:
+            package = cls.imports.module("openvino")
+            return package if hasattr(package, "Core") else cls.imports.module("openvino.runtime")
+        except ImportError as error:
+            raise errors.EngineMissing(
+                f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
+            ) from error
 
     @classmethod
     def devices(cls) -> Sequence[str]:
         """The devices that OpenVINO finds."""
-        return tuple(_import().Core().available_devices)
+        return tuple(cls._package().Core().available_devices)
 
     def build(self, model: ModelInput) -> Session:
         """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
-        openvino = _import()
+        openvino = self._package()
         index = indexed(model)
         core = self._core(openvino)
         try:
-            read = _read(core, model, index)
+            read = _read(core, model, index, self.imports)
         except Exception as error:
             load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise _failure(error, "load") from error
@@ -95,18 +109,26 @@ class OpenVino(Engine):
             raise _failure(error, "build") from error
         wanted, device = self.options["precision"], self.options["device"]
         remarks = [
-            *ignored_inputs(core, index),
+            *ignored_inputs(core, index, self.imports),
             *precision_remarks(read, wanted, _precision(compiled) or wanted, device),
         ]
-        return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"], uncompiled=read)
+        return self._session(compiled, index, remarks, uncompiled=read)
+
+    def _session(
+        self, compiled: Any, index: ModelIndex | None, remarks: Sequence[str], *, uncompiled: Any = None
+    ) -> Session:
+        package = self._package(), self.imports
+        return OpenVinoSession(
+            package, compiled, index, remarks, profiled=self.options["profile"], uncompiled=uncompiled
+        )
 
     def load(self, path: Path) -> Session:
         """A model that ``save`` has written; a .blob needs the same version of OpenVINO, on a like device."""
         require_ending(OpenVino, path)
-        openvino = _import()
+        openvino = self._package()
         core = self._core(openvino)
         if path.suffix == IR:
-            return self._compiled_ir(openvino, core, path)
+            return self._compiled_ir(openvino, core, path.absolute())
         try:
             exported = read_whole(path)
         except OSError as error:
@@ -117,7 +139,7 @@ class OpenVino(Engine):
             raise _failure(error, "load") from error
         wanted, used = self.options["precision"], _precision(compiled)
         remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
-        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"])
+        return self._session(compiled, None, remarks)
 
     def _compiled_ir(self, openvino: Any, core: Any, path: Path) -> Session:
         stage: errors.Stage = "load"
@@ -129,16 +151,16 @@ class OpenVino(Engine):
             raise _failure(error, stage) from error
         wanted = self.options["precision"]
         remarks = precision_remarks(read, wanted, _precision(compiled) or wanted, self.options["device"])
-        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"], uncompiled=read)
+        return self._session(compiled, None, remarks, uncompiled=read)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
         """The nodes with an operation that the device says it does not have."""
-        openvino = _import()
+        openvino = self._package()
         index = indexed(model)
         core = self._core(openvino)
         device = self.options["device"]
         try:
-            read = _read(core, model, index)
+            read = _read(core, model, index, self.imports)
             supported = core.query_model(read, device)
         except Exception:
             return None  # it cannot be read as a whole, or the device is several
@@ -150,10 +172,8 @@ class OpenVino(Engine):
         Nothing is compiled: the threads that come with the first inference do not survive a fork, and it would hang.
         Nothing is read either: OpenVINO numbers what it makes, and the numbers stand in its messages.
         """
-        _import().Core().get_property("CPU", "FULL_DEVICE_NAME")
-        from openvino.frontend import FrontEndManager
-
-        FrontEndManager().load_by_framework("onnx")
+        self._package().Core().get_property("CPU", "FULL_DEVICE_NAME")
+        self.imports.module("openvino.frontend").FrontEndManager().load_by_framework("onnx")
 
     def _core(self, openvino: Any) -> Any:
         """A core that has the device, told the properties in the options."""
@@ -219,7 +239,7 @@ class OpenVinoSession(BuiltModel):
 
     def __init__(
         self,
-        openvino: Any,
+        package: tuple[Any, Imports],
         compiled: Any,
         index: ModelIndex | None,
         remarks: Sequence[str],
@@ -227,7 +247,7 @@ class OpenVinoSession(BuiltModel):
         profiled: bool = False,
         uncompiled: Any = None,
     ) -> None:
-        self._openvino = openvino
+        self._openvino, self._imports = package
         self._uncompiled = uncompiled
         self._compiled = compiled
         self._index = index
@@ -270,7 +290,7 @@ class OpenVinoSession(BuiltModel):
         if path.suffix == IR:
             self._save_ir(path)
             return
-        exported = io.BytesIO()  # without one, older versions give bytes and newer ones a stream
+        exported = self._imports.module("io").BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
             self._compiled.export_model(exported)
         except Exception as error:
@@ -295,40 +315,31 @@ class OpenVinoSession(BuiltModel):
         return self._openvino.Tensor(bits, self._openvino.Shape(list(array.shape)), port.element_type)
 
 
-def _import() -> Any:
-    try:
-        import openvino
-    except ImportError as error:
-        raise errors.EngineMissing(
-            f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
-        ) from error
-    return openvino
-
-
-def _read(core: Any, model: ModelInput, index: ModelIndex) -> Any:
+def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> Any:
     """Read from the file when there is one. OpenVINO seeks the weights of bytes in the current directory.
 
     By another ending of the file's name it might take it for something else than the ONNX model that was checked.
     """
     if model.path is not None and model.folder == model.path.parent and model.path.suffix == ".onnx":
-        return core.read_model(str(model.path))
+        return core.read_model(str(model.path.absolute()))
     if index.has_external_data:
-        return _within(model.folder, lambda: core.read_model(model.data))
+        return _within(model.folder.absolute(), lambda: core.read_model(model.data), imports.module("os"))
     return core.read_model(model.data)
 
 
-def _within(folder: os.PathLike[str], work: Callable[[], Any]) -> Any:
-    before = os.open(".", os.O_RDONLY) if os.supports_fd else None
-    home = os.getcwd()  # noqa: PTH109
-    os.chdir(folder)
+def _within(folder: Path, work: Callable[[], Any], system: Any) -> Any:
+    """Do something in another current folder, by the module ``os`` of the interpreter that does it."""
+    before = system.open(".", system.O_RDONLY) if os.supports_fd else None
+    home = system.getcwd()
+    system.chdir(str(folder))
     try:
         return work()
     finally:
         if before is None:
-            os.chdir(home)
+            system.chdir(home)
         else:
-            os.fchdir(before)
-            os.close(before)
+            system.fchdir(before)
+            system.close(before)
 
 
 def _is_read(index: ModelIndex, tensor: int) -> bool:

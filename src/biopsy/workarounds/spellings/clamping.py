@@ -128,4 +128,3 @@ SPELLINGS = (
         least_opset=8,
     ),
 )
-

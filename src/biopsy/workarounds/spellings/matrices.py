@@ -27,8 +27,7 @@ def _matmul_as_gemm(at: Site) -> str:
     a, b = at.inputs(2)
     at.require(at.rank(a) == at.rank(b) == 2 and at.elem(a) in FLOATS)
     if at.opset < 11:  # C had to be given
-        at.require(isinstance(at.shape(b)[1], int))
-        return at.new("Gemm", a, b, at.constant([0] * at.shape(b)[1], at.elem(a)))
+        return at.new("Gemm", a, b, at.constant([0], at.elem(a)))
     return at.new("Gemm", a, b)
 
 
@@ -96,7 +95,9 @@ def _einsum_as_matmul(at: Site) -> str:
 
 def _require_equal_sizes(at: Site, a: str, b: str) -> None:
     """Require that no size of 1 is spread over another: MatMul does not do so with what is summed."""
-    one, other = (dict(zip(term, at.shape(name), strict=True)) for term, name in zip((a, b), at.node.input, strict=True))
+    one, other = (
+        dict(zip(term, at.shape(name), strict=True)) for term, name in zip((a, b), at.node.input, strict=True)
+    )
     at.require(all(one[label] == other[label] and one[label] is not None for label in one.keys() & other.keys()))
 
 

@@ -65,7 +65,7 @@ def _instance_normalization_as_operators(at: Site) -> str:
 
 
 def _affine(at: Site, x: str, scale: str, bias: str, rank: int) -> str:
-    """x * scale + bias, both one number for each channel."""
+    """X * scale + bias, both one number for each channel."""
     behind = list(range(1, rank - 1))
     return at.new("Add", at.new("Mul", x, at.unsqueezed(scale, behind)), at.unsqueezed(bias, behind))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import walk
 from biopsy.reduction.passes.editing import copied, described, keep_only
-from biopsy.reduction.passes.schemas import opsets_of
-from biopsy.workarounds.patch import Patch
+from biopsy.workarounds.patch import Patch, PatchKind
 from biopsy.workarounds.scope import Scope, scope_at, scope_of
 from biopsy.workarounds.spellings.site import Site, Unmatched
 from biopsy.workarounds.spellings.spelling import Spelling
@@ -18,51 +17,63 @@ if TYPE_CHECKING:
     import onnx
 
 
+Path: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Bodies, outer ones first, each by an output of its node and the attribute that holds it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Place:
     """Where a node stands: the bodies around it, as ``scope.scope_at`` takes them, and its first output."""
 
-    path: tuple[tuple[str, str], ...]
+    path: Path
     output: str
 
 
 def respellings(
-    model: onnx.ModelProto, nodes: Sequence[int], by_operator: Mapping[tuple[str, str], Sequence[Spelling]]
+    model: onnx.ModelProto, nodes: Sequence[int], table: Sequence[Spelling], kind: PatchKind = "spelling"
 ) -> Iterator[Patch]:
-    """The other spellings of some nodes of the main graph and of the nodes in their bodies, node by node.
+    """What of a table holds at some nodes of the main graph and at the nodes in their bodies, node by node.
 
-    Those in the bodies of model-local functions are not looked at: their types are those of each call.
+    Calls of model-local functions and nodes in these are passed over.
     """
-    local = {(function.domain, function.name) for function in model.functions}
+    local = {walk.function_key(function) for function in model.functions}
     main = scope_of(model)
     for number in nodes:
         for scope, place, path in _sites(main, number, ()):
             node = scope.graph.node[place]
-            domain = walk.operator(node)[0]
             output = next((name for name in node.output if name), "")
-            if not output or (domain, node.op_type) in local:
+            if not output or walk.operator(node) in local:
                 continue
-            for spelling in by_operator.get((domain, node.op_type), ()):
-                site = Site(scope, place)
-                if drafted(spelling, site) is not None:
-                    site.forget()
-                    yield _patch(spelling, node, number, Place(path=path, output=output))
+            for spelling in table:
+                if _holds(spelling, scope, place):
+                    yield _patch(spelling, kind, node, number, Place(path=path, output=output))
 
 
-def _sites(scope: Scope, place: int, path: tuple[tuple[str, str], ...]) -> Iterator[tuple[Scope, int, tuple[tuple[str, str], ...]]]:
-    yield scope, place, path
+def _holds(spelling: Spelling, scope: Scope, place: int) -> bool:
     node = scope.graph.node[place]
-    output = next((name for name in node.output if name), "")
+    if not spelling.may_stand_at(walk.operator(node)[0], node.op_type):
+        return False
+    site = Site(scope, place)
+    found = drafted(spelling, site)
+    site.forget()
+    return found is not None
+
+
+def _sites(scope: Scope, place: int, path: Path) -> Iterator[tuple[Scope, int, Path]]:
+    yield scope, place, path
+    output = next((name for name in scope.graph.node[place].output if name), "")
     for attribute, body in scope.bodies_of(place):
         for inner in range(len(body.graph.node)):
             yield from _sites(body, inner, (*path, (output, attribute)))
 
 
-def _patch(spelling: Spelling, node: onnx.NodeProto, number: int, place: Place) -> Patch:
+def _patch(spelling: Spelling, kind: PatchKind, node: onnx.NodeProto, number: int, place: Place) -> Patch:
+    name = f"{described(node)} (writes {place.output!r})"
+    what = f"{name}: {spelling.matches} written as {spelling.writes}"
     return Patch(
-        kind="spelling",
+        kind=kind,
         name=spelling.name,
-        text=f"{described(node)} (writes {place.output!r}): {spelling.matches} written as {spelling.writes}",
+        text=what if kind == "spelling" else f"{name}: {spelling.writes}",
         cost=spelling.cost,
         exact=spelling.exact,
         nodes=(number,),
@@ -93,9 +104,8 @@ def respelled(model: onnx.ModelProto, chosen: Iterable[tuple[Place, Spelling]]) 
         if scope is None or number is None:
             return None
         site = Site(scope, number)
-        if (walk.operator(site.node)[0], site.node.op_type) not in {(spelling.domain, each) for each in spelling.operators}:
-            return None
-        results = drafted(spelling, site)
+        fits = spelling.may_stand_at(walk.operator(site.node)[0], site.node.op_type)
+        results = drafted(spelling, site) if fits else None
         if results is None:
             return None
         _replace(site, results)

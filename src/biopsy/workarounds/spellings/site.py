@@ -160,16 +160,21 @@ class Site:
         """Say of what type a tensor is that was written."""
         self._types[name] = TensorType(elem, shape)
 
-    def copy(self, inputs: Sequence[str], outputs: int = 1, **changed: Any) -> str:
-        """Write the node again with other inputs; attributes that are given None are left out."""
+    def copy(self, inputs: Sequence[str], **changed: Any) -> str:
+        """Write the node again with other inputs, and return its first output; attributes that are None are left out."""
+        return self.copies(inputs, **changed)[0]
+
+    def copies(self, inputs: Sequence[str], **changed: Any) -> list[str]:
+        """As ``copy``; all outputs are returned, "" for those that the node does not give."""
         from onnx import helper
 
-        names = [self._free(f"{self._stem()}/{self.node.op_type}") for _ in range(outputs)]
-        made = helper.make_node(self.node.op_type, inputs, names, name=names[0], domain=self.node.domain or None)
+        names = [self._free(f"{self._stem()}/{self.node.op_type}") if name else "" for name in self.node.output]
+        first = next(name for name in names if name)
+        made = helper.make_node(self.node.op_type, inputs, names, name=first, domain=self.node.domain or None)
         made.attribute.extend(each for each in self.node.attribute if each.name not in changed)
         made.attribute.extend(helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
         self.written.append(made)
-        return names[0]
+        return names
 
     def constant(self, values: Any, elem: int) -> str:
         """Write a constant of an element type."""

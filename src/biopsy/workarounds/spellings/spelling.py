@@ -22,8 +22,8 @@ MICROSOFT = "com.microsoft"
 class Spelling:
     """An entry of the table.
 
-    ``operators`` are those of the node at which it is found, the last one where it reads several. ``matches`` and
-    ``writes`` say what becomes what. It is found in models from ``least_opset`` on (of ONNX's own operators). ``cost``
+    ``operators`` are those of the node at which it is found, the last one where it reads several; none for any
+    operator. ``matches`` and ``writes`` say what becomes what. It is found in models from ``least_opset`` on (of ONNX's own operators). ``cost``
     is said in words. ``exact``: bit for bit the same, also for NaN, infinities, negative zero and integers that wrap;
     otherwise ``holds`` says for which values the two are equal but for rounding.
     """
@@ -38,3 +38,7 @@ class Spelling:
     holds: str = ""
     least_opset: int = 7
     domain: str = ONNX
+
+    def may_stand_at(self, domain: str, operator: str) -> bool:
+        """Whether it is looked for at a node of this operator."""
+        return not self.operators or (domain == self.domain and operator in self.operators)
