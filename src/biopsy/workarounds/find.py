@@ -24,7 +24,7 @@ from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
 from biopsy.workarounds.candidate import Candidate
-from biopsy.workarounds.engine_changes import settings
+from biopsy.workarounds.engine_changes import releases_to_try, settings
 from biopsy.workarounds.fresh_samples import fresh_samples
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
@@ -182,13 +182,32 @@ class WorkaroundSearch:
         if kind in MODEL_KINDS:
             self._try_patches(kind, bench, verification)
             return
-        if kind == "setting":
+        if kind == "release":
+            self._try_releases(verification)
+        else:
             folder = self._question.index.folder
             candidates, tried = settings(self._probe, self._question.template, self._question.model, folder)
             for one in tried:
                 self._note(one)
             for candidate in candidates:
                 self._verify(candidate, verification)
+
+    def _try_releases(self, verification: Verification) -> None:
+        """The first release that helps."""
+        try:
+            candidates = releases_to_try(self._question.template.spec)
+        except (errors.CannotInstall, errors.EngineMissing) as error:
+            self._listener(events.Remark(f"no other release is tried: {error.summary}", warning=True))
+            return
+        for candidate in candidates:
+            try:
+                if self._holds(candidate, verification) and self._verify(candidate, verification):
+                    return
+            except errors.CannotInstall as error:
+                reason = error.summary.splitlines()[0]
+                self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
+                if error.kind in ("network", "disk full"):
+                    return
 
     def _try_patches(self, kind: Kind, bench: Bench, verification: Verification) -> None:
         """At the nodes of the piece; where nothing helps there, at those beside it."""
@@ -254,13 +273,15 @@ class WorkaroundSearch:
             self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=said))
         return said is None
 
-    def _verify(self, candidate: Candidate, verification: Verification) -> None:
+    def _verify(self, candidate: Candidate, verification: Verification) -> bool:
+        """Whether a candidate is a workaround in full, which is noted."""
         found = verification.verified(candidate)
         if isinstance(found, Workaround):
             self._found.append(found)
             self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=True), found)
         else:
             self._note(TriedChange(kind=candidate.kind, text=candidate.text, right=False, reason=found))
+        return isinstance(found, Workaround)
 
     def _note(self, tried: TriedChange, found: Workaround | None = None) -> None:
         self._tried.append(tried)

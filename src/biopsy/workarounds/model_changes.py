@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
+from biopsy.workarounds.barriers import barriers
 from biopsy.workarounds.candidate import Candidate, of_patches
 from biopsy.workarounds.marks import marks
 from biopsy.workarounds.patch import Patch
 from biopsy.workarounds.question import Kind
+from biopsy.workarounds.raised_precision import raised_precisions
 from biopsy.workarounds.spellings.table import spellings
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ Holds: TypeAlias = Callable[[Candidate], bool]
 
 _MAKERS: dict[Kind, Callable[[onnx.ModelProto, Sequence[int]], list[Patch]]] = {
     "mark": marks,
+    "barrier": barriers,
+    "precision": raised_precisions,
     "spelling": spellings,
 }
 

@@ -28,6 +28,7 @@ from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 from biopsy.workarounds.candidate import Candidate, interface_objection, patched
 from biopsy.workarounds.difference import difference
+from biopsy.workarounds.engine_changes import RELEASE, release_now
 from biopsy.workarounds.latency import Latency, Side, side_by_side
 from biopsy.workarounds.question import WorkaroundQuestion
 from biopsy.workarounds.result import Workaround, labels
@@ -200,20 +201,26 @@ class Verification:
         )
 
     def _latency(self, candidate: Candidate) -> Latency | None:
+        """How long the model takes beside the original; both from an environment of their own if one is."""
         bench = self._bench
         question, template = bench.question, bench.question.template
-        if "release" in candidate.change.settings:
-            return None  # another process runs it: what that costs says nothing of the engine
-        folder, feeds = question.index.folder, bench.trusted.feeds
-        before = Side(engine=template.spec.text, model=question.model, folder=folder, feeds=feeds, environment={})
-        after = Side(
-            engine=template.changed(candidate.change).text,
-            model=bench.candidate if candidate.patches else question.model,
-            folder=folder,
-            feeds=feeds,
-            environment=candidate.change.environment,
+        unchanged = SettingChange()
+        if RELEASE in candidate.change.settings and RELEASE not in template.spec.settings:
+            unchanged = SettingChange({RELEASE: release_now(template.spec)})
+        before = self._side(unchanged, question.model)
+        after = self._side(candidate.change, bench.candidate if candidate.patches else question.model)
+        found = side_by_side(before, after, self.timeout)
+        return None if found is not None and found.ratio is None and RELEASE in candidate.change.settings else found
+
+    def _side(self, change: SettingChange, model: Path) -> Side:
+        bench = self._bench
+        return Side(
+            engine=bench.question.template.changed(change).text,
+            model=model,
+            folder=bench.question.index.folder,
+            feeds=bench.trusted.feeds,
+            environment=change.environment,
         )
-        return side_by_side(before, after, self.timeout)
 
 
 def _input_of(model: onnx.ModelProto, bench: Bench) -> ModelInput:
