@@ -73,8 +73,8 @@ def workaround(
     with its settings, as for ``flags``. Without it, ``engine`` is compared with ``reference``.
 
     A change is a workaround if the outputs are those of ``reference`` on the original, within ``atol`` and ``rtol`` as
-    in ``compare``: on ``inputs``, or random ones as ``run`` makes them, which should be those of the check, and on fresh
-    ones. The check must pass too, in fresh processes. ``reference`` is an engine; by default ONNX Runtime without its
+    in ``compare``: on ``inputs``, or random ones as ``run`` makes them, which should be those of the check, and on
+    fresh ones. The check must pass too, in fresh processes. ``reference`` is an engine; by default ONNX Runtime without its
     optimizer, else the reference evaluator.
 
     ``kinds`` is what to try: settings and releases of the engine, marked outputs, barriers, higher precision, and other
@@ -83,8 +83,8 @@ def workaround(
     10 minutes if none is given. ``output`` is where the best patched model is written, if one is found. ``folder``,
     ``rules``, ``check_timeout`` and ``listener`` are as for ``flags``.
 
-    ``best`` of the result are the best three, the cheapest first; none if nothing that was tried helps. ``stopped`` says
-    what has ended it early.
+    ``best`` of the result are the best three, the cheapest first; none if nothing that was tried helps. ``stopped``
+    says what has ended it early.
 
     Raises OriginalPasses if the model does not fail, CheckError if the check cannot be run, CannotCompare if nobody can
     tell what is right, DoesNotFit for nodes that there are not, UsageError, EngineMissing, ModelError or DataError.

@@ -25,7 +25,7 @@ from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
 from biopsy.workarounds.candidate import Candidate
 from biopsy.workarounds.engine_changes import releases_to_try, settings
-from biopsy.workarounds.fresh_samples import fresh_samples
+from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
 from biopsy.workarounds.question import FRESH, Kind, WorkaroundQuestion
@@ -82,12 +82,14 @@ class WorkaroundSearch:
         self._checks = 0
         self._started = time.monotonic()
         self._nodes: tuple[int, ...] | None = None
+        self._has_told_places = False
         self._found: list[Workaround] = []
         self._tried: list[TriedChange] = []
 
     def run(self) -> Workarounds:
         """Look at the original, learn what is right, try what may help."""
-        self._probe.begin()
+        self._look_up_places()
+        self._require_failure()
         trusted = self._trusted()
         known = self._known(trusted)
         bench = Bench(
@@ -121,6 +123,24 @@ class WorkaroundSearch:
             stopped=stopped,
             interrupted=interrupted,
         )
+
+    def _look_up_places(self) -> None:
+        """The nodes that were named, before anything else: a wrong name is told at once."""
+        question = self._question
+        if question.nodes:
+            self._nodes = nodes_named(question.index, question.nodes)
+        elif question.piece is not None:
+            self._nodes = nodes_of_piece(question.index, index_file(question.piece))
+
+    def _require_failure(self) -> None:
+        """See the failure. Raises OriginalPasses, or CheckError if nothing can be said."""
+        try:
+            self._probe.begin()
+        except errors.OriginalPasses as error:
+            raise errors.OriginalPasses(
+                f"the model does not fail this check in {self._question.template.spec.text}: there is nothing to mend",
+                next_steps=error.next_steps,
+            ) from error
 
     def _known(self, trusted: TrustedValues) -> Workarounds:
         seen = self._probe.found
@@ -163,7 +183,8 @@ class WorkaroundSearch:
             scratch=self._scratch,
             timeout=question.timeout,
         )
-        found = trusted_values(asked, question.samples, fresh, self._listener)
+        wider = wider_sample(index, wanted, question.drawn)
+        found = trusted_values(asked, question.samples, fresh, wider, self._listener)
         self._listener(
             events.Trusted(
                 engine=found.engine,
@@ -229,22 +250,19 @@ class WorkaroundSearch:
         return neighbours(self._question.index, nodes)[:_MOST_NEIGHBOURS]
 
     def _places(self) -> tuple[int, ...]:
-        """Where to look in the model, found once."""
+        """Where to look in the model, found and told once."""
         if self._nodes is None:
-            self._nodes = self._places_found()
+            self._nodes = self._nodes_of_smallest_piece()
+        if not self._has_told_places:
+            self._has_told_places = True
             self._listener(events.PlacesFound(labels(self._nodes, [one.label for one in self._question.index.nodes])))
         return self._nodes
 
-    def _places_found(self) -> tuple[int, ...]:
-        question = self._question
-        if question.nodes:
-            return nodes_named(question.index, question.nodes)
-        if question.piece is not None:
-            return nodes_of_piece(question.index, index_file(question.piece))
+    def _nodes_of_smallest_piece(self) -> tuple[int, ...]:
         left = self._meter.seconds_left
         seconds = None if left is None else _SHARE_OF_REDUCTION * left
         try:
-            return nodes_of_smallest_piece(question, self._scratch, seconds, self._listener)
+            return nodes_of_smallest_piece(self._question, self._scratch, seconds, self._listener)
         except errors.BiopsyError as error:
             told = f"the model could not be reduced, so no change of it is tried: {error.summary.splitlines()[0]}"
             self._listener(events.Remark(told, warning=True))

@@ -20,14 +20,8 @@ Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", 
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-KIND_TITLES: Mapping[Kind, str] = {
-    "setting": "a setting of the engine",
-    "release": "another release of the engine",
-    "mark": "one more output of the model",
-    "barrier": "nodes that keep others from being fused",
-    "precision": "a higher precision for some nodes",
-    "spelling": "other nodes that compute the same",
-}
+COST: Mapping[Kind, int] = {"setting": 1, "release": 2, "mark": 3, "barrier": 3, "precision": 4, "spelling": 5}
+"""What a workaround of a kind costs the user, beside the others."""
 
 USUAL_SECONDS = 600.0
 USUAL_BUDGET = Budget(seconds=USUAL_SECONDS)

@@ -9,7 +9,7 @@ from typing import Any
 from biopsy.quantities import count
 from biopsy.text import html_table, printable
 from biopsy.workarounds.latency import Latency
-from biopsy.workarounds.question import KINDS, Kind
+from biopsy.workarounds.question import COST, Kind
 
 SHOWN = 3
 """Workarounds that are named as the best."""
@@ -44,7 +44,7 @@ class Workaround:
     def rank(self) -> tuple[int, int, float]:
         """Less is better: what it costs the user, how many nodes it changes, how long the model then takes."""
         ratio = self.latency.ratio if self.latency is not None else None
-        return KINDS.index(self.kind), len(self.nodes), 1.0 if ratio is None else ratio
+        return COST[self.kind], len(self.nodes), 1.0 if ratio is None else ratio
 
     def as_json(self) -> dict[str, Any]:
         """As plain values; the model itself is left out."""
@@ -99,11 +99,11 @@ class Workarounds:
 
     @property
     def best(self) -> tuple[Workaround, ...]:
-        """The best three: of each kind the best one, then others; in the order of what they cost the user."""
+        """The best three in the order of what they cost the user: the best one for each cost, before any second one."""
         ordered = sorted(self.found, key=lambda one: one.rank)
-        firsts = [one for number, one in enumerate(ordered) if one.kind not in {two.kind for two in ordered[:number]}]
-        rest = [one for one in ordered if not any(one is first for first in firsts)]
-        return tuple(sorted([*firsts, *rest][:SHOWN], key=lambda one: one.rank))
+        costs = [COST[one.kind] for one in ordered]
+        turns = sorted(range(len(ordered)), key=lambda place: (costs[:place].count(costs[place]), place))
+        return tuple(ordered[place] for place in sorted(turns[:SHOWN]))
 
     @property
     def patched(self) -> Workaround | None:
