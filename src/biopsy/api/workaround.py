@@ -40,7 +40,7 @@ from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.workarounds.find import find_workarounds
 from biopsy.workarounds.patched_file import write_patched
-from biopsy.workarounds.question import KINDS, USUAL_BUDGET, Kind, WorkaroundQuestion
+from biopsy.workarounds.question import KINDS, USUAL_BUDGET, Kind, WhatIsRight, WorkaroundQuestion
 from biopsy.workarounds.result import Workarounds
 
 
@@ -74,8 +74,8 @@ def workaround(
 
     A change is a workaround if the outputs are those of ``reference`` on the original, within ``atol`` and ``rtol`` as
     in ``compare``: on ``inputs``, or random ones as ``run`` makes them, which should be those of the check, and on
-    fresh ones. The check must pass too, in fresh processes. ``reference`` is an engine; by default ONNX Runtime without its
-    optimizer, else the reference evaluator.
+    fresh ones. The check must pass too, in fresh processes. ``reference`` is an engine; by default ONNX Runtime without
+    its optimizer, else the reference evaluator.
 
     ``kinds`` is what to try: settings and releases of the engine, marked outputs, barriers, higher precision, and other
     spellings. Those of the model are tried at ``nodes``, by their names or those of what they compute, or at the nodes
@@ -107,16 +107,17 @@ def workaround(
         kinds_of_inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
         samples = fed(kinds_of_inputs, wanted)
         limits = (*tolerance_words("--atol", atol), *tolerance_words("--rtol", rtol))
-        judge = Judge(*asked_of_outputs(atol, rtol, "elemwise"))
         question = WorkaroundQuestion(
             index=index,
             model=path,
             template=_template(check, engine, reference, samples, scratch, limits),
-            samples=samples,
-            drawn=wanted,
-            judge=judge,
-            references=(reference,) if reference is not None else PLAIN,
-            named=reference is not None,
+            right=WhatIsRight(
+                samples=samples,
+                drawn=wanted,
+                judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
+                references=(reference,) if reference is not None else PLAIN,
+                named=reference is not None,
+            ),
             rules=rules_of(rules),
             kinds=asked_kinds,
             piece=None if piece is None else Path(piece),

@@ -11,7 +11,7 @@ from biopsy.engines.registry import EngineSpec, class_of, find_class
 from biopsy.tactics.flags import Flags, SettingProbe, Tried
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.switch_search import switches_of
-from biopsy.workarounds.candidate import Candidate
+from biopsy.workarounds.candidate import ChangeCandidate
 from biopsy.workarounds.result import TriedChange
 
 if TYPE_CHECKING:
@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 
 def settings(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
-) -> tuple[list[Candidate], list[TriedChange]]:
+) -> tuple[list[ChangeCandidate], list[TriedChange]]:
     """The smallest changes of settings with which the check passes; and those with which it does not, or cannot say.
 
     ``probe`` has seen the failure.
     """
     found: Flags = switches_of(probe, template, model, weights_folder)
-    candidates = [Candidate(kind="setting", text=switch.change.text, change=switch.change) for switch in found.switches]
+    candidates = [
+        ChangeCandidate(kind="setting", text=switch.change.text, change=switch.change) for switch in found.switches
+    ]
     return candidates, list(_tried(found.tried))
 
 
@@ -53,7 +55,7 @@ def release_now(spec: EngineSpec) -> str:
     return asked.rpartition("==")[2] if asked else class_of(spec).version()
 
 
-def releases_to_try(spec: EngineSpec) -> list[Candidate]:
+def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
     """The newest release, and the last ones of some older minor releases, near ones first.
 
     None for an engine that cannot be run from another release. Raises CannotInstall if the package index cannot be
@@ -79,7 +81,7 @@ def releases_to_try(spec: EngineSpec) -> list[Candidate]:
     newer = [max(known)] if known and max(known) > now else []
     named = distribution != distributions[0]
     return [
-        Candidate(
+        ChangeCandidate(
             kind="release",
             text=f"{distribution} {version}",
             change=SettingChange({RELEASE: f"{distribution}=={version}" if named else str(version)}),

@@ -83,7 +83,7 @@ def _difference(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TrustQuestion:
     """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
 
     model: ModelInput
@@ -98,7 +98,7 @@ class Asked:
 
 
 def trusted_values(
-    asked: Asked, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
+    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
 ) -> TrustedValues:
     """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
 
@@ -131,7 +131,7 @@ def trusted_values(
     )
 
 
-def _run(engine: str, asked: Asked, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
+def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
     with Worker(engine, asked.scratch, timeout) as worker:
         try:
             return worker.run(asked.model, feeds)
@@ -140,7 +140,7 @@ def _run(engine: str, asked: Asked, feeds: Path, timeout: float | None, refused:
             return None
 
 
-def _against_golden(trusted: TrustedValues, asked: Asked) -> str | None:
+def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
     """Why the values contradict those that the check holds against; None if they do not."""
     if asked.golden is None:
         return None
@@ -170,7 +170,7 @@ def _says_something(value: Array) -> bool:
     return value.dtype.kind not in "fc" or bool(np.isfinite(value).any())
 
 
-def _confirmed(trusted: TrustedValues, asked: Asked, listener: events.Listener) -> TrustedValues:
+def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
     """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
     name = parse_spec(trusted.engine).name
     for other in reversed(PLAIN):
@@ -195,7 +195,7 @@ def _confirmed(trusted: TrustedValues, asked: Asked, listener: events.Listener) 
     return trusted
 
 
-def _widened(trusted: TrustedValues, asked: Asked, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
+def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
     """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
     if trusted.confirmed_by is None:
         return trusted

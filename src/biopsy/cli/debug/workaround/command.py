@@ -14,7 +14,7 @@ from biopsy.cli.report_file import report_file
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.workarounds.question import WorkaroundQuestion
-    from biopsy.workarounds.result import Workaround, Workarounds
+    from biopsy.workarounds.result import VerifiedChange, Workarounds
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -73,12 +73,12 @@ def _written(args: argparse.Namespace, question: WorkaroundQuestion, found: Work
     return f"{args.output}, with which the model is right"
 
 
-def _can_be_shown(args: argparse.Namespace, found: Workarounds, one: Workaround) -> bool:
+def _can_be_shown(args: argparse.Namespace, found: Workarounds, one: VerifiedChange) -> bool:
     """Whether a line shows a workaround: a patched model must have been written."""
     return not one.changes_model or (args.output is not None and one is found.patched)
 
 
-def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: Workaround) -> str:
+def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: VerifiedChange) -> str:
     """The check that shows a workaround, as it is typed; a patched model stands where it was or would be written."""
     from biopsy.checks.command_line import parse
     from biopsy.shell_words import line_of

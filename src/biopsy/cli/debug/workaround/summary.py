@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from biopsy.cli.console import Console
-    from biopsy.workarounds.result import Workaround, Workarounds
+    from biopsy.workarounds.result import VerifiedChange, Workarounds
 
 _MOST_NODES = 6
 _MOST_NAMED = 4
@@ -97,7 +97,7 @@ def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], o
         early = f"; stopped by {found.stopped}" if found.stopped else ""
         console.say(f"{told if tried else 'No change could be tried'} ({count(found.checks, 'check')}{early}).")
         return
-    samples = f"{count(found.samples, 'sample')} and {count(found.fresh, 'fresh input')}"
+    samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
     console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
     for number, one in enumerate(found.best, 1):
         _say_one(console, number, one)
@@ -133,7 +133,7 @@ def _say_others(console: Console, found: Workarounds) -> None:
         console.note(f"{'also':<{COLUMN}} {kinds}, as above")
 
 
-def _say_one(console: Console, number: int, one: Workaround) -> None:
+def _say_one(console: Console, number: int, one: VerifiedChange) -> None:
     console.say(f"  {number}  {one.kind:<{COLUMN}} {one.text}")
     details = [one.latency.text] if one.latency is not None else []
     if one.changes_model:
@@ -143,7 +143,7 @@ def _say_one(console: Console, number: int, one: Workaround) -> None:
     console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
 
 
-def _say_difference(console: Console, patched: Workaround, output: Path) -> None:
+def _say_difference(console: Console, patched: VerifiedChange, output: Path) -> None:
     console.note("")
     console.say(f"{output!s:<{COLUMN}} {patched.text}")
     most = len(patched.difference) if console.verbosity > 0 else _MOST_LINES
@@ -161,7 +161,7 @@ def sections(
     from biopsy.report.versions import versions_tree
     from biopsy.report.workarounds import workarounds_tree, workarounds_verdict
 
-    engines = [found.reference, *filter(None, [found.confirmed_by]), found.engine]
+    engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
     return {
         "verdict": workarounds_verdict(found, lines),
         "model": model_tree_of(args.model),
