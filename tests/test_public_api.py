@@ -48,6 +48,7 @@ NAMES = [
     "UnknownEngine",
     "UsageError",
     "Variation",
+    "Workarounds",
     "build",
     "compare",
     "diagnose",
@@ -58,6 +59,7 @@ NAMES = [
     "releases",
     "run",
     "vary",
+    "workaround",
 ]
 
 

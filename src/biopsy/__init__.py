@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
     from biopsy.api.vary import vary as vary
+    from biopsy.api.workaround import workaround as workaround
     from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
     from biopsy.variation.result import Variation as Variation
+    from biopsy.workarounds.result import Workarounds as Workarounds
 
     __version__: str
 
@@ -67,6 +69,7 @@ _HOMES = {
     "biopsy.api.run": ("run",),
     "biopsy.api.vary": ("vary",),
     "biopsy.blame.releases.findings": ("ReleaseFindings",),
+    "biopsy.api.workaround": ("workaround",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -99,6 +102,7 @@ _HOMES = {
     "biopsy.tactics.flags": ("Flags",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
     "biopsy.variation.result": ("Variation",),
+    "biopsy.workarounds.result": ("Workarounds",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
