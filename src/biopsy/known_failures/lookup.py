@@ -1,0 +1,222 @@
+"""Looking up a piece: which known bugs it looks like, what agrees, and what does not.
+
+A match is no proof: two bugs may have the same pattern. So a match says what is the same, and of the engine, the way
+in which it fails and the release, whether they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from biopsy import events
+from biopsy.known_failures.catalogue import catalogue_of
+from biopsy.known_failures.entry import KnownFailure, ReleaseKind
+from biopsy.known_failures.fingerprint import Fingerprint, fingerprint_of
+from biopsy.known_failures.occurrence import SearchLimitError, occurrence_in
+from biopsy.known_failures.pattern import Pattern
+from biopsy.known_failures.reading import pattern_of_file
+
+Grade = Literal["same", "alike", "contains", "similar"]
+"""The same fingerprint; the same nodes, and what is constant, exchanged or read by others differs; the known pattern
+and more nodes; the same operators, and attributes or types differ."""
+
+_GRADES: tuple[Grade, ...] = ("same", "alike", "contains", "similar")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenFailure:
+    """How the piece fails here, as far as that is known; "" is not known. ``engine`` is a name without settings."""
+
+    engine: str = ""
+    release: str = ""
+    stage: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownMatch:
+    """A known bug that has something of the piece.
+
+    ``differences`` are sentences about the pattern. Of the engine, and of how it fails, None says that one of the two
+    does not tell; ``release`` is what is known of the release, None where that is not told.
+    """
+
+    failure: KnownFailure
+    grade: Grade
+    differences: tuple[str, ...]
+    engine_agrees: bool | None
+    signature_agrees: bool | None
+    release: ReleaseKind | None
+
+    @property
+    def looks_like_it(self) -> bool:
+        """Whether the pattern is that of the bug, and nothing that is known speaks against it."""
+        return self.grade != "similar" and self.engine_agrees is not False and self.signature_agrees is not False
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether all that there is to compare agrees."""
+        told = (self.engine_agrees, self.signature_agrees)
+        return self.grade == "same" and all(told) and self.release == "fails"
+
+    @property
+    def sentence(self) -> str:
+        """One line: what it looks like."""
+        how = {
+            "same": "looks like",
+            "alike": "looks like",
+            "contains": "contains the pattern of",
+            "similar": "is similar to",
+        }[self.grade]
+        doubt = "" if self.looks_like_it or self.grade == "similar" else ", but fails otherwise"
+        return f"{how} {self.failure.reference}{doubt}: {self.failure.title}"
+
+    def as_json(self) -> dict[str, Any]:
+        """What a report says."""
+        return {
+            **self.failure.as_json(),
+            "match": self.grade,
+            "looks_like_it": self.looks_like_it,
+            "sentence": self.sentence,
+            "differences": list(self.differences),
+            "engine_agrees": self.engine_agrees,
+            "signature_agrees": self.signature_agrees,
+            "release": self.release,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownLookup:
+    """What was found of a piece: its fingerprint, and the known bugs that have something of it, the best first.
+
+    ``entries`` is how many bugs were compared. ``broken`` are lines about files that could not be read, ``undecided``
+    the bugs for which the limit of the comparison was reached.
+    """
+
+    fingerprint: Fingerprint
+    seen: SeenFailure
+    matches: tuple[KnownMatch, ...] = ()
+    entries: int = 0
+    broken: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = field(default=())
+
+    @property
+    def best(self) -> KnownMatch | None:
+        """The first match that looks like a known bug."""
+        return next((match for match in self.matches if match.looks_like_it), None)
+
+    @property
+    def sentence(self) -> str:
+        """One line: the best match, or that there is none."""
+        if self.best is not None:
+            return self.best.sentence
+        unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""
+        return f"not in our list of {self.entries}{unsure}"
+
+    def as_json(self) -> dict[str, Any]:
+        """What a report says: the key ``known``."""
+        return {
+            "sentence": self.sentence,
+            "fingerprint": self.fingerprint.digest,
+            "exact": self.fingerprint.exact,
+            "graph": self.fingerprint.text,
+            "seen": asdict(self.seen),
+            "matches": [match.as_json() for match in self.matches],
+            "entries": self.entries,
+            "broken": list(self.broken),
+            "undecided": list(self.undecided),
+        }
+
+    def __repr__(self) -> str:
+        from biopsy.text import printable
+
+        return f"<KnownLookup: {printable(self.sentence)}>"
+
+
+def look_up(
+    piece: Path,
+    seen: SeenFailure | None = None,
+    folders: Sequence[Path] = (),
+    listener: events.Listener = events.ignore,
+) -> KnownLookup:
+    """Look up the model at ``piece``, which fails as ``seen`` says, in the catalogue and in further ``folders``.
+
+    Files that cannot be read are told to ``listener``. Raises UsageError if there is no such model or folder,
+    ModelError if it cannot be read or is no piece.
+    """
+    pattern = pattern_of_file(piece)
+    fingerprint = fingerprint_of(pattern)
+    catalogue = catalogue_of(folders)
+    for line in catalogue.broken:
+        listener(events.Remark(f"{line}: left out", warning=True))
+    known = seen or SeenFailure()
+    matches: list[KnownMatch] = []
+    undecided: list[str] = []
+    for failure in catalogue.failures:
+        try:
+            matches += _matches(failure, pattern, fingerprint, known)
+        except SearchLimitError:
+            undecided.append(failure.reference)
+    return KnownLookup(
+        fingerprint=fingerprint,
+        seen=known,
+        matches=tuple(sorted(matches, key=_order)),
+        entries=len(catalogue.failures),
+        broken=catalogue.broken,
+        undecided=tuple(undecided),
+    )
+
+
+def _matches(
+    failure: KnownFailure, pattern: Pattern, fingerprint: Fingerprint, seen: SeenFailure
+) -> Iterator[KnownMatch]:
+    """The best match of a bug, of all its patterns; none if there is none."""
+    found = []
+    for one in failure.patterns:
+        if fingerprint.exact and one.text == fingerprint.text:
+            found = [_match(failure, "same", (), seen)]
+            break
+        there = occurrence_in(one.pattern, pattern)
+        if there is not None:
+            grade: Grade = "similar" if there.essential else "contains" if there.more else "alike"
+            found.append(_match(failure, grade, there.differences, seen))
+    yield from sorted(found, key=_order)[:1]
+
+
+def _match(failure: KnownFailure, grade: Grade, differences: tuple[str, ...], seen: SeenFailure) -> KnownMatch:
+    engine_agrees = failure.engine == seen.engine if seen.engine else None
+    return KnownMatch(
+        failure=failure,
+        grade=grade,
+        differences=differences,
+        engine_agrees=engine_agrees,
+        signature_agrees=_signature_agrees(failure, seen),
+        release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
+    )
+
+
+def _signature_agrees(failure: KnownFailure, seen: SeenFailure) -> bool | None:
+    if not failure.signatures or not (seen.stage or seen.kind):
+        return None
+    return any(
+        (not one.stage or not seen.stage or one.stage == seen.stage)
+        and (not one.kinds or not seen.kind or seen.kind in one.kinds)
+        for one in failure.signatures
+    )
+
+
+def _order(match: KnownMatch) -> tuple[object, ...]:
+    """What the best one has the least of."""
+    return (
+        not match.looks_like_it,
+        _GRADES.index(match.grade),
+        match.engine_agrees is not True,
+        match.signature_agrees is not True,
+        match.release != "fails",
+        len(match.differences),
+        match.failure.origin != "biopsy",
+        match.failure.name,
+    )
