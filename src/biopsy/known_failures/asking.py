@@ -38,9 +38,7 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
     found = signature_of(evidence)
     engine = seen.engine or found.engine.partition(":")[0]
     release = seen.release or (_installed(found.engine) if engine == found.engine.partition(":")[0] else "")
-    return replace(
-        seen, engine=engine, release=release, stage=seen.stage or found.stage, kind=seen.kind or found.kind
-    )
+    return replace(seen, engine=engine, release=release, stage=seen.stage or found.stage, kind=seen.kind or found.kind)
 
 
 def _installed(engine: str) -> str:

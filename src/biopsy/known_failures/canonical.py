@@ -149,9 +149,7 @@ class _Ordering:
         """All that there is to tell of some vertices in this order: equal only if they are isomorphic."""
         self._spend(len(order))
         at = {place: number for number, place in enumerate(order)}
-        edges = sorted(
-            (at[place], role, at[one]) for place in order for role, one in self._into[place] if one in at
-        )
+        edges = sorted((at[place], role, at[one]) for place in order for role, one in self._into[place] if one in at)
         return tuple(colours[place] for place in order), tuple(edges)
 
     def _spend(self, cost: int) -> None:
@@ -199,11 +197,11 @@ def _readable(pattern: Pattern, ranked: Sequence[int]) -> list[int]:
     heapq.heapify(ready)
     order = []
     while ready:
-        place = ranked[heapq.heappop(ready)]
-        order.append(place)
-        for one in after[place]:
-            missing[one] -= 1
-            if not missing[one]:
-                heapq.heappush(ready, rank[one])
+        first = ranked[heapq.heappop(ready)]
+        order.append(first)
+        for reader in after[first]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, rank[reader])
     placed = set(order)
     return order + [place for place in ranked if place not in placed]

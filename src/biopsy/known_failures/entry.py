@@ -32,6 +32,10 @@ class KnownSignature:
     stage: str = ""
     kinds: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """Words such as ``build · Fail or RuntimeException``."""
+        return " · ".join(filter(None, (self.stage, " or ".join(self.kinds)))) or "anything"
+
 
 @dataclass(frozen=True, kw_only=True)
 class KnownWorkaround:
@@ -39,6 +43,11 @@ class KnownWorkaround:
 
     text: str
     engine: str = ""
+
+    @property
+    def full(self) -> str:
+        """The sentence, with the engine as it is written."""
+        return f"{self.text} ({self.engine})" if self.engine else self.text
 
 
 @dataclass(frozen=True)

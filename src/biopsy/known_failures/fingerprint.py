@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -14,7 +14,7 @@ FORM = "k1"
 """What a digest begins with: the rules of what belongs to a pattern, which change with it."""
 
 _DIGITS = 20
-_PREFIXES = {"input": "x", "argument": "a", "output": "o"}
+_PREFIXES: Mapping[str, str] = {"input": "x", "argument": "a", "output": "o"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,9 @@ def _names(vertices: Sequence[Vertex]) -> list[str]:
     taken: dict[str, int] = {}
     found = []
     for one in vertices:
-        letter = "g" if one.label == BODY else _PREFIXES.get(one.label.partition(" ")[0], "n") if " " in one.label else "n"
+        letter = (
+            "g" if one.label == BODY else _PREFIXES.get(one.label.partition(" ")[0], "n") if " " in one.label else "n"
+        )
         taken[letter] = taken.get(letter, 0) + 1
         found.append(f"{letter}{taken[letter]}")
     return found

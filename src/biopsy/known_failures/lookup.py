@@ -6,13 +6,13 @@ in which it fails and the release, whether they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from biopsy import events
-from biopsy.known_failures.catalogue import catalogue_of
+from biopsy.known_failures.catalogue import ORIGIN, catalogue_of
 from biopsy.known_failures.entry import KnownFailure, ReleaseKind
 from biopsy.known_failures.fingerprint import Fingerprint, fingerprint_of
 from biopsy.known_failures.occurrence import SearchLimitError, occurrence_in
@@ -24,6 +24,20 @@ Grade = Literal["same", "alike", "contains", "similar"]
 and more nodes; the same operators, and attributes or types differ."""
 
 _GRADES: tuple[Grade, ...] = ("same", "alike", "contains", "similar")
+
+_SENTENCES: Mapping[Grade, str] = {
+    "same": "looks like",
+    "alike": "looks like",
+    "contains": "contains the pattern of",
+    "similar": "is similar to",
+}
+
+_PATTERNS: Mapping[Grade, str] = {
+    "same": "the same fingerprint",
+    "alike": "the same nodes, which read the same of each other; what differs:",
+    "contains": "all nodes of the known pattern, among others:",
+    "similar": "the same operators, but what differs may be what matters:",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +79,56 @@ class KnownMatch:
     @property
     def sentence(self) -> str:
         """One line: what it looks like."""
-        how = {
-            "same": "looks like",
-            "alike": "looks like",
-            "contains": "contains the pattern of",
-            "similar": "is similar to",
-        }[self.grade]
-        doubt = "" if self.looks_like_it or self.grade == "similar" else ", but fails otherwise"
-        return f"{how} {self.failure.reference}{doubt}: {self.failure.title}"
+        failure = self.failure
+        if self.engine_agrees is False:
+            return f"has the pattern of {failure.reference}, a failure of {failure.engine}: {failure.title}"
+        doubt = ""
+        if self.signature_agrees is False:
+            doubt = ", but fails otherwise"
+        elif self.release == "mended":
+            doubt = f", known as mended in {failure.mended}, yet it fails here"
+        return f"{_SENTENCES[self.grade]} {failure.reference}{doubt}: {failure.title}"
 
-    def as_json(self) -> dict[str, Any]:
+    def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
+        """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
+        yield "pattern", _PATTERNS[self.grade]
+        yield from (("", difference) for difference in self.differences)
+        if self.engine_agrees is not None:
+            same = (
+                f"{seen.engine}, as known" if self.engine_agrees else f"{seen.engine} here, {self.failure.engine} there"
+            )
+            yield "engine", same
+        else:
+            yield "engine", f"{self.failure.engine} there; nobody has said which fails here"
+        if self.signature_agrees is not None:
+            told = " · ".join(filter(None, (seen.stage, seen.kind)))
+            ways = ", or ".join(map(str, self.failure.signatures))
+            yield "fails", f"{told}, as known" if self.signature_agrees else f"{told} here, {ways} there"
+        yield "release", self._of_release(seen)
+        yield from _named("needs", self.failure.conditions)
+        yield from _named("avoid", [one.full for one in self.failure.workarounds])
+        if self.failure.issue:
+            yield "see", self.failure.issue
+        if self.failure.origin != ORIGIN:
+            yield "from", self.failure.origin
+
+    def _of_release(self, seen: SeenFailure) -> str:
+        failure = self.failure
+        known = f"it is known to fail in {failure.fails}" if failure.fails else "no release was tried"
+        known += f", and as mended in {failure.mended}" if failure.mended else ""
+        if self.release is None:
+            return known
+        if self.release == "fails":
+            return f"{seen.release} is known to fail ({failure.fails})"
+        if self.release == "mended":
+            return f"known as mended in {failure.mended}, yet {seen.release} fails here: a regression, or another bug"
+        return f"of {seen.release} nothing is known: {known}"
+
+    def as_json(self, seen: SeenFailure) -> dict[str, Any]:
         """What a report says."""
         return {
             **self.failure.as_json(),
+            "evidence": [{"about": about, "text": text} for about, text in self.evidence(seen)],
             "match": self.grade,
             "looks_like_it": self.looks_like_it,
             "sentence": self.sentence,
@@ -124,7 +175,7 @@ class KnownLookup:
             "exact": self.fingerprint.exact,
             "graph": self.fingerprint.text,
             "seen": asdict(self.seen),
-            "matches": [match.as_json() for match in self.matches],
+            "matches": [match.as_json(self.seen) for match in self.matches],
             "entries": self.entries,
             "broken": list(self.broken),
             "undecided": list(self.undecided),
@@ -208,6 +259,10 @@ def _signature_agrees(failure: KnownFailure, seen: SeenFailure) -> bool | None:
     )
 
 
+def _named(head: str, texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    yield from (("" if number else head, text) for number, text in enumerate(texts))
+
+
 def _order(match: KnownMatch) -> tuple[object, ...]:
     """What the best one has the least of."""
     return (
@@ -217,6 +272,6 @@ def _order(match: KnownMatch) -> tuple[object, ...]:
         match.signature_agrees is not True,
         match.release != "fails",
         len(match.differences),
-        match.failure.origin != "biopsy",
+        match.failure.origin != ORIGIN,
         match.failure.name,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from biopsy import errors
@@ -35,13 +35,15 @@ def entry_text(fingerprint: Fingerprint, seen: SeenFailure, title: str = "", iss
         raise errors.UsageError("this piece is too symmetrical for a fingerprint that only it has: reduce it further")
 
     def told(key: str, value: object) -> str:
-        return yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=100)
+        text: str = yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=100)
+        return text
 
     return "".join(_parts(fingerprint, seen, title or _title(fingerprint, seen), issue, told))
 
 
-def _parts(fingerprint: Fingerprint, seen: SeenFailure, title: str, issue: str, told: object) -> Iterator[str]:
-    assert callable(told)
+def _parts(
+    fingerprint: Fingerprint, seen: SeenFailure, title: str, issue: str, told: Callable[[str, object], str]
+) -> Iterator[str]:
     version = release_of(seen.release)
     yield told("biopsy_known", "1")
     yield "# What is wrong, in a sentence.\n"
@@ -96,5 +98,3 @@ def write_entry(path: Path, text: str) -> None:
             f"{path} is there already: nothing was written", next_steps=["give another name, or remove it"]
         )
     write_whole(path, [text.encode()])
-
-

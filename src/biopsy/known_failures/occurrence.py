@@ -55,7 +55,7 @@ def occurrence_in(known: Pattern, piece: Pattern) -> Occurrence | None:
 
 
 def _best(known: Pattern, piece: Pattern, *, strictly: bool) -> Occurrence | None:
-    search = _Search(known, piece, strictly)
+    search = _PatternSearch(known, piece, strictly)
     places = []
     for match in search.matches():
         places.append(match)
@@ -66,9 +66,7 @@ def _best(known: Pattern, piece: Pattern, *, strictly: bool) -> Occurrence | Non
     best = min(places, key=lambda match: (match.essential, len(match.told)))
     mapped = set(best.place_of.values())
     more = tuple(piece.vertices[place].label for place in piece.nodes if place not in mapped)
-    return Occurrence(
-        differences=(*best.told, *_beyond(known, piece, best)), more=more, essential=best.essential
-    )
+    return Occurrence(differences=(*best.told, *_beyond(known, piece, best)), more=more, essential=best.essential)
 
 
 @dataclass(kw_only=True)
@@ -81,7 +79,7 @@ class _Match:
     essential: bool = False
 
 
-class _Search:
+class _PatternSearch:
     """Tries nodes one by one, each of which reads from, or is read by, one that has its place already."""
 
     def __init__(self, known: Pattern, piece: Pattern, strictly: bool) -> None:
@@ -122,7 +120,7 @@ class _Search:
             if self._strictly:
                 return
             told, essential = (*told, _attributes_told(known, there)), True
-        orders = [(there.operands, ())]
+        orders: list[tuple[tuple[Operand, ...], tuple[str, ...]]] = [(there.operands, ())]
         if known.label in COMMUTATIVE and len(there.operands) == 2:
             orders.append(((there.operands[1], there.operands[0]), (f"the inputs of {known.label} are exchanged",)))
         for operands, remark in orders:
@@ -132,7 +130,9 @@ class _Search:
                 told=(*told, *remark),
                 essential=essential,
             )
-            if all(self._fits(extended, known, one, other) for one, other in zip(known.operands, operands, strict=True)):
+            if all(
+                self._fits(extended, known, one, other) for one, other in zip(known.operands, operands, strict=True)
+            ):
                 yield extended
 
     def _fits(self, match: _Match, reader: Vertex, wanted: Operand, there: Operand) -> bool:

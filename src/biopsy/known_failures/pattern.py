@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-
 ABSENT = "none"
 """What stands for an input that is left out."""
 

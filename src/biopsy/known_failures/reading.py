@@ -56,7 +56,7 @@ def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
             f"{name} has {size:,} nodes and inputs: only a piece of at most {MOST_VERTICES:,} is looked up",
             next_steps=["biopsy debug reduce MODEL -o piece.onnx --check ...    makes a piece of it"],
         )
-    reader = _Reader(model, name)
+    reader = _PatternReader(model, name)
     reader.read_model()
     return Pattern(tuple(one.done() for one in reader.drafts))
 
@@ -85,7 +85,7 @@ class _Draft:
         )
 
 
-class _Reader:
+class _PatternReader:
     """Reads graphs one inside the other; ``drafts`` are the vertices so far."""
 
     def __init__(self, model: onnx.ModelProto, name: str) -> None:
@@ -135,20 +135,17 @@ class _Reader:
 
     def _read_nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, home: int | None) -> None:
         """Add the nodes of a graph; what they make is in ``scope`` afterwards."""
-        for name, found in _constants(graph):
-            scope.setdefault(name, found)
-        places = []
+        fed = {one if isinstance(one, str) else one.name for one in graph.input} & scope.keys()
+        scope.update({name: found for name, found in _constants(graph) if name not in fed})
+        added = []
         for node in graph.node:  # in any order: what is read may stand behind
-            if self._skips(node):
-                places.append(None)
-                continue
-            place = self._add(_Draft(label=self._label(node), home=home))
-            places.append(place)
-            scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
+            if not self._skips(node):
+                place = self._add(_Draft(label=self._label(node), home=home))
+                scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
+                added.append((node, place))
         self._pass_on(graph.node, scope)
-        for node, place in zip(graph.node, places, strict=True):
-            if place is not None:
-                self._fill(self.drafts[place], node, scope, place)
+        for node, place in added:
+            self._fill(self.drafts[place], node, scope, place)
 
     def _skips(self, node: onnx.NodeProto) -> bool:
         if node.domain not in ("", "ai.onnx"):
@@ -193,9 +190,7 @@ class _Reader:
                 name = f"{word(attribute.name)}{number or ''}"
                 draft.bodies.append((name, self._body(body, scope, self.drafts[place].home)))
 
-    def _attributes(
-        self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None
-    ) -> Iterator[str]:
+    def _attributes(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterator[str]:
         for attribute in node.attribute:
             text = attribute_text(attribute, schema, rank)
             if text is not None:
