@@ -6,7 +6,8 @@ The rule, in the order in which it is applied (docs/explanation/known-failures.m
 2. Axes become ``first``, ``last`` or ``inner``, counted in the rank of what is read, also where they are the default.
 3. What says the default of the operator's schema, or that nothing is padded, strided or dilated, is left out.
 4. Element types are named; texts and ``perm`` are kept as they are; letters of an equation are those of their order.
-5. Of any other number only the kind is kept: 0, 1, ``more``, ``negative``, ``fraction``; of a list, the kinds in it.
+5. Of strides, pads and their like it is told that there are some.
+6. Of any other number only the kind is kept: 0, 1, ``more``, ``negative``, ``fraction``; of a list, the kinds in it.
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ def _is_neutral(attribute: onnx.AttributeProto) -> bool:
 
 def _value(attribute: onnx.AttributeProto) -> str:
     kind = attribute.type
+    if attribute.name in _NEUTRAL:
+        return "some"
     if attribute.name in _EXACT:
         return "-".join(map(str, attribute.ints))
     if attribute.name in _TYPES and kind == attribute.INT:

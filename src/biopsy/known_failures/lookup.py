@@ -15,7 +15,7 @@ from biopsy import events
 from biopsy.known_failures.catalogue import ORIGIN, catalogue_of
 from biopsy.known_failures.entry import KnownFailure, ReleaseKind
 from biopsy.known_failures.fingerprint import Fingerprint, fingerprint_of
-from biopsy.known_failures.occurrence import SearchLimitError, occurrence_in
+from biopsy.known_failures.occurrence import Occurrence, SearchLimitError, occurrence_in
 from biopsy.known_failures.pattern import Pattern
 from biopsy.known_failures.reading import pattern_of_file
 
@@ -54,13 +54,14 @@ class SeenFailure:
 class KnownMatch:
     """A known bug that has something of the piece.
 
-    ``differences`` are sentences about the pattern. Of the engine, and of how it fails, None says that one of the two
+    ``differences`` are sentences about the pattern, ``more`` is how many nodes there are besides. Of the engine, and of how it fails, None says that one of the two
     does not tell; ``release`` is what is known of the release, None where that is not told.
     """
 
     failure: KnownFailure
     grade: Grade
     differences: tuple[str, ...]
+    more: int
     engine_agrees: bool | None
     signature_agrees: bool | None
     release: ReleaseKind | None
@@ -186,6 +187,12 @@ class KnownLookup:
 
         return f"<KnownLookup: {printable(self.sentence)}>"
 
+    def _repr_html_(self) -> str:
+        from biopsy.text import html_table
+
+        rows = [(one.failure.reference, one.grade, one.sentence) for one in self.matches]
+        return html_table(f"{self.fingerprint.digest}: {self.sentence}", ["known failure", "match", ""], rows)
+
 
 def look_up(
     piece: Path,
@@ -228,21 +235,22 @@ def _matches(
     found = []
     for one in failure.patterns:
         if fingerprint.exact and one.text == fingerprint.text:
-            found = [_match(failure, "same", (), seen)]
+            found = [_match(failure, "same", Occurrence(), seen)]
             break
         there = occurrence_in(one.pattern, pattern)
         if there is not None:
             grade: Grade = "similar" if there.essential else "contains" if there.more else "alike"
-            found.append(_match(failure, grade, there.differences, seen))
+            found.append(_match(failure, grade, there, seen))
     yield from sorted(found, key=_order)[:1]
 
 
-def _match(failure: KnownFailure, grade: Grade, differences: tuple[str, ...], seen: SeenFailure) -> KnownMatch:
+def _match(failure: KnownFailure, grade: Grade, there: Occurrence, seen: SeenFailure) -> KnownMatch:
     engine_agrees = failure.engine == seen.engine if seen.engine else None
     return KnownMatch(
         failure=failure,
         grade=grade,
-        differences=differences,
+        differences=there.differences,
+        more=len(there.more),
         engine_agrees=engine_agrees,
         signature_agrees=_signature_agrees(failure, seen),
         release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
@@ -271,6 +279,7 @@ def _order(match: KnownMatch) -> tuple[object, ...]:
         match.engine_agrees is not True,
         match.signature_agrees is not True,
         match.release != "fails",
+        match.more,
         len(match.differences),
         match.failure.origin != ORIGIN,
         match.failure.name,
