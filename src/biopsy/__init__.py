@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from biopsy.api.compare import compare as compare
     from biopsy.api.diagnose import diagnose as diagnose
     from biopsy.api.flags import flags as flags
+    from biopsy.api.known import known as known
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from biopsy.errors import OriginalPasses as OriginalPasses
     from biopsy.errors import UnknownEngine as UnknownEngine
     from biopsy.errors import UsageError as UsageError
+    from biopsy.known_failures.lookup import KnownLookup as KnownLookup
     from biopsy.layerwise.findings import LayerFindings as LayerFindings
     from biopsy.mixed_precision.result import PrecisionResult as PrecisionResult
     from biopsy.reduction.job import Border as Border
@@ -62,6 +64,7 @@ _HOMES = {
     "biopsy.api.compare": ("compare",),
     "biopsy.api.diagnose": ("diagnose",),
     "biopsy.api.flags": ("flags",),
+    "biopsy.api.known": ("known",),
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
@@ -90,6 +93,7 @@ _HOMES = {
         "UnknownEngine",
         "UsageError",
     ),
+    "biopsy.known_failures.lookup": ("KnownLookup",),
     "biopsy.layerwise.findings": ("LayerFindings",),
     "biopsy.mixed_precision.result": ("PrecisionResult",),
     "biopsy.reduction.job": ("Border",),
