@@ -210,6 +210,22 @@ class CommandEnded(Event):
     nodes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReleaseTried(Event):
+    """A check has answered with a release of a package, or the release could not be installed: ``outcome`` in words.
+
+    ``date`` is the day of the release, as "2024-11-21"; "" if nobody knows. ``added`` are requirements that it was
+    found to need, such as "numpy<2".
+    """
+
+    package: str
+    version: str
+    date: str
+    outcome: str
+    reason: str
+    added: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Measured(Event):
     """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""

@@ -128,6 +128,12 @@ def created_plain(engine_class: type[Engine]) -> Engine:
     )
 
 
+def engines_of_distribution(distribution: str) -> list[str]:
+    """Names of the engines that can be run from releases of a distribution, as package indexes call it."""
+    found = [name for name in names() if _has_releases(name)]
+    return [name for name in found if distribution in find_class(name).distributions]
+
+
 RELEASE_SETTINGS = ("release", "with", "python")
 """Settings of every engine that can be run from another release, besides its own options."""
 
