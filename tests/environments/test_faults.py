@@ -217,3 +217,36 @@ def test_a_limit_that_is_no_size_is_wrong_usage(text: str, monkeypatch: pytest.M
     monkeypatch.setenv("BIOPSY_CACHE_LIMIT", text)
     with pytest.raises(errors.UsageError, match="BIOPSY_CACHE_LIMIT is no size"):
         Cache.of_user()
+
+
+STRESS = """
+import random, subprocess, sys, time
+from biopsy import errors
+from biopsy.environments.cache import Cache
+from biopsy.environments.interpreter import interpreter_of
+from biopsy.environments.prepared import prepared
+choice, here = random.Random(int(sys.argv[1])), interpreter_of()
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    name = choice.choice(["bolt", "nut", "washer"])
+    with prepared([name], python=here) as environment:
+        time.sleep(choice.random() / 10)
+        subprocess.run([environment.python, "-I", "-c", f"import {name}.part"], check=True)
+        if choice.random() < 0.5:
+            Cache.of_user().clear()
+            subprocess.run([environment.python, "-I", "-c", f"import {name}.part"], check=True)
+    Cache.of_user().entries()
+"""
+
+
+@pytest.mark.slow
+def test_many_who_install_use_and_clear_at_once_never_meet_half_an_environment(
+    index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name in ("bolt", "nut", "washer"):
+        index.add(name, "1.0", modules={f"{name}/__init__.py": "", f"{name}/part.py": ""})
+    words = [sys.executable, "-c", STRESS]
+    many = [subprocess.Popen([*words, str(seed), "6"], stderr=subprocess.PIPE, text=True) for seed in range(5)]
+    assert [process.communicate(timeout=120)[1] for process in many] == [""] * 5
+    assert not Cache.of_user().clear().stuck
