@@ -46,9 +46,8 @@ class OtherImports:
             return self._environment.packages
         was_open = self._open is not None
         found = self.facts()
-        if self._open is not None and not was_open:
-            self._open.close()
-            self._open = None
+        if not was_open:
+            self.close()
         return found
 
     def facts(self) -> Mapping[str, str]:
@@ -80,6 +79,12 @@ class OtherImports:
         if not is_ready:
             server.close()
             self._server = None
+
+    def close(self) -> None:
+        """End the interpreter that answers this process; the next thing that is asked starts another."""
+        is_open, self._open = self._open, None
+        if is_open is not None:
+            is_open.close()
 
     def _interpreter(self) -> RemoteInterpreter:
         if self._open is None or not self._open.is_ours:
