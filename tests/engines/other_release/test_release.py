@@ -3,13 +3,13 @@
 import pytest
 
 from biopsy import errors
-from biopsy.engines.other_release.release import Release, release_of
+from biopsy.engines.other_release.release import EngineRelease, release_of
 from biopsy.engines.registry import class_of, create, engines_of_distribution, find_class, parse_spec
 
 ORT = ("onnxruntime", "onnxruntime-gpu")
 
 
-def asked(text: str) -> Release:
+def asked(text: str) -> EngineRelease:
     return release_of(parse_spec(f"onnxrt:{text}").settings, ORT, "onnxrt")
 
 
@@ -29,7 +29,9 @@ def test_a_release_is_asked_for(text: str, requirements: tuple[str, ...], python
 
 
 def test_an_environment_of_the_user_is_taken_as_it_is() -> None:
-    assert asked("python=/opt/old/bin/python") == Release(distribution="onnxruntime", python="/opt/old/bin/python")
+    assert asked("python=/opt/old/bin/python") == EngineRelease(
+        distribution="onnxruntime", python="/opt/old/bin/python"
+    )
 
 
 @pytest.mark.parametrize(

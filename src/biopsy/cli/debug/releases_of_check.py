@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments.packages import Package, packages_of
+from biopsy.cli.arguments.packages import PinnedPackage, packages_of
 
 if TYPE_CHECKING:
     from biopsy.checks.command_line import OwnRun
@@ -73,7 +73,7 @@ def _installed(command: OwnRun, console: Console) -> Mapping[str, str]:
 
 
 @contextmanager
-def _interpreter_in(args: argparse.Namespace, packages: Sequence[Package], console: Console) -> Iterator[None]:
+def _interpreter_in(args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console) -> Iterator[None]:
     """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
     if not any(PYTHON_PLACE in word for word in args.check):
         raise errors.UsageError(
