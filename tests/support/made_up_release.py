@@ -4,7 +4,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-_PACKAGE = '''
+PACKAGE = '''
 """A session gives its only input back, unless it was told to fail: by the config entry "do.build" or "do.run"."""
 
 import os
@@ -108,7 +108,7 @@ def made_up_release(folder: Path) -> Path:
     (folder / "pyvenv.cfg").write_text(f"home = {home}\ninclude-system-site-packages = false\n")
     packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
     (packages / "onnxruntime").mkdir(parents=True)
-    (packages / "onnxruntime" / "__init__.py").write_text(_PACKAGE)
+    (packages / "onnxruntime" / "__init__.py").write_text(PACKAGE)
     (packages / "onnxruntime-0.0.7.dist-info").mkdir()
     (packages / "onnxruntime-0.0.7.dist-info" / "METADATA").write_text(
         "Metadata-Version: 2.1\nName: onnxruntime\nVersion: 0.0.7\n"

@@ -42,7 +42,7 @@ def travelled(value: Any) -> Any:
     with here, there:
         outgoing = wire.Outgoing(no_object)
         tree = {"value": outgoing.value(value)}
-        sender = threading.Thread(target=outgoing.send, args=(here, tree))
+        sender = threading.Thread(target=outgoing.write_to, args=(here, tree))
         sender.start()
         incoming = wire.Incoming(there, no_object)
         sender.join()

@@ -55,7 +55,7 @@ def add_packages(parser: argparse.ArgumentParser, title: str, meaning: str) -> N
 
 def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
     """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
-    from biopsy.engines.other_release.release import canonical
+    from biopsy.environments.requirements import normalized
 
     found = []
     for text in getattr(args, "packages", ()):
@@ -64,7 +64,7 @@ def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
             raise errors.UsageError(
                 f"--package {printable(text)} is not NAME==VERSION", next_steps=["--package onnxruntime==1.20.1"]
             )
-        found.append(PinnedPackage(canonical(pinned["name"]), pinned["version"]))
+        found.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
     for option, value in (("--with", getattr(args, "beside", ())), ("--python", getattr(args, "python", None))):
         if value and not found:
             raise errors.UsageError(f"{option} belongs to --package, which is missing", next_steps=[

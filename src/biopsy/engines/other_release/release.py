@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors, events
+from biopsy.environments.requirements import normalized
 
 RELEASE, WITH, PYTHON = SETTINGS = ("release", "with", "python")
 """The settings that ask for another release, reserved in the specs of engines that can have one."""
@@ -74,15 +75,10 @@ def _named(version: str, distributions: tuple[str, ...], engine: str) -> tuple[s
     named = _NAMED.fullmatch(version)
     if named is None:
         return distributions[0], version
-    name = canonical(named["name"])
+    name = normalized(named["name"])
     if name not in distributions:
         raise _wrong(engine, f"{RELEASE}={version}: it is run from {' or '.join(distributions)}")
     return name, named["version"]
-
-
-def canonical(name: str) -> str:
-    """The name of a distribution as package indexes write it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _text(settings: Mapping[str, str | None], key: str, engine: str) -> str | None:

@@ -69,7 +69,7 @@ class Objects:
                 outgoing = self._wire.Outgoing(self._reference)
                 answer = {"error": {"type": type(error).__name__, "text": _text_of(error)}}
             try:
-                outgoing.send(connection, answer)
+                outgoing.write_to(connection, answer)
             except self._wire.GoneError:
                 return "gone"
 
