@@ -69,7 +69,7 @@ def test_the_release_that_broke_it_is_found_with_its_day_and_the_line_to_pin(ind
     (border,) = found.borders
     assert (border.before.version, border.after.version, border.broke, border.verified) == ("2.0", "3.0", True, True)
     assert str(border.after.date) == "2026-01-03"
-    assert found.text == "thing: broken in 3.0, right in 2.0"
+    assert found.text == "thing: 3.0 broke it, 2.0 is right"
     assert found.pins == ("<3.0", "==2.0")
     assert (found.failure_of, found.failed, found.runs) == ("4.0", 3, 3)
     assert found.as_json()["answer"] == "changed"
@@ -128,7 +128,7 @@ def test_a_check_that_uses_no_release_proves_nothing(model: Path) -> None:
     script = "import os, subprocess, sys; sys.exit(subprocess.call([os.environ['BIOPSY_PYTHON'], 'check.py']))"
     (model.parent / "through.py").write_text(script.replace("check.py", str(model.parent / "check.py")))
     found = search(model, releases_, words=(sys.executable, str(model.parent / "through.py"))).run()
-    assert found.borders[0].text == "broken in 2.0, right in 1.0"
+    assert found.borders[0].text == "2.0 broke it, 1.0 is right"
 
 
 def test_a_table_of_all_is_the_same_for_any_number_of_jobs(model: Path) -> None:
