@@ -31,6 +31,7 @@ NAMES = [
     "HighPrecisionFails",
     "Interrupted",
     "Iteration",
+    "KnownLookup",
     "LayerFindings",
     "ModelError",
     "OriginalPasses",
@@ -48,16 +49,19 @@ NAMES = [
     "UnknownEngine",
     "UsageError",
     "Variation",
+    "Workarounds",
     "build",
     "compare",
     "diagnose",
     "flags",
+    "known",
     "layers",
     "precision",
     "reduce",
     "releases",
     "run",
     "vary",
+    "workaround",
 ]
 
 

@@ -76,6 +76,7 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.debug.workaround.command",
         "find the smallest change with which the model is right",
     ),
+    Command(("debug", "known"), "biopsy.cli.debug.known", "look up which known bugs a small failing model looks like"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(
         ("convert",),

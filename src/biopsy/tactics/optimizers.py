@@ -14,25 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, optimizers_in_log
 from biopsy.engines.registry import EngineSpec, class_of
 from biopsy.isolation import process
 from biopsy.isolation.interpreter import own_python
 from biopsy.isolation.watch import Limits
 
-RULES = "_RuleBasedTransformer"
-"""Ending of the name under which all rules of a level are one optimizer: ``Level1_RuleBasedTransformer``."""
-
-KNOWN_RULES = (
-    "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",
-    "CastElimination", "CastChainElimination", "PreShapeNodeElimination", "NoopElimination", "DivMulFusion",
-    "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion", "NotWhereFusion", "ConvAddFusion", "ConvMulFusion",
-    "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite",
-    "ReluQuantRewrite",
-)  # fmt: skip
-"""Rules by name, from ``GenerateRewriteRules`` in onnxruntime/core/optimizer/graph_transformer_utils.cc."""
-
 _RULE_LIKE = re.compile(rb"\0([A-Z][A-Za-z0-9_]{5,60}(?:Fusion|Elimination|Rewrite))(?=\0)")
-_APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 
 _LIMITS = Limits(seconds=600)
 _LONGEST_LOG = 128 << 20
@@ -58,9 +46,7 @@ def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> 
 
 
 def _read_log(text: str) -> Optimizers:
-    ran: dict[str, bool] = {}
-    for name, changed in _APPLIED.findall(text):
-        ran[name] = ran.get(name, False) or changed == "1"
+    ran = optimizers_in_log(text)
     return Optimizers(tuple(ran), tuple(name for name, changed in ran.items() if changed))
 
 

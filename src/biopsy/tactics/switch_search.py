@@ -12,11 +12,12 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
+from biopsy.engines.onnxrt.optimizer_names import RULES
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
 from biopsy.search.subset import minimal_subset
 from biopsy.tactics.flags import Flags, SettingProbe, Switch
-from biopsy.tactics.optimizers import RULES, optimizers_of, rules
+from biopsy.tactics.optimizers import optimizers_of, rules
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, changes_to_try, without_optimizers
 
 _MOST_SETS = 12
