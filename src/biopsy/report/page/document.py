@@ -37,6 +37,7 @@ _SECTIONS = (
     layers.section,
     course.section,
     findings.settings,
+    findings.releases,
     findings.precision,
     findings.variation,
     findings.known,
