@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
     from biopsy.api.run import run as run
+    from biopsy.api.transform import transform as transform
     from biopsy.api.vary import vary as vary
+    from biopsy.blame.transformations.findings import TransformationFindings as TransformationFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -61,7 +63,9 @@ _HOMES = {
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
     "biopsy.api.run": ("run",),
+    "biopsy.api.transform": ("transform",),
     "biopsy.api.vary": ("vary",),
+    "biopsy.blame.transformations.findings": ("TransformationFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),

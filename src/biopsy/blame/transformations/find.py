@@ -10,7 +10,13 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.blame.transformations.asking import Asking
 from biopsy.blame.transformations.check import Asked, CommandOfUser, EngineCheck, TransformationCheck
-from biopsy.blame.transformations.findings import Fault, PassFindings, Piece, TransformationFindings
+from biopsy.blame.transformations.findings import (
+    Fault,
+    PassFindings,
+    Piece,
+    TransformationFindings,
+    after_file,
+)
 from biopsy.blame.transformations.model_lines import model_lines
 from biopsy.blame.transformations.pass_search import PassSearch
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
@@ -45,8 +51,8 @@ def find_transformation(
     """Find what a tool does wrong to a model.
 
     Raises OriginalPasses if the transformed model is right, or if the model fails before any transformation;
-    CheckError if nobody can tell, as when the model gives other values in each run; InstallationFailed errors of the
-    environment, UsageError, ModelError and EngineMissing.
+    CheckError if nobody can tell, as when the model gives other values in each run; UsageError, ModelError and
+    EngineMissing.
     """
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
         feeds = _feeds(question, scratch)
@@ -58,10 +64,10 @@ def find_transformation(
 def _transformer(question: TransformationQuestion, scratch: Path) -> Iterator[Transformer]:
     if question.tool.words:
         named = question.passes or ()
-        with CommandTransformer(question.tool, question.limits, question.control, named) as command:
-            yield command
+        yield CommandTransformer(question.tool, question.limits, question.control, named)
         return
-    with KnownTransformer(question.tool, question.python, scratch, question.limits) as known:
+    known = KnownTransformer(question.tool, question.python, scratch, question.limits)
+    with known:
         known.learn_release()
         yield known
 
@@ -119,9 +125,7 @@ class _Search:
         engine_version = self._require_right_original()
         fault, judged = self._failure()
         self._asking.reference = signature_of(judged.evidence)
-        self._listener(
-            events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds)
-        )
+        self._listener(events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds))
         passes = () if fault == "control" else self._question.passes
         reduction = self._reduced(passes) if self._question.reduces else None
         small = self._model if reduction is None else reduction.output
@@ -220,7 +224,7 @@ class _Search:
     def _piece(self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None) -> Piece:
         """Both models of the piece, written beside each other if that is asked for."""
         output = self._question.output
-        after = self._scratch / "after.onnx" if output is None else output.with_name(f"{output.stem}.after.onnx")
+        after = self._scratch / "after.onnx" if output is None else after_file(output)
         fed = self._fed(small, reduction)
         samples = self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else Samples()
         failed = self._transformer.transform(small, after, passes, samples, cold=True)
@@ -260,7 +264,11 @@ def failure_text(judged: Judged) -> str:
     if verdict.stage == "interface":
         return verdict.message
     if verdict.stage == "transform":
-        return f"it fails: {verdict.kind}: {first_line(verdict.message)}" if verdict.message else f"it fails: {verdict.kind}"
+        return (
+            f"it fails: {verdict.kind}: {first_line(verdict.message)}"
+            if verdict.message
+            else f"it fails: {verdict.kind}"
+        )
     if verdict.stage in {"load", "build", "run"}:
         return f"{verdict.engine or 'nobody'} cannot {verdict.stage} it: {first_line(verdict.message)}"
     return judged.reason

@@ -18,6 +18,11 @@ Fault = Literal["transformation", "control"]
 """What is wrong: what the tool makes of the model, or already what comes of loading and saving it with no pass."""
 
 
+def after_file(output: Path) -> Path:
+    """The file beside a piece that holds what becomes of it."""
+    return output.with_name(f"{output.stem}.after.onnx")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """The model whose transformation is wrong, small if it was reduced, and what became of it.
@@ -42,9 +47,9 @@ class PassFindings:
 
     ``all`` may run on the piece. ``alone`` are the fewest that do it with all others off. ``without`` are the smallest
     sets with which, left out, the piece is right; ``complete`` says whether there are no other sets of that size.
-    ``verified``: fresh processes say the same. ``whole_is_right``: whether the whole model is right without the first of
-    ``without``, None if that was not asked; ``whole`` says how it is wrong then. ``omission`` is how the tool is told to
-    leave them out.
+    ``verified``: fresh processes say the same. ``whole_is_right``: whether the whole model is right without the first
+    of ``without``, None if that was not asked; ``whole`` says how it is wrong then. ``omission`` is how the tool is
+    told to leave them out.
     """
 
     all: tuple[str, ...] = ()
