@@ -158,9 +158,7 @@ def test_what_only_rounds_is_no_failure(tmp_path: Path):
 @pytest.mark.slow
 def test_a_conversion_to_float16_is_held_against_float16(tmp_path: Path):
     pytest.importorskip("onnxruntime.transformers.float16")
-    model = graph(
-        "g (float[4,64] x) => (float[4,64] y) <float k = {1.001}> { [m] s = Mul (x, k)  [e] y = Exp (s) }"
-    )
+    model = graph("g (float[4,64] x) => (float[4,64] y) <float k = {1.001}> { [m] s = Mul (x, k)  [e] y = Exp (s) }")
     with pytest.raises(errors.OriginalPasses):
         asked(tmp_path, model, "onnxruntime.float16")
     feeds = [{"x": np.linspace(0, 1, 256, dtype=np.float32).reshape(4, 64)}]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -47,6 +48,7 @@ def _answer(tool: Tool, request: Mapping[str, Any]) -> dict[str, Any]:
     if request["wants"] == "passes":
         return {"passes": list(tool.passes(request["source"]))}
     told, passes = request["order"], request["order"]["passes"]
+    os.chdir(os.path.dirname(told["target"]))  # noqa: PTH120 -- what a tool leaves in the current folder goes with it
     order = Order(
         source=told["source"],
         target=told["target"],

@@ -119,7 +119,7 @@ class KnownTransformer(Transformer):
 
     def passes(self, source: Path) -> list[str]:
         """Those that the tool names for this model; none where it fails on it so early."""
-        answer = self._asked({"wants": "passes", "source": str(source)})
+        answer = self._asked({"wants": "passes", "source": str(source.resolve())})
         return [] if isinstance(answer, ToolFailure) else list(map(str, answer["passes"]))
 
     def transform(

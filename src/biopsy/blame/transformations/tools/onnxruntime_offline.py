@@ -24,7 +24,9 @@ class OnnxRuntimeOffline(Tool):
     summary = "ONNX Runtime's optimizer, to a file"
     package = "onnxruntime"
     module = "onnxruntime"
-    declared: ClassVar[Mapping[str, Setting]] = {"level": Setting(default="all", meaning="of the optimization", choices=tuple(_LEVELS))}
+    declared: ClassVar[Mapping[str, Setting]] = {
+        "level": Setting(default="all", meaning="of the optimization", choices=tuple(_LEVELS))
+    }
 
     def passes(self, source: str) -> list[str]:
         """Optimizers that run on the model at this level, by their own log; rules by their own names."""

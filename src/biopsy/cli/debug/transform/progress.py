@@ -14,6 +14,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.progress import shows
 from biopsy.quantities import count
+from biopsy.report.transformation import AGREE
 from biopsy.shell_words import is_refused, line_of
 from biopsy.text import printable, series, some_of
 
@@ -69,6 +70,8 @@ def say_findings(console: Console, args: argparse.Namespace, found: Transformati
     console.say(printable(found.sentence))
     if found.fault == "control":
         console.say("So the format, or the comparison, is what is wrong: no pass was looked at.")
+    if found.second_opinion == "right":
+        console.warn(AGREE)
     piece = found.piece
     console.say(f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {some_of(piece.nodes, 12)}", "")
     title = printable(f"after {found.tool} {found.release}".strip())
