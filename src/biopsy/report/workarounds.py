@@ -19,9 +19,14 @@ def workarounds_tree(found: Workarounds, output: Path | None) -> Tree:
 def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
     if not found.found:
-        tried = f"None of the {len(found.tried)} changes that were tried makes the model right in {found.engine}."
-        return verdict_tree("fails" if not found.stopped else "unknown", tried)
+        told = f"None of the {len(found.tried)} changes that were tried makes the model right in {found.engine}."
+        told = told if found.tried else "No change could be tried."
+        return verdict_tree("unknown" if found.stopped else "fails", told)
     best = found.best[0]
-    told = [{"text": f"{one.text}.", "line": lines[number]} for number, one in enumerate(found.best, 1)]
-    doubt = None if found.confirmed_by else f"what is right is what {found.reference} gives; nothing else confirms it"
-    return verdict_tree("fails", f"The model is right with: {best.text}.", certainty=doubt, workarounds=told)
+    shown = [{"text": f"{one.text}.", "line": lines.get(number)} for number, one in enumerate(found.best, 1)]
+    doubt = (
+        None
+        if found.trust.confirmed_by
+        else f"what is right is what {found.trust.reference} gives; nothing else confirms it"
+    )
+    return verdict_tree("fails", f"The model is right with: {best.text}.", certainty=doubt, workarounds=shown)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
+class ChangeCandidate:
     """A change of the engine's settings, or patches of the model together; ``nodes`` are places in the original."""
 
     kind: Kind
@@ -29,13 +29,13 @@ class Candidate:
         return tuple(sorted({node for patch in self.patches for node in patch.nodes}))
 
 
-def of_patches(patches: Sequence[Patch]) -> Candidate:
+def of_patches(patches: Sequence[Patch]) -> ChangeCandidate:
     """The candidate of one patch, or of several together: as dear as the dearest."""
     from biopsy.workarounds.question import KINDS
 
     kinds: list[Kind] = [patch.kind for patch in patches]
     dearest = max(kinds, key=KINDS.index)
-    return Candidate(kind=dearest, text="; ".join(patch.text for patch in patches), patches=tuple(patches))
+    return ChangeCandidate(kind=dearest, text="; ".join(patch.text for patch in patches), patches=tuple(patches))
 
 
 def patched(model: onnx.ModelProto, patches: Sequence[Patch]) -> onnx.ModelProto | None:

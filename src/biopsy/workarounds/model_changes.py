@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
-from biopsy.workarounds.candidate import Candidate, of_patches
+from biopsy.workarounds.barriers import barriers
+from biopsy.workarounds.candidate import ChangeCandidate, of_patches
 from biopsy.workarounds.marks import marks
 from biopsy.workarounds.patch import Patch
 from biopsy.workarounds.question import Kind
+from biopsy.workarounds.raised_precision import raised_precisions
 from biopsy.workarounds.spellings.table import spellings
 
 if TYPE_CHECKING:
     import onnx
 
-Holds: TypeAlias = Callable[[Candidate], bool]
+Holds: TypeAlias = Callable[[ChangeCandidate], bool]
 """Whether the outputs with a candidate are right."""
 
 _MAKERS: dict[Kind, Callable[[onnx.ModelProto, Sequence[int]], list[Patch]]] = {
     "mark": marks,
+    "barrier": barriers,
+    "precision": raised_precisions,
     "spelling": spellings,
 }
 
@@ -33,7 +37,7 @@ _MOST_SINGLES = 64
 """Patches of a kind that are tried one by one, and then together."""
 
 
-def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], holds: Holds) -> Iterator[Candidate]:
+def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], holds: Holds) -> Iterator[ChangeCandidate]:
     """The patches of a kind at these nodes with which the outputs are right, those of the fewest nodes first.
 
     Where none is enough by itself, the fewest that are together: that search assumes that a further patch does no harm.
@@ -50,7 +54,7 @@ def candidates_of(kind: Kind, model: onnx.ModelProto, nodes: Sequence[int], hold
         yield from _together(patches, holds)
 
 
-def _together(patches: Sequence[Patch], holds: Holds) -> Iterator[Candidate]:
+def _together(patches: Sequence[Patch], holds: Holds) -> Iterator[ChangeCandidate]:
     """The smallest sets of patches; of several that change the same nodes only the first is among them."""
     chosen: list[Patch] = []
     for patch in patches:

@@ -7,11 +7,11 @@ from pathlib import Path
 from biopsy.model.index import ModelIndex
 from biopsy.model.load import parse
 from biopsy.model.weights_file import MOST_SMALL, save_with_weights
-from biopsy.workarounds.result import Workaround
+from biopsy.workarounds.result import VerifiedChange
 
 
 def write_patched(
-    found: Workaround, path: Path, index: ModelIndex, external: str | None = None, threshold: int = MOST_SMALL
+    found: VerifiedChange, path: Path, index: ModelIndex, external: str | None = None, threshold: int = MOST_SMALL
 ) -> None:
     """Write the model of a workaround that changes one.
 

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias, get_args
 
 from biopsy.checks.judge import Rules
 from biopsy.engines.feeding import Inputs
+from biopsy.engines.yardsticks import PLAIN
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex
 from biopsy.session.budget import Budget
@@ -20,14 +21,8 @@ Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", 
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-KIND_TITLES: Mapping[Kind, str] = {
-    "setting": "a setting of the engine",
-    "release": "another release of the engine",
-    "mark": "one more output of the model",
-    "barrier": "nodes that keep others from being fused",
-    "precision": "a higher precision for some nodes",
-    "spelling": "other nodes that compute the same",
-}
+COST: Mapping[Kind, int] = {"setting": 1, "release": 2, "mark": 3, "barrier": 3, "precision": 4, "spelling": 5}
+"""What a workaround of a kind costs the user, beside the others."""
 
 USUAL_SECONDS = 600.0
 USUAL_BUDGET = Budget(seconds=USUAL_SECONDS)
@@ -38,14 +33,27 @@ FRESH = 2
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhatIsRight:
+    """How it is told that outputs are right.
+
+    ``samples`` are the inputs of the check, each of which is tried, and ``drawn`` how random ones are made; ``golden``
+    are the values that the check itself holds against, per sample, None if it has none. ``judge`` says what is equal.
+    ``references`` are the engines to trust, the first that can run the model; ``named``: the user has named them.
+    """
+
+    samples: Sequence[Feed]
+    drawn: Inputs = field(default_factory=Inputs)
+    golden: Sequence[Mapping[str, Array]] | None = None
+    judge: Judge = field(default_factory=Judge)
+    references: tuple[str, ...] = PLAIN
+    named: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkaroundQuestion:
     """What to find.
 
     ``template`` are the words of the check with a place for the engine that must be used, whose spec it holds.
-    ``samples`` are the inputs of the check, each of which is tried, and ``drawn`` how random ones are made; ``golden``
-    are the values that the check itself holds against, per sample, None if it has none. ``judge`` says what is equal.
-    ``references`` are the engines to trust, the first that can run the model; ``named``: the user has named them.
-
     ``kinds`` is what to try. ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of what
     they compute: where to look; without both the model is reduced first. ``default_name`` stands for the model in the
     words, as ``{}`` does. ``timeout`` is in seconds per check.
@@ -54,12 +62,7 @@ class WorkaroundQuestion:
     index: ModelIndex
     model: Path
     template: CheckTemplate
-    samples: Sequence[Feed]
-    drawn: Inputs = field(default_factory=Inputs)
-    golden: Sequence[Mapping[str, Array]] | None = None
-    judge: Judge = field(default_factory=Judge)
-    references: tuple[str, ...] = ()
-    named: bool = False
+    right: WhatIsRight
     rules: Rules = field(default_factory=Rules)
     kinds: tuple[Kind, ...] = KINDS
     piece: Path | None = None

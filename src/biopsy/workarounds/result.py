@@ -9,14 +9,14 @@ from typing import Any
 from biopsy.quantities import count
 from biopsy.text import html_table, printable
 from biopsy.workarounds.latency import Latency
-from biopsy.workarounds.question import KINDS, Kind
+from biopsy.workarounds.question import COST, Kind
 
 SHOWN = 3
 """Workarounds that are named as the best."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workaround:
+class VerifiedChange:
     """A change with which the whole model is right.
 
     ``engine`` is the spec to use, ``environment`` variables to set with it. ``nodes`` are those of the original that
@@ -44,7 +44,7 @@ class Workaround:
     def rank(self) -> tuple[int, int, float]:
         """Less is better: what it costs the user, how many nodes it changes, how long the model then takes."""
         ratio = self.latency.ratio if self.latency is not None else None
-        return KINDS.index(self.kind), len(self.nodes), 1.0 if ratio is None else ratio
+        return COST[self.kind], len(self.nodes), 1.0 if ratio is None else ratio
 
     def as_json(self) -> dict[str, Any]:
         """As plain values; the model itself is left out."""
@@ -71,25 +71,40 @@ class TriedChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workarounds:
-    """What was found.
+class FailureRate:
+    """The failure of the original in words, seen in ``failed`` of ``runs`` runs."""
 
-    ``failure`` is the failure in words, seen in ``failed`` of ``failing_runs`` runs. ``reference`` is the engine whose
-    values count as right, ``confirmed_by`` one of another package that computes the same. Everything in ``found`` was
-    right on ``samples`` samples of the check and on ``fresh`` others. ``piece`` names the nodes around which changes
-    were sought. ``stopped`` says what has ended the search early, ``interrupted`` whether that was a person.
+    text: str
+    failed: int
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trust:
+    """Whose values count as right: those of ``reference``; ``confirmed_by`` is another package's engine that agrees.
+
+    They are known for ``samples`` samples of the check and for ``fresh`` others, and a workaround is right on all.
     """
 
-    model: str
-    engine: str
-    failure: str
-    failed: int
-    failing_runs: int
     reference: str
     confirmed_by: str | None
     samples: int
     fresh: int
-    found: tuple[Workaround, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workarounds:
+    """What was found.
+
+    ``piece`` names the nodes around which changes were sought. ``stopped`` says what has ended the search early,
+    ``interrupted`` whether that was a person.
+    """
+
+    model: str
+    engine: str
+    failure: FailureRate
+    trust: Trust
+    found: tuple[VerifiedChange, ...] = ()
     tried: tuple[TriedChange, ...] = ()
     piece: tuple[str, ...] = ()
     checks: int = 0
@@ -98,37 +113,37 @@ class Workarounds:
     interrupted: bool = False
 
     @property
-    def best(self) -> tuple[Workaround, ...]:
-        """The best three: of each kind the best one, then others; in the order of what they cost the user."""
+    def best(self) -> tuple[VerifiedChange, ...]:
+        """The best three in the order of what they cost the user: the best one for each cost, before any second one."""
         ordered = sorted(self.found, key=lambda one: one.rank)
-        firsts = [one for number, one in enumerate(ordered) if one.kind not in {two.kind for two in ordered[:number]}]
-        rest = [one for one in ordered if not any(one is first for first in firsts)]
-        return tuple(sorted([*firsts, *rest][:SHOWN], key=lambda one: one.rank))
+        costs = [COST[one.kind] for one in ordered]
+        turns = sorted(range(len(ordered)), key=lambda place: (costs[:place].count(costs[place]), place))
+        return tuple(ordered[place] for place in sorted(turns[:SHOWN]))
 
     @property
-    def patched(self) -> Workaround | None:
+    def patched(self) -> VerifiedChange | None:
         """The best one that changes the model; None if there is none."""
         return next((one for one in sorted(self.found, key=lambda one: one.rank) if one.changes_model), None)
 
     def __repr__(self) -> str:
         best = "; ".join(printable(one.text) for one in self.best) or f"none of {count(len(self.tried), 'change')}"
-        return f"<Workarounds for {printable(self.failure)}: {best}>"
+        return f"<Workarounds for {printable(self.failure.text)}: {best}>"
 
     def _repr_html_(self) -> str:
         rows = [(one.kind, one.text, "right", one.latency.text if one.latency is not None else "") for one in self.best]
         rows += [(one.kind, one.text, "not right", one.reason) for one in self.tried if not one.right]
-        return html_table(f"{self.model} in {self.engine}: {self.failure}", ["kind", "change", "", ""], rows)
+        return html_table(f"{self.model} in {self.engine}: {self.failure.text}", ["kind", "change", "", ""], rows)
 
     def as_json(self) -> dict[str, Any]:
         """The part of a report that tells what was found."""
         return {
             "engine": self.engine,
-            "failure": self.failure,
-            "rate": {"failed": self.failed, "runs": self.failing_runs},
-            "reference": self.reference,
-            "confirmed_by": self.confirmed_by,
-            "samples": self.samples,
-            "fresh_samples": self.fresh,
+            "failure": self.failure.text,
+            "rate": {"failed": self.failure.failed, "runs": self.failure.runs},
+            "reference": self.trust.reference,
+            "confirmed_by": self.trust.confirmed_by,
+            "samples": self.trust.samples,
+            "fresh_samples": self.trust.fresh,
             "best": [one.as_json() for one in self.best],
             "found": [one.as_json() for one in sorted(self.found, key=lambda one: one.rank)],
             "tried": [vars(one) for one in self.tried],

@@ -33,7 +33,7 @@ def nodes_of_smallest_piece(
         search=SearchOptions(
             rules=question.rules, candidate=Path(question.default_name), budget=Budget(seconds=seconds)
         ),
-        recording=RecordingOptions(samples=lambda: question.samples),
+        recording=RecordingOptions(samples=lambda: question.right.samples),
         command=command,
         feeds_recorded=own and isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,7 @@ def _difference(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TrustQuestion:
     """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
 
     model: ModelInput
@@ -98,9 +98,13 @@ class Asked:
 
 
 def trusted_values(
-    asked: Asked, samples: Sequence[Feed], fresh: Sequence[Feed], listener: events.Listener
+    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
 ) -> TrustedValues:
-    """What the model should give. Raises CannotCompare if no engine can tell, or if those that can contradict."""
+    """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
+
+    It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
+    or if those that can contradict.
+    """
     feeds = asked.scratch / "samples.safetensors"
     write_feeds(feeds, [*samples, *fresh])
     refused: list[str] = []
@@ -118,7 +122,8 @@ def trusted_values(
             refused.append(f"{engine} contradicts the values of the check: {against}")
             continue
         _require_meaning(trusted)
-        return _confirmed(trusted, asked, listener)
+        confirmed = _confirmed(trusted, asked, listener)
+        return confirmed if wider is None else _widened(confirmed, asked, [*samples, *fresh], wider)
     raise errors.CannotCompare(
         "cannot tell what is right: no engine that could be trusted runs the model",
         details=[f"  {line}" for line in refused],
@@ -126,7 +131,7 @@ def trusted_values(
     )
 
 
-def _run(engine: str, asked: Asked, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
+def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
     with Worker(engine, asked.scratch, timeout) as worker:
         try:
             return worker.run(asked.model, feeds)
@@ -135,7 +140,7 @@ def _run(engine: str, asked: Asked, feeds: Path, timeout: float | None, refused:
             return None
 
 
-def _against_golden(trusted: TrustedValues, asked: Asked) -> str | None:
+def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
     """Why the values contradict those that the check holds against; None if they do not."""
     if asked.golden is None:
         return None
@@ -165,10 +170,8 @@ def _says_something(value: Array) -> bool:
     return value.dtype.kind not in "fc" or bool(np.isfinite(value).any())
 
 
-def _confirmed(trusted: TrustedValues, asked: Asked, listener: events.Listener) -> TrustedValues:
+def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
     """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
-    from dataclasses import replace
-
     name = parse_spec(trusted.engine).name
     for other in reversed(PLAIN):
         if parse_spec(other).name == name or parse_spec(other) == parse_spec(asked.suspect):
@@ -190,6 +193,26 @@ def _confirmed(trusted: TrustedValues, asked: Asked, listener: events.Listener) 
     if name == parse_spec(asked.suspect).name:
         listener(events.Remark(f"no engine of another package could confirm what {trusted.engine} gives", warning=True))
     return trusted
+
+
+def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
+    """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
+    if trusted.confirmed_by is None:
+        return trusted
+    feeds = asked.scratch / "wider.safetensors"
+    write_feeds(feeds, [wider])
+    found, other = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
+    if found is None or other is None or not all(_is_finite(found[0][name]) for name in trusted.names):
+        return trusted
+    if any(not asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in trusted.names):
+        return trusted
+    every = asked.scratch / "all_samples.safetensors"
+    write_feeds(every, [*samples, wider])
+    return replace(trusted, feeds=every, expected=[*trusted.expected, *found])
+
+
+def _is_finite(value: Array) -> bool:
+    return value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
 
 
 def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:

@@ -26,11 +26,12 @@ from biopsy.isolation import cleanup
 from biopsy.linting.lost_validity import lost_validity
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
-from biopsy.workarounds.candidate import Candidate, interface_objection, patched
+from biopsy.workarounds.candidate import ChangeCandidate, interface_objection, patched
 from biopsy.workarounds.difference import difference
+from biopsy.workarounds.engine_changes import RELEASE, release_now
 from biopsy.workarounds.latency import Latency, Side, side_by_side
 from biopsy.workarounds.question import WorkaroundQuestion
-from biopsy.workarounds.result import Workaround, labels
+from biopsy.workarounds.result import VerifiedChange, labels
 from biopsy.workarounds.trusted_values import CANNOT_RUN, TrustedValues
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Bench:
     listener: events.Listener
 
 
-class Verification:
+class ChangeTrials:
     """Verifies candidates. Use it in a ``with``: an engine is kept loaded for the models of one after the other."""
 
     def __init__(self, bench: Bench) -> None:
@@ -65,7 +66,7 @@ class Verification:
         self._worker: Worker | None = None
         self._types: Mapping[str, np.dtype[Any]] = {}
 
-    def __enter__(self) -> Verification:
+    def __enter__(self) -> ChangeTrials:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -86,7 +87,7 @@ class Verification:
         Then the values cannot tell a workaround from a change that hides the symptom.
         """
         bench = self._bench
-        original = Candidate(kind="setting", text="the model as it is")
+        original = ChangeCandidate(kind="setting", text="the model as it is")
         for _ in range(bench.probe.needed):
             if self.objection(original) is not None:
                 return
@@ -102,7 +103,7 @@ class Verification:
             ],
         )
 
-    def objection(self, candidate: Candidate) -> str | None:
+    def objection(self, candidate: ChangeCandidate) -> str | None:
         """Why the outputs with a candidate are not right, in one line; None if they are."""
         bench = self._bench
         model = bench.model if not candidate.patches else patched(bench.model, candidate.patches)
@@ -124,7 +125,7 @@ class Verification:
                 return error.summary.splitlines()[0]
         if not self._types and not change.settings:
             self._types = {name: value.dtype for name, value in found[0].items()}
-        return bench.trusted.objection(found, bench.question.judge, self._types)
+        return bench.trusted.objection(found, bench.question.right.judge, self._types)
 
     @contextlib.contextmanager
     def _running(self, change: SettingChange) -> Iterator[Worker]:
@@ -141,7 +142,7 @@ class Verification:
 
     # In full
 
-    def verified(self, candidate: Candidate) -> Workaround | str:
+    def verified(self, candidate: ChangeCandidate) -> VerifiedChange | str:
         """The workaround, if a candidate is one; else why not, in one line."""
         bench = self._bench
         for _ in range(bench.probe.needed):
@@ -152,7 +153,7 @@ class Verification:
         said = self._refused(model) if model is not None else None
         return said or self._checked(candidate) or self._workaround(candidate, model)
 
-    def _written(self, candidate: Candidate) -> onnx.ModelProto | None:
+    def _written(self, candidate: ChangeCandidate) -> onnx.ModelProto | None:
         """The patched model, written to where the check finds it; None if the model stays as it is."""
         if not candidate.patches:
             return None
@@ -167,7 +168,7 @@ class Verification:
         lost = lost_validity(model, bench.model.SerializeToString(), bench.question.index.folder)
         return None if lost is None or not lost.certain else str(lost)
 
-    def _checked(self, candidate: Candidate) -> str | None:
+    def _checked(self, candidate: ChangeCandidate) -> str | None:
         """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
         bench = self._bench
         probe, runs = bench.probe, bench.probe.needed
@@ -184,10 +185,10 @@ class Verification:
                 return None
         return "the check passes, but then it passes as it was too: nothing can be said"
 
-    def _workaround(self, candidate: Candidate, model: onnx.ModelProto | None) -> Workaround:
+    def _workaround(self, candidate: ChangeCandidate, model: onnx.ModelProto | None) -> VerifiedChange:
         bench = self._bench
         names = [node.label for node in bench.question.index.nodes]
-        return Workaround(
+        return VerifiedChange(
             kind=candidate.kind,
             text=candidate.text,
             engine=bench.question.template.changed(candidate.change).text,
@@ -199,21 +200,27 @@ class Verification:
             runs=bench.probe.needed,
         )
 
-    def _latency(self, candidate: Candidate) -> Latency | None:
+    def _latency(self, candidate: ChangeCandidate) -> Latency | None:
+        """How long the model takes beside the original; both from an environment of their own if one is."""
         bench = self._bench
         question, template = bench.question, bench.question.template
-        if "release" in candidate.change.settings:
-            return None  # another process runs it: what that costs says nothing of the engine
-        folder, feeds = question.index.folder, bench.trusted.feeds
-        before = Side(engine=template.spec.text, model=question.model, folder=folder, feeds=feeds, environment={})
-        after = Side(
-            engine=template.changed(candidate.change).text,
-            model=bench.candidate if candidate.patches else question.model,
-            folder=folder,
-            feeds=feeds,
-            environment=candidate.change.environment,
+        unchanged = SettingChange()
+        if RELEASE in candidate.change.settings and RELEASE not in template.spec.settings:
+            unchanged = SettingChange({RELEASE: release_now(template.spec)})
+        before = self._side(unchanged, question.model)
+        after = self._side(candidate.change, bench.candidate if candidate.patches else question.model)
+        found = side_by_side(before, after, self.timeout)
+        return None if found is not None and found.ratio is None and RELEASE in candidate.change.settings else found
+
+    def _side(self, change: SettingChange, model: Path) -> Side:
+        bench = self._bench
+        return Side(
+            engine=bench.question.template.changed(change).text,
+            model=model,
+            folder=bench.question.index.folder,
+            feeds=bench.trusted.feeds,
+            environment=change.environment,
         )
-        return side_by_side(before, after, self.timeout)
 
 
 def _input_of(model: onnx.ModelProto, bench: Bench) -> ModelInput:

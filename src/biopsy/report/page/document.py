@@ -40,6 +40,7 @@ _SECTIONS = (
     findings.transformation,
     findings.precision,
     findings.variation,
+    findings.known,
     repetitions.runs,
     repetitions.builds,
     findings.others,

@@ -1,4 +1,4 @@
-"""``biopsy debug workaround``: the smallest change with which a whole model is right in the engine that must be used."""
+"""``biopsy debug workaround``: the smallest change with which a model is right in the engine that must be used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from biopsy.cli.report_file import report_file
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.workarounds.question import WorkaroundQuestion
-    from biopsy.workarounds.result import Workaround, Workarounds
+    from biopsy.workarounds.result import VerifiedChange, Workarounds
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -45,7 +45,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             progress.line("model", f"{args.model} in {question.template.spec.text}")
             found = find_workarounds(question, progress)
         status = _status(found)
-        lines = {number: _line(args, question, one) for number, one in enumerate(found.best, 1)}
+        shown = [*enumerate(found.best, 1)]
+        lines = {number: _line(args, question, one) for number, one in shown if _can_be_shown(args, found, one)}
         kept = _written(args, question, found)
         report.write(status, lambda: sections(found, args, progress, lines))
         say_result(console, found, lines, args.output)
@@ -72,10 +73,13 @@ def _written(args: argparse.Namespace, question: WorkaroundQuestion, found: Work
     return f"{args.output}, with which the model is right"
 
 
-def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: Workaround) -> str:
-    """The check that shows a workaround, as it is typed; a patched model stands where it was or would be written."""
-    from pathlib import Path
+def _can_be_shown(args: argparse.Namespace, found: Workarounds, one: VerifiedChange) -> bool:
+    """Whether a line shows a workaround: a patched model must have been written."""
+    return not one.changes_model or (args.output is not None and one is found.patched)
 
+
+def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: VerifiedChange) -> str:
+    """The check that shows a workaround, as it is typed; a patched model stands where it was or would be written."""
     from biopsy.checks.command_line import parse
     from biopsy.shell_words import line_of
     from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE, VARIABLE
@@ -86,6 +90,6 @@ def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: Workaroun
     ]
     told = {} if question.template.names_settings else {VARIABLE: one.engine}
     environment = [f"{name}={value}" for name, value in {**one.environment, **told}.items()]
-    model = (args.output or Path("fixed.onnx")) if one.changes_model else args.model
+    model = args.output if one.changes_model else args.model
     typed = parse(words).words_for(model, checks.DEFAULT_CANDIDATE)
     return line_of([*(["env", *environment] if environment else []), *typed])

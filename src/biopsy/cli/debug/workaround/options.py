@@ -104,8 +104,8 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     checks.add_command(
         group,
         "the command that tells whether the model fails",
-        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} for the engine with its "
-        "settings, {settings} for the settings alone",
+        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} for the engine with "
+        "its settings, {settings} for the settings alone",
         "Without --check, the engine is compared with the one that is right",
     )
     checks.add_rules(group, "how alike two failures must be to count as the same")

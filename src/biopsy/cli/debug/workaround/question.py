@@ -19,7 +19,7 @@ from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.session.budget import Budget
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
-from biopsy.workarounds.question import KINDS, Kind, WorkaroundQuestion
+from biopsy.workarounds.question import KINDS, Kind, WhatIsRight, WorkaroundQuestion
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -41,12 +41,14 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
         index=index,
         model=args.model,
         template=template,
-        samples=settled(wanted, inputs, console)[0],
-        drawn=inputs,
-        golden=_golden(own_run, index),
-        judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
-        references=references,
-        named=named,
+        right=WhatIsRight(
+            samples=settled(wanted, inputs, console)[0],
+            drawn=inputs,
+            golden=_golden(own_run, index),
+            judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
+            references=references,
+            named=named,
+        ),
         rules=checking.rules_of(args),
         kinds=_kinds(args),
         piece=args.piece,

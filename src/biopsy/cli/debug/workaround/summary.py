@@ -13,15 +13,16 @@ from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows
 from biopsy.quantities import count
 from biopsy.shell_words import is_refused
-from biopsy.text import series
+from biopsy.text import first_of, series
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from biopsy.cli.console import Console
-    from biopsy.workarounds.result import Workaround, Workarounds
+    from biopsy.workarounds.result import VerifiedChange, Workarounds
 
 _MOST_NODES = 6
+_MOST_NAMED = 4
 _MOST_LINES = 12
 """Lines of a difference that are shown without -v."""
 
@@ -91,16 +92,16 @@ def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], o
     console.note("")
     _say_tried(console, found)
     if not found.found:
-        tried = count(len(found.tried), "change")
+        tried = len({(one.kind, one.text) for one in found.tried})
+        told = f"None of the {count(tried, 'change')} that were tried makes the model right"
         early = f"; stopped by {found.stopped}" if found.stopped else ""
-        console.say(
-            f"None of the {tried} that were tried makes the model right ({count(found.checks, 'check')}{early})."
-        )
+        console.say(f"{told if tried else 'No change could be tried'} ({count(found.checks, 'check')}{early}).")
         return
-    samples = f"{count(found.samples, 'sample')} and {count(found.fresh, 'fresh input')}"
+    samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
     console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
     for number, one in enumerate(found.best, 1):
         _say_one(console, number, one)
+    _say_others(console, found)
     if found.stopped:
         console.note(f"The search was stopped by {found.stopped}: others may exist.")
     patched = found.patched
@@ -117,18 +118,22 @@ def advice_of(lines: Mapping[int, str]) -> list[Advice]:
 
 
 def _say_tried(console: Console, found: Workarounds) -> None:
+    """What does not help: settings and releases by name, of changes of the model how many (-v tells each of them)."""
     refused = [one for one in found.tried if not one.right]
-    kinds = list(dict.fromkeys(one.kind for one in refused))
-    for kind in kinds:
+    for kind in dict.fromkeys(one.kind for one in refused):
         texts = [one.text for one in refused if one.kind == kind]
-        console.note(f"{'no help':<{COLUMN}} {kind}: {series(texts[:_MOST_NODES])}{_more(texts)}")
+        told = first_of(texts, _MOST_NAMED) if kind in ("setting", "release") else f"{len(texts)} tried"
+        console.note(f"{'no help':<{COLUMN}} {kind}: {told}")
 
 
-def _more(texts: list[str]) -> str:
-    return f", {len(texts) - _MOST_NODES} more" if len(texts) > _MOST_NODES else ""
+def _say_others(console: Console, found: Workarounds) -> None:
+    others = [one.kind for one in found.found if not any(one is best for best in found.best)]
+    if others:
+        kinds = series([f"{others.count(kind)} {kind}" for kind in dict.fromkeys(others)])
+        console.note(f"{'also':<{COLUMN}} {kinds}, as above")
 
 
-def _say_one(console: Console, number: int, one: Workaround) -> None:
+def _say_one(console: Console, number: int, one: VerifiedChange) -> None:
     console.say(f"  {number}  {one.kind:<{COLUMN}} {one.text}")
     details = [one.latency.text] if one.latency is not None else []
     if one.changes_model:
@@ -138,7 +143,7 @@ def _say_one(console: Console, number: int, one: Workaround) -> None:
     console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
 
 
-def _say_difference(console: Console, patched: Workaround, output: Path) -> None:
+def _say_difference(console: Console, patched: VerifiedChange, output: Path) -> None:
     console.note("")
     console.say(f"{output!s:<{COLUMN}} {patched.text}")
     most = len(patched.difference) if console.verbosity > 0 else _MOST_LINES
@@ -156,7 +161,7 @@ def sections(
     from biopsy.report.versions import versions_tree
     from biopsy.report.workarounds import workarounds_tree, workarounds_verdict
 
-    engines = [found.reference, *filter(None, [found.confirmed_by]), found.engine]
+    engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
     return {
         "verdict": workarounds_verdict(found, lines),
         "model": model_tree_of(args.model),
