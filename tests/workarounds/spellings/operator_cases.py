@@ -272,7 +272,7 @@ def _dropout(draw: Draw) -> Case:
     case = Case(draw=draw, opset=opset(draw), open_dims=draw(st.booleans()))
     inputs = [case.input("x", *shape(draw))]
     if case.opset >= 12 and draw(st.booleans()):
-        inputs += [case.weight("r", 0.3), case.weight("t", False, bool)]  # noqa: FBT003
+        inputs += [case.weight("r", 0.3), case.weight("t", False, bool)]
     case.node("Dropout", inputs)
     return case
 

@@ -40,6 +40,7 @@ class Case:
     by_engine: bool = False
     """Whether both are computed by onnxruntime: onnx's reference evaluator cannot, or is wrong."""
     engine_loses_nan: bool = False
+    """Whether NumPy and onnxruntime differ in what they make of NaN, or of 0 * inf: maxima, products of matrices."""
     widened_after: bool = False
     """Whether only the model in float32 is respelled: the other would go down to float32 in its first stage."""
     shapes: dict[str, list[int | None]] = field(default_factory=dict)

@@ -14,13 +14,13 @@ _CLOSE = 1e-5
 
 
 def gelu_by_erf(at: Site, x: str) -> str:
-    """x * 0.5 * (1 + erf(x / sqrt 2))."""
+    """Write x * 0.5 * (1 + erf(x / sqrt 2))."""
     inner = at.new("Erf", at.new("Mul", x, at.scalar(1 / math.sqrt(2), x)))
     return at.new("Mul", at.new("Mul", x, at.scalar(0.5, x)), at.new("Add", inner, at.scalar(1, x)))
 
 
 def gelu_by_tanh(at: Site, x: str) -> str:
-    """x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+    """Write x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
     cubic = at.new("Mul", at.new("Mul", at.new("Mul", x, x), x), at.scalar(_CUBIC, x))
     inner = at.new("Tanh", at.new("Mul", at.new("Add", x, cubic), at.scalar(math.sqrt(2 / math.pi), x)))
     return at.new("Mul", at.new("Mul", x, at.scalar(0.5, x)), at.new("Add", inner, at.scalar(1, x)))
@@ -278,7 +278,7 @@ SPELLINGS = (
         draft=_prelu_as_where,
         cost="three passes over the tensor instead of one",
         exact=False,
-        holds=_ZERO,
+        holds="finite slopes; the sign of zero may differ",
         least_opset=9,
     ),
     Spelling(

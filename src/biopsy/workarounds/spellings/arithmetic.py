@@ -99,8 +99,7 @@ def _where_swapped(at: Site) -> str:
     return at.new("Where", at.new("Not", condition), b, a)
 
 
-def _constant_factor_inside(at: Site) -> str:
-    """x - c as x + (-c)."""
+def _sub_of_constant_as_add(at: Site) -> str:
     x, other = at.inputs(2)
     elem = at.elem(other)
     at.require(elem in {1, 11} and at.scope.value_of(x) is None)
@@ -190,7 +189,7 @@ SPELLINGS = (
         operators=("Sub",),
         matches="Sub of a constant",
         writes="Add of the constant with the other sign",
-        draft=_constant_factor_inside,
+        draft=_sub_of_constant_as_add,
         cost="nothing",
         exact=True,
     ),

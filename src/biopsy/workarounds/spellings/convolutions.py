@@ -102,10 +102,7 @@ def _pads_as_pad(at: Site) -> str:
     pads = list(at.attribute("pads", []))
     at.require(any(pads) and min(pads) >= 0 and at.attribute("auto_pad", "NOTSET") == "NOTSET")
     around = [0, 0, *pads[:spatial], 0, 0, *pads[spatial:]]
-    if at.opset < 11:
-        padded = at.new("Pad", x, pads=around)
-    else:
-        padded = at.new("Pad", x, at.longs(around))
+    padded = at.new("Pad", x, pads=around) if at.opset < 11 else at.new("Pad", x, at.longs(around))
     return at.copy([padded, *at.node.input[1:]], pads=None)
 
 

@@ -165,7 +165,7 @@ class Site:
         self._types[name] = TensorType(elem, shape)
 
     def copy(self, inputs: Sequence[str], **changed: Any) -> str:
-        """Write the node again with other inputs, and return its first output; attributes that are None are left out."""
+        """Write the node again with other inputs; its first output. Attributes that are None are left out."""
         return self.copies(inputs, **changed)[0]
 
     def copies(self, inputs: Sequence[str], **changed: Any) -> list[str]:
