@@ -163,10 +163,8 @@ def _as_reshape(draw: Draw) -> Case:
     if operator == "Squeeze":
         for axis in sorted(axes):
             dims.insert(axis, 1)
-    if case.opset < 13:  # onnx's evaluator is wrong about others
-        axes = sorted(axes)
-    else:
-        axes = [axis - rank if draw(st.booleans()) else axis for axis in axes]
+    since = 13  # before it onnx's evaluator is wrong about axes that are negative or not in order
+    axes = [axis - rank if case.opset >= since and draw(st.booleans()) else axis for axis in sorted(axes)]
     case.axes(operator, case.input("x", *dims, elem=elem), axes, since=13)
     return case
 
