@@ -39,6 +39,7 @@ _SECTIONS = (
     findings.settings,
     findings.precision,
     findings.variation,
+    findings.known,
     repetitions.runs,
     repetitions.builds,
     findings.others,

@@ -29,6 +29,7 @@ _OUTCOMES = {
     "stopped": ("unsure", "■"),
     "failed": ("bad", "✕"),
 }
+_MOST_KNOWN = 5
 _TESTS = {
     "passed": ("good", "✓"),
     "reproduced": ("bad", "✕"),
@@ -157,6 +158,26 @@ def variation(report: Branch) -> Section | None:
     if found.flag("complete") is False:
         blocks.append(Passage(text="The search for what may vary was not finished."))
     return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
+
+
+def known(report: Branch) -> Section | None:
+    """Which known bugs the piece looks like."""
+    found = report.part("known")
+    if found is None:
+        return None
+    sentence, digest = found.text("sentence"), found.text("fingerprint")
+    blocks: list[Block] = [Passage(text=_as_sentence(cut(f"it {sentence}", 600)), tone="strong")] if sentence else []
+    for match in found.parts("matches")[:_MOST_KNOWN]:
+        rows: list[tuple[str, Cell | str]] = [
+            (cut(each.text("about") or "", 40), cut(each.text("text") or "", 600))
+            for each in match.parts("evidence")[:MOST_ROWS]
+        ]
+        blocks += [Passage(text=_as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))), Facts(rows=rows)]
+    lines = (found.text("graph") or "").splitlines()
+    if lines:
+        caption = f"The pattern of the piece, {cut(digest or '?', 60)}"
+        blocks.append(Listing(caption=caption, lines=[cut(line, 300) for line in lines[:40]]))
+    return Section(name="known", title="Known failures", blocks=blocks) if blocks else None
 
 
 def _as_sentence(text: str) -> str:
