@@ -70,11 +70,10 @@ def _sites(scope: Scope, place: int, path: Path) -> Iterator[tuple[Scope, int, P
 
 def _patch(spelling: Spelling, kind: PatchKind, node: onnx.NodeProto, number: int, place: Place) -> Patch:
     name = f"{described(node)} (writes {place.output!r})"
-    what = f"{name}: {spelling.matches} written as {spelling.writes}"
     return Patch(
         kind=kind,
         name=spelling.name,
-        text=what if kind == "spelling" else f"{name}: {spelling.writes}",
+        text=f"{name} written as {spelling.writes}" if kind == "spelling" else f"{name}: {spelling.writes}",
         cost=spelling.cost,
         exact=spelling.exact,
         nodes=(number,),
