@@ -11,7 +11,7 @@
     ├── EngineFailure              status 1   an engine could not load, build or run the model
     │   └── EngineCrash            status 1   it ended the process that it ran in
     ├── InvalidResult              status 1   a changed model would be refused where the original is accepted
-    ├── CannotInstall              status 4   packages could not be installed in an environment of their own, or imported
+    ├── CannotInstall              status 4   packages could not be installed, or not be imported once they were
     ├── CheckError                 status 4   the check itself could not be run
     │   ├── CheckChanged           status 4   a file that the check runs was changed meanwhile
     │   └── VacuousCheck           status 4   the check fails on anything: its answers say nothing

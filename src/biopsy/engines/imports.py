@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from biopsy import events
+
 
 class Imports(Protocol):
     """Gives modules: those that stand here, or objects that stand for them and do there what is done to them here."""
@@ -17,8 +19,14 @@ class Imports(Protocol):
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
 
+    def packages(self) -> Mapping[str, str]:
+        """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
+
     def facts(self) -> Mapping[str, str]:
         """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
+
+    def install(self, listener: events.Listener) -> None:
+        """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
 
     def warm(self) -> None:
         """Have an interpreter that is warmed up from now on, until ``serve``."""
@@ -28,7 +36,7 @@ class Imports(Protocol):
 
 
 class Here:
-    """This interpreter."""
+    """The interpreter that runs this program."""
 
     is_here = True
 
@@ -36,12 +44,19 @@ class Here:
         """A module by its full name. Raises ImportError."""
         return importlib.import_module(name)
 
-    def facts(self) -> Mapping[str, str]:
-        """Nothing: who wants to know asks this interpreter."""
+    def packages(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
         return {}
 
+    def facts(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
+        return {}
+
+    def install(self, listener: events.Listener) -> None:
+        """Do nothing: what is not here is missing."""
+
     def warm(self) -> None:
-        """This process itself is warmed up."""
+        """Do nothing: this process itself is warmed up."""
 
     def serve(self) -> None:
-        """Forks of this process have what it has."""
+        """Do nothing: forks of this process have what it has."""

@@ -123,7 +123,15 @@ def class_of(spec: EngineSpec) -> type[Engine]:
 
 def created_plain(engine_class: type[Engine]) -> Engine:
     """An engine of a class with the defaults of all its options."""
-    return engine_class(_parse_settings(EngineSpec(engine_class.name), engine_class.options_declared), engine_class.name)
+    return engine_class(
+        _parse_settings(EngineSpec(engine_class.name), engine_class.options_declared), engine_class.name
+    )
+
+
+def engines_of_distribution(distribution: str) -> list[str]:
+    """Names of the engines that can be run from releases of a distribution, as package indexes call it."""
+    found = [name for name in names() if _has_releases(name)]
+    return [name for name in found if distribution in find_class(name).distributions]
 
 
 RELEASE_SETTINGS = ("release", "with", "python")

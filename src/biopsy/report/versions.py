@@ -34,14 +34,21 @@ def versions_tree(engines: Iterable[str] = ()) -> Tree:
 
     Asking an engine for its version imports its package.
     """
-    cpu = dict(_facts(_CPU))
-    flags = cpu.get("flags") or cpu.get("Features") or ""
-    gpu, driver = _graphics()
     return {
         "biopsy": metadata.version("biopsy"),
         "python": platform.python_version(),
         "packages": dict(_packages()),
         "engines": [_engine(label) for label in dict.fromkeys(engines)],
+        **machine_tree(),
+    }
+
+
+def machine_tree() -> Tree:
+    """The system, the processor and what it can do, the first graphics card and its driver; None where unknown."""
+    cpu = dict(_facts(_CPU))
+    flags = cpu.get("flags") or cpu.get("Features") or ""
+    gpu, driver = _graphics()
+    return {
         "os": platform.platform(terse=True),
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "cpu_features": sorted(_FEATURES & set(flags.split())),

@@ -194,3 +194,13 @@ def all_changes(row: Row, start: int) -> Asking[None]:
     """Ask every place, ``start`` first."""
     yield from row.ask([start])
     yield from row.ask(range(row.length))
+
+
+def first_that_holds(row: Row, start: int, end: int | None = None) -> Asking[None]:
+    """Ask until a place is True: ``start``, the newest place, older ones in steps that double; or ``end``."""
+    for place in (start, row.length - 1 if end is None else end):
+        yield from row.ask([place])
+        if row.known[place]:
+            return
+    if row.known[start] is not None:
+        yield from row.walk(start, 0 if end is None else end)

@@ -71,10 +71,10 @@ class OnnxRuntime(Engine):
     @classmethod
     def version(cls) -> str:
         """The version of the package onnxruntime."""
-        return str(cls._package().__version__)
+        return str(cls.imported().__version__)
 
     @classmethod
-    def _package(cls) -> Any:
+    def imported(cls) -> Any:
         """The package onnxruntime. Raises EngineMissing."""
         try:
             return cls.imports.module("onnxruntime")
@@ -86,14 +86,14 @@ class OnnxRuntime(Engine):
     @classmethod
     def devices(cls) -> Sequence[str]:
         """The execution providers in the package; one may still lack its driver."""
-        return tuple(cls._package().get_available_providers())
+        return tuple(cls.imported().get_available_providers())
 
     def build(self, model: ModelInput) -> Session:
         """Load and optimize the model on exactly the providers asked for, never on others instead.
 
         A provider that starts but leaves nodes to others is told in the remarks.
         """
-        ort = self._package()
+        ort = self.imported()
         providers = Providers(ort, self.options)
         options = self.session_options(ort, model.folder)
         if providers.others_than_cpu:
@@ -113,7 +113,7 @@ class OnnxRuntime(Engine):
     def load(self, path: Path) -> Session:
         """A model that ``save`` has written, run as it is: nothing is optimized again."""
         require_ending(type(self), path)
-        ort = self._package()
+        ort = self.imported()
         as_it_is = type(self)({**self.options, "optimization": "none"}, self.label)
         model = ModelInput(load.read_bytes(path), path.parent, path)
         options = as_it_is.session_options(ort, path.parent)
@@ -128,7 +128,7 @@ class OnnxRuntime(Engine):
 
     def write_optimized(self, model: ModelInput, path: Path) -> None:
         """Write the graph as it is after optimization, in the format that the path's ending says."""
-        ort = self._package()
+        ort = self.imported()
         options = self.session_options(ort, model.folder)
         options.enable_profiling = False
         options.optimized_model_filepath = str(path)

@@ -8,27 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.built_model import BuiltModel, indexed, require_ending
 from biopsy.engines.imports import Imports
-from biopsy.engines.openvino.facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
+from biopsy.engines.openvino.facts import layer_records, mean_times, precision_remarks, refused_nodes
 from biopsy.engines.openvino.ignored_inputs import ignored_inputs
+from biopsy.engines.openvino.ports import any_name, array_of, matched, tensor_of, type_of
 from biopsy.engines.option import count, switch
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole
 from biopsy.filesystem.write_together import written_together
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
-from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
 
 PRECISIONS = ("f32", "f16", "bf16")
-
-_ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu"}
-"""OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. All are read bit by bit."""
 
 _OWN_OPTIONS = {"INFERENCE_PRECISION_HINT": "precision", "PERF_COUNT": "profile", "INFERENCE_NUM_THREADS": "threads"}
 """Properties of OpenVINO that an option of ours sets."""
@@ -254,26 +249,26 @@ class OpenVinoSession(BuiltModel):
         self._request = compiled.create_infer_request()
         self._profiles: list[Sequence[Any]] | None = [] if profiled else None
         if index is None:
-            types = {_any_name(port): _type_of(port) for port in compiled.inputs}
-            super().__init__(types, [_any_name(port) for port in compiled.outputs], tuple(remarks))
+            types = {any_name(port): type_of(port) for port in compiled.inputs}
+            super().__init__(types, [any_name(port) for port in compiled.outputs], tuple(remarks))
             self._input_ports = dict(zip(self._inputs, compiled.inputs, strict=True))
             self._output_ports = dict(zip(self._outputs, compiled.outputs, strict=True))
             return
         declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         super().__init__(declared, [index.names[tensor] for tensor in index.outputs], tuple(remarks))
         read = [index.names[tensor] for tensor in index.fed_inputs() if _is_read(index, tensor)]
-        self._input_ports = _match(read, compiled.inputs)
-        self._output_ports = _match(self._outputs, compiled.outputs)
+        self._input_ports = matched(read, compiled.inputs)
+        self._output_ports = matched(self._outputs, compiled.outputs)
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
         try:
             for name, port in self._input_ports.items():
-                self._request.set_tensor(port, self._to_tensor(feed[name], port))
+                self._request.set_tensor(port, tensor_of(self._openvino, feed[name], port))
             self._request.infer()
             if self._profiles is not None:
                 self._profiles.append(self._request.profiling_info)
-            return {name: _to_array(self._request.get_tensor(port)) for name, port in self._output_ports.items()}
+            return {name: array_of(self._request.get_tensor(port)) for name, port in self._output_ports.items()}
         except Exception as error:
             raise _failure(error, "run") from error
 
@@ -290,7 +285,9 @@ class OpenVinoSession(BuiltModel):
         if path.suffix == IR:
             self._save_ir(path)
             return
-        exported = self._imports.module("io").BytesIO()  # without one, older versions give bytes and newer ones a stream
+        exported = self._imports.module(
+            "io"
+        ).BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
             self._compiled.export_model(exported)
         except Exception as error:
@@ -306,13 +303,6 @@ class OpenVinoSession(BuiltModel):
                 self._openvino.save_model(self._uncompiled, str(made), compress_to_fp16=False)
             except Exception as error:
                 raise _failure(error, "build") from error
-
-    def _to_tensor(self, array: Array, port: Any) -> Any:
-        plain = np.ascontiguousarray(array).reshape(array.shape)
-        if port.element_type.get_type_name() not in _ML_DTYPES:
-            return self._openvino.Tensor(plain)
-        bits = plain.view(f"u{plain.dtype.itemsize}")
-        return self._openvino.Tensor(bits, self._openvino.Shape(list(array.shape)), port.element_type)
 
 
 def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> Any:
@@ -345,50 +335,6 @@ def _within(folder: Path, work: Callable[[], Any], system: Any) -> Any:
 def _is_read(index: ModelIndex, tensor: int) -> bool:
     """Whether anything reads an input: OpenVINO drops those that nothing reads."""
     return tensor in index.consumers or tensor in index.outputs
-
-
-def _match(names: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
-    """The port of each name: by name, else in order, since OpenVINO renames what it simplifies while it reads."""
-    found: dict[str, Any] = {}
-    rest = list(ports)
-    for name in names:
-        port = next((port for port in rest if name in port.get_names() or name == _own_name(port)), None)
-        if port is not None:
-            found[name] = port
-            rest.remove(port)
-    left = [name for name in names if name not in found]
-    found.update(zip(left, rest, strict=False))
-    return {name: found[name] for name in names if name in found}
-
-
-def _own_name(port: Any) -> str:
-    name: str = port.node.friendly_name
-    return name.partition("/sink_port_")[0]
-
-
-def _to_array(tensor: Any) -> Array:
-    dtype_name = _ML_DTYPES.get(tensor.element_type.get_type_name())
-    array: Array = np.array(tensor.data)
-    if dtype_name is None:
-        return array
-    import ml_dtypes
-
-    return array.view(getattr(ml_dtypes, dtype_name))
-
-
-def _any_name(port: Any) -> str:
-    """A name of a port of a model whose ONNX file is not known."""
-    return min(port.get_names(), default=_own_name(port))
-
-
-def _type_of(port: Any) -> TensorType | None:
-    elem = ELEM_OF_DTYPE.get(numpy_name(port.element_type.get_type_name()))
-    shape = port.partial_shape
-    if elem is None:
-        return None
-    if shape.rank.is_dynamic:
-        return TensorType(elem, None)
-    return TensorType(elem, tuple(None if dim.is_dynamic else dim.get_length() for dim in shape))
 
 
 _SAYS_NOTHING = (

@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.engines.base import Engine
 from biopsy.engines.other_release import release as releases
 from biopsy.engines.other_release.death import ended_like
@@ -30,6 +31,7 @@ class OtherImports:
     def __init__(self, release: Release) -> None:
         self.release = release
         self._held = ExitStack()
+        self._environment: releases.Opened | None = None
         self._open: _Open | None = None
         self._server: RunnerProcess | None = None
 
@@ -37,9 +39,26 @@ class OtherImports:
         """A module by its full name. Raises ImportError."""
         return self._interpreter().module(name)
 
+    def packages(self) -> Mapping[str, str]:
+        """The versions of all packages in the environment; of one that the user has made, ``facts``."""
+        self.install(events.ignore)
+        if self._environment is not None and self._environment.packages:
+            return self._environment.packages
+        was_open = self._open is not None
+        found = self.facts()
+        if self._open is not None and not was_open:
+            self._open.close()
+            self._open = None
+        return found
+
     def facts(self) -> Mapping[str, str]:
         """The versions of ``python``, of the release and of NumPy, as that interpreter tells them."""
         return self._interpreter().facts([self.release.distribution, "numpy"])
+
+    def install(self, listener: events.Listener) -> None:
+        """Have an environment that holds the release, unless one is open. Raises CannotInstall, UsageError."""
+        if self._environment is None:
+            self._environment = releases.opened(self.release, self._held, listener)
 
     def warm(self) -> None:
         """Start an interpreter that can be forked later, where this platform allows that."""
@@ -75,8 +94,10 @@ class OtherImports:
                 self._server = None  # it has ended: a process of our own is started
         return RunnerProcess(self._python(), "once")
 
-    def _python(self) -> Any:
-        return releases.interpreter_with(self.release, self._held)
+    def _python(self) -> Path:
+        self.install(events.ignore)
+        assert self._environment is not None
+        return self._environment.python
 
 
 class _Open:
@@ -93,6 +114,10 @@ class _Open:
     def is_ours(self) -> bool:
         """Whether it still answers, and answers this process rather than the one that this is a fork of."""
         return self._process == os.getpid() and self._error is None and self.interpreter.is_open
+
+    def close(self) -> None:
+        """End it."""
+        self._runner.close()
 
     def _gone(self) -> NoReturn:
         """It has ended: so does this process, or this is raised."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from biopsy import errors
+from biopsy import errors, events
 
 RELEASE, WITH, PYTHON = SETTINGS = ("release", "with", "python")
 """The settings that ask for another release, reserved in the specs of engines that can have one."""
@@ -94,8 +95,15 @@ def _wrong(engine: str, problem: str) -> errors.UsageError:
     return errors.UsageError(f"engine {engine!r}: {problem}", next_steps=[f"such as {_EXAMPLE}"])
 
 
-def interpreter_with(release: Release, held: ExitStack) -> Path:
-    """The interpreter of an environment that has a release, which ``held`` keeps from being removed.
+class Opened(NamedTuple):
+    """The interpreter of an environment, and what it holds; nothing is known of one that the user has made."""
+
+    python: Path
+    packages: Mapping[str, str]
+
+
+def opened(release: Release, held: ExitStack, listener: events.Listener) -> Opened:
+    """An environment that has a release, which ``held`` keeps from being removed.
 
     It is installed first if it is not there. Raises CannotInstall, and UsageError for an interpreter that is none.
     """
@@ -104,9 +112,10 @@ def interpreter_with(release: Release, held: ExitStack) -> Path:
         path = Path(release.python).expanduser()
         if not path.is_file():
             raise errors.UsageError(f"there is no interpreter {release.python}")
-        return path.absolute()
+        return Opened(path.absolute(), {})
     from biopsy.environments.interpreter import interpreter_of
     from biopsy.environments.prepared import prepared
 
-    python = None if release.python is None else interpreter_of(release.python)
-    return held.enter_context(prepared(release.requirements, python=python)).python
+    interpreter = interpreter_of(release.python)
+    environment = held.enter_context(prepared(release.requirements, python=interpreter, listener=listener))
+    return Opened(environment.python, {"python": interpreter.version, **environment.packages})

@@ -15,6 +15,8 @@ from biopsy import errors
 from biopsy.engines.other_release.wire import GoneError, Incoming, Outgoing, WireError
 
 _LONGEST_NAME = 200
+_FACTS = ("__version__", "__file__")
+"""What is asked of a module there. Other names of this form are asked by Python itself, of what stands here."""
 
 
 class RemoteInterpreter:
@@ -111,7 +113,7 @@ class RemoteObject:
         object.__setattr__(self, "_kind", kind)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__version__":
+        if name.startswith("__") and name not in _FACTS:
             raise AttributeError(name)
         if not self._interpreter.is_method(self._kind, name):
             found = self._interpreter.ask({"do": "get", "name": name}, on=self)
@@ -124,6 +126,7 @@ class RemoteObject:
         self._interpreter.ask({"do": "set", "name": name}, on=self, value=value)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """What a call gives there."""
         return self._interpreter.ask({"do": "call"}, on=self, args=args, named=named)
 
     def __getitem__(self, key: Any) -> Any:
@@ -155,6 +158,7 @@ class RemoteMethod:
         self._name = name
 
     def __call__(self, *args: Any, **named: Any) -> Any:
+        """What the method gives there."""
         interpreter: RemoteInterpreter = self._object._interpreter
         return interpreter.ask({"do": "method", "name": self._name}, on=self._object, args=args, named=named)
 
@@ -167,6 +171,6 @@ def raised_there(kind: str, text: str) -> Exception:
     built_in = getattr(builtins, kind, None)
     name = kind[:_LONGEST_NAME] if kind.isidentifier() else "Exception"
     parent = built_in if isinstance(built_in, type) and issubclass(built_in, Exception) else Exception
-    made = type(name, (parent,), {"__str__": lambda _: text, "__module__": parent.__module__})
-    exception: Exception = made.__new__(made)
+    made: Any = type(name, (parent,), {"__str__": lambda _: text, "__module__": parent.__module__})
+    exception: Exception = made.__new__(made)  # some classes want more than a text
     return exception

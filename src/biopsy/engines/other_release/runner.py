@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _HANDED_ON = "descriptors"
+_FUNCTIONS: dict[str, Any] = {"str": str, "list": list, "len": len, "bool": bool}
 
 
 def _file(name: str, path: str) -> ModuleType:
@@ -91,7 +92,7 @@ class Objects:
             return called(*message.value(tree["args"]), **message.value(tree["named"]))
         if action == "item":
             return target[message.value(tree["key"])]
-        return {"str": str, "list": list, "len": len, "bool": bool}[action](target)
+        return _FUNCTIONS[action](target)
 
     def _attribute(self, target: Any, name: str) -> Any:
         """An attribute; of a method it is only said that it is one, which holds for all objects of this type."""
@@ -151,7 +152,7 @@ def _work_for(session: int) -> None:
     """Say in the name of this process for which session it works: the memory of that one includes it."""
     try:
         with open("/proc/self/comm", "w") as name:
-            name.write("for %d" % session)
+            name.write(f"for {session}")
     except OSError:
         pass
 

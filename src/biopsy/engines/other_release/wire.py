@@ -27,9 +27,10 @@ _LONGEST_JSON = 256 << 20
 _MOST_AT_ONCE = 1 << 20
 _MOST_DIMENSIONS = 64
 
-_PLAIN = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
-)
+_PLAIN = frozenset({
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+})  # fmt: skip
 _BITS = {
     "bfloat16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
     "float8_e8m0fnu": 1, "int4": 1, "uint4": 1, "int2": 1, "uint2": 1, "float4_e2m1fn": 1,
@@ -87,7 +88,7 @@ class Outgoing:
         name = _name_of(array.dtype)
         plain = np.ascontiguousarray(array).reshape(-1)
         plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False) if name in _PLAIN else plain
-        return {"array": self._buffer(memoryview(plain.view("u1"))), "dtype": name, "shape": shape}
+        return {"array": self._buffer(plain.view("u1").data), "dtype": name, "shape": shape}
 
     def _buffer(self, data: Any) -> int:
         self._buffers.append(data)
@@ -192,9 +193,10 @@ def _dtype_of(name: str) -> np.dtype[Any]:
     try:
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
     except (ImportError, AttributeError):
-        return np.dtype("u%d" % _BITS[name])
+        return np.dtype(f"u{_BITS[name]}")
 
 
 def _tree(text: bytes) -> dict[str, Any]:
