@@ -34,6 +34,14 @@ def test_what_costs_the_user_less_comes_first_then_fewer_nodes_then_what_is_fast
     assert texts(result(change("mark", 1.0, nodes=2), slow, fast).best) == ["mark 1.1", "mark 1.5", "mark 1.0"]
 
 
+def test_what_is_as_fast_as_the_fastest_as_far_as_was_measured_stays_in_its_order() -> None:
+    def measured(ratio: float) -> VerifiedChange:
+        latency = Latency(after=ratio, before=1.0, ratio=ratio, low=ratio - 0.1, high=ratio + 0.1)
+        return VerifiedChange(kind="setting", text=f"{ratio}", engine="onnxrt", latency=latency)
+
+    assert texts(result(measured(1.4), measured(1.15), measured(1.0)).best) == ["1.15", "1.0", "1.4"]
+
+
 def test_one_of_each_cost_is_among_the_best_before_a_second_one() -> None:
     found = (change("setting"), change("setting", 1.2), change("release", 1.3), change("spelling", nodes=1))
     assert texts(result(*found).best) == ["setting 1.0", "release 1.3", "spelling 1.0"]
