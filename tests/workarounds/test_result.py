@@ -42,6 +42,13 @@ def test_what_is_as_fast_as_the_fastest_as_far_as_was_measured_stays_in_its_orde
     assert texts(result(measured(1.4), measured(1.15), measured(1.0)).best) == ["1.15", "1.0", "1.4"]
 
 
+def test_what_could_not_be_measured_beside_the_original_stays_in_its_order() -> None:
+    def alone(after: float) -> VerifiedChange:
+        return VerifiedChange(kind="setting", text=f"{after}", engine="onnxrt", latency=Latency(after=after))
+
+    assert texts(result(alone(2.0), alone(1.0)).best) == ["2.0", "1.0"]
+
+
 def test_one_of_each_cost_is_among_the_best_before_a_second_one() -> None:
     found = (change("setting"), change("setting", 1.2), change("release", 1.3), change("spelling", nodes=1))
     assert texts(result(*found).best) == ["setting 1.0", "release 1.3", "spelling 1.0"]

@@ -165,9 +165,9 @@ class Workarounds:
 
 def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
     """Those first that are as fast as the fastest, as far as could be measured: they stay in their order."""
-    ratios = [one.latency.ratio for one in changes if one.latency is not None and one.latency.ratio is not None]
-    highs = [one.latency.high for one in changes if one.latency is not None and one.latency.ratio == min(ratios)]
-    least = next((high for high in highs if high is not None), math.inf) if ratios else math.inf
+    measured = [one.latency for one in changes if one.latency is not None and one.latency.ratio is not None]
+    fastest = min(measured, key=lambda one: one.ratio or 0.0, default=None)
+    least = math.inf if fastest is None or fastest.high is None else fastest.high
     return sorted(changes, key=lambda one: one.time_beside(least))
 
 
