@@ -1,62 +1,72 @@
-"""A simulated clock: checks that take one round each, however long they really take, so that rounds can be counted."""
+"""A simulated clock: checks that take as long as they are said to, so that rounds can be counted and nothing is timed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from heapq import heappop, heappush
 
 from biopsy.checks.outcome import Evidence
+from biopsy.checks.task import Task, run_check
 
 SECONDS = 3600.0
 """What each check says that it took: far more than looking ahead can."""
 
 
-class SimulatedClock(Executor):
-    """Runs checks in simulated time: all that were begun end together, at the moment when one is waited for.
+class SimulatedClock:
+    """Runs checks in simulated time, which passes only while somebody waits. It is given as an executor.
 
-    ``rounds`` counts these moments: what the checks would take, in units of one check, if as many machines as checks
-    at once did nothing else.
+    ``lasts`` says how long a check of some evidence takes, in units of one check: by default one each. ``rounds`` is the
+    time that has passed: what the checks would take, if as many machines as checks at once did nothing else. ``begun``,
+    ``stopped`` and ``idle`` count checks, those that were stopped, and the time that machines had none.
     """
 
-    def __init__(self) -> None:
-        self.rounds = 0
-        self._running: list[_Awaited] = []
+    def __init__(self, lasts: Callable[[Evidence], float] = lambda evidence: 1.0) -> None:
+        self.now = 0.0
+        self.begun = 0
+        self.stopped = 0
+        self._lasts = lasts
+        self._ends: list[tuple[float, int, Future[Evidence], Evidence | Exception]] = []
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Begin a run, which ends when one is waited for."""
-        future = _Awaited(self, lambda: fn(*args, **kwargs))
-        self._running.append(future)
+    @property
+    def rounds(self) -> int:
+        """The time that has passed, in whole checks."""
+        return round(self.now)
+
+    def begin(self, task: Task) -> Future[Evidence]:
+        """Begin a run, which ends when it is waited for. It is really made at once: its answer says how long it takes."""
+        future: Future[Evidence] = Future()
+        future.set_running_or_notify_cancel()
+        ended: Evidence | Exception
+        try:
+            ended = run_check(task)
+            lasts = self._lasts(ended)
+            ended = replace(ended, seconds=SECONDS * lasts)
+        except Exception as error:
+            ended, lasts = error, 1.0
+        self.begun += 1
+        heappush(self._ends, (self.now + lasts, self.begun, future, ended))
         return future
 
-    def end_all(self) -> None:
-        """Let time pass until all that runs has ended."""
-        running, self._running = [future for future in self._running if not future.cancelled()], []
-        self.rounds += bool(running)
-        for future in running:
-            future.end()
+    def stop(self, run: Future[Evidence]) -> None:
+        """End a run at once, without an answer."""
+        if not run.done():
+            self.stopped += 1
+            run.set_exception(InterruptedError("nobody waits for it any more"))
 
+    def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
+        """Let time pass until one of the runs has ended; others that end at the same moment have ended too."""
+        while not any(run.done() for run in runs):
+            self.now = self._ends[0][0]
+            while self._ends and self._ends[0][0] <= self.now:
+                *_, future, ended = heappop(self._ends)
+                if future.done():
+                    continue
+                if isinstance(ended, Exception):
+                    future.set_exception(ended)
+                else:
+                    future.set_result(ended)
 
-class _Awaited(Future[Any]):
-    """A run that ends when it, or one that runs beside it, is waited for."""
-
-    def __init__(self, clock: SimulatedClock, work: Callable[[], Any]) -> None:
-        super().__init__()
-        self._clock = clock
-        self._work = work
-
-    def end(self) -> None:
-        """Do what is to be done."""
-        self.set_running_or_notify_cancel()
-        try:
-            made = self._work()
-            self.set_result(replace(made, seconds=SECONDS) if isinstance(made, Evidence) else made)
-        except Exception as error:
-            self.set_exception(error)
-
-    def result(self, timeout: float | None = None) -> Any:
-        """What was done; until then time passes."""
-        if not self.done():
-            self._clock.end_all()
-        return super().result(timeout)
+    def close(self) -> None:
+        """Nothing goes on."""

@@ -21,6 +21,7 @@ NAMES = [
     "Budget",
     "BuildFindings",
     "CannotCompare",
+    "CannotInstall",
     "CheckError",
     "DataError",
     "Diagnosis",
@@ -40,6 +41,7 @@ NAMES = [
     "Passes",
     "PrecisionResult",
     "Reduction",
+    "ReleaseFindings",
     "Repeating",
     "Rules",
     "RunComparison",
@@ -47,6 +49,7 @@ NAMES = [
     "UnknownEngine",
     "UsageError",
     "Variation",
+    "Workarounds",
     "build",
     "compare",
     "diagnose",
@@ -55,8 +58,10 @@ NAMES = [
     "layers",
     "precision",
     "reduce",
+    "releases",
     "run",
     "vary",
+    "workaround",
 ]
 
 

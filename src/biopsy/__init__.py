@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
+    from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
     from biopsy.api.vary import vary as vary
+    from biopsy.api.workaround import workaround as workaround
+    from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from biopsy.diagnosis.facts import Diagnosis as Diagnosis
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
+    from biopsy.errors import CannotInstall as CannotInstall
     from biopsy.errors import CheckError as CheckError
     from biopsy.errors import DataError as DataError
     from biopsy.errors import EngineFailure as EngineFailure
@@ -51,6 +55,7 @@ if TYPE_CHECKING:
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
     from biopsy.variation.result import Variation as Variation
+    from biopsy.workarounds.result import Workarounds as Workarounds
 
     __version__: str
 
@@ -63,8 +68,11 @@ _HOMES = {
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
+    "biopsy.api.releases": ("releases",),
     "biopsy.api.run": ("run",),
     "biopsy.api.vary": ("vary",),
+    "biopsy.blame.releases.findings": ("ReleaseFindings",),
+    "biopsy.api.workaround": ("workaround",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -73,6 +81,7 @@ _HOMES = {
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",
+        "CannotInstall",
         "CheckError",
         "DataError",
         "EngineFailure",
@@ -97,6 +106,7 @@ _HOMES = {
     "biopsy.tactics.flags": ("Flags",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
     "biopsy.variation.result": ("Variation",),
+    "biopsy.workarounds.result": ("Workarounds",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -1,7 +1,7 @@
 """The pool: runs checks at once, each on a model that stands where no other run looks, and leaves nothing behind."""
 
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from biopsy import events
 from biopsy.checks.outcome import Evidence
 from biopsy.session.pool import Parallelism, PendingRun, Pool
+from biopsy.session.workers import Threads
 from support.session import LIMIT, Answers, Session, trial
 
 
@@ -103,21 +104,20 @@ def test_who_waits_too_long_is_told_and_the_run_stays_pending(session: Session, 
     assert pool.wait(run, LIMIT) is not None
 
 
-class EndsLate(Future[Evidence]):
-    """A run that ends at the very moment at which nobody waits for it any more."""
+class EndLate(Threads):
+    """Workers whose runs end at the very moment at which nobody waits for them any more."""
 
-    def result(self, timeout: float | None = None) -> Evidence:
-        try:
-            return super().result(timeout)
-        except TimeoutError:
-            if not self.done():
-                self.set_result(Evidence(status=1, output=b"late"))
-            raise
+    def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
+        super().wait(runs, seconds)
+        for run in runs:
+            run.set_result(Evidence(status=1, output=b"late"))
 
 
 def test_a_run_that_ends_as_the_wait_for_it_ends_is_heard(session: Session, pools: list[Pool]) -> None:
-    pool = pool_of(session, pools, Answers(), 1)
-    run = PendingRun(pool.slot(trial("a")), EndsLate())
+    late = Parallelism(executor=EndLate(1))
+    pool = Pool(Answers(), session.folder / "candidate.onnx", late, session.told.append, keep_last=False)
+    pools.append(pool)
+    run = PendingRun(pool.slot(trial("a")), Future())
     pool.pending.append(run)
     assert pool.wait(run, 0.0) == Evidence(status=1, output=b"late")
     assert pool.pending == []
@@ -133,12 +133,35 @@ def test_a_timeout_that_the_check_raises_is_the_checks_own(session: Session, poo
         pool.wait(run, LIMIT)
 
 
-def test_the_check_that_runs_says_whether_it_can_be_stopped(session: Session, pools: list[Pool]) -> None:
-    pool = pool_of(session, pools, Answers(is_stoppable=True), 1)
-    asked = trial("a", check=Answers())
-    run = pool.start(pool.slot(asked))
-    assert run.stop is None
-    assert pool.wait(run, LIMIT) is not None
+def test_who_waits_is_told_of_every_other_run_that_ends(session: Session, pools: list[Pool]) -> None:
+    check = Answers(is_stoppable=True)
+    gates = {name: check.hold(name) for name in ("a", "b", "c")}
+    pool = pool_of(session, pools, check, 3)
+    runs = {name: begin(pool, name) for name in gates}
+    order = iter(["c", "a"])
+
+    def next_one() -> None:
+        gates[next(order)].set()
+
+    gates["b"].set()
+    assert pool.wait(runs["a"], LIMIT, next_one) is not None
+    assert [run.trial.description for run in pool.pending] == ["b", "c"]
+    assert all(run.future.done() for run in pool.pending)
+    assert pool.running == []
+
+
+def test_answers_that_nobody_asked_for_yet_take_no_room_and_are_kept_until_there_are_many(
+    session: Session, pools: list[Pool]
+) -> None:
+    check = Answers(is_stoppable=True)
+    pool = pool_of(session, pools, check, 1)
+    for number in range(6):
+        run = begin(pool, str(number))
+        wait([run.future], LIMIT)
+        pool.make_room(kept=[])
+    assert len(pool.pending) == 6
+    pool.abandon_running(but=[trial("0")])
+    assert [run.trial.description for run in pool.pending] == ["0", "2", "3", "4", "5"]
 
 
 def test_room_is_made_from_the_newest_run_that_nobody_needs(session: Session, pools: list[Pool]) -> None:

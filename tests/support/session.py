@@ -49,6 +49,7 @@ class Answers(Check):
     stopped: list[str] = field(default_factory=list)
     foreseen: int = 0
     closed: int = 0
+    can_stop: list[bool] = field(default_factory=list)
 
     @property
     def automatic(self) -> bool:
@@ -67,6 +68,7 @@ class Answers(Check):
         name = candidate.read_bytes().decode()
         self.asked.append(name)
         self.places.append(candidate)
+        self.can_stop.append(stop is not None)
         if name in self.held:
             self.begun[name].set()
             self._wait(name, stop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -229,11 +230,12 @@ class Driver:
         if known is not None:
             return known[0]
         trial = self.trial(proposal, stage)
-        alone = False
+        alone, meanwhile = False, None
         if lookahead is not None and self.oracle.jobs > 1 and not self.oracle.is_known(trial):
             alone = not lookahead.begin(candidate, trial)
+            meanwhile = partial(lookahead.begin, candidate, trial) if self.pace.is_known and not alone else None
         with self.pace.waiting():
-            judged = self.oracle.judge(trial, alone=alone)
+            judged = self.oracle.judge(trial, alone=alone, meanwhile=meanwhile)
         self._known[candidate] = judged, trial.digest
         if judged.outcome is Outcome.PASSES:
             self._passing[candidate] = None

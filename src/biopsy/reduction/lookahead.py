@@ -96,14 +96,14 @@ class Lookahead:
         self._future = future
         before = {**self._trials, asked: trial}
         likely = islice(likely_questions(future, self._chance, least=pace.least_chance), most)
-        self._trials = {
+        soon = {
             proposal.candidate: before.get(proposal.candidate) or self._candidates.trial(proposal, self._stage)
             for proposal in likely
         }
-        pace.looked_ahead(time.thread_time() - started, len(self._trials.keys() - before.keys()))
-        soon = list(self._trials.values())
-        oracle.abandon_all(but=soon)
-        oracle.ahead(iter(soon))
+        pace.looked_ahead(time.thread_time() - started, len(soon.keys() - before.keys()))
+        oracle.keep_going([trial, *soon.values()])
+        pending = oracle.pending
+        self._trials = {candidate: one for candidate, one in {**before, **soon}.items() if one.digest in pending}
         return True
 
     @property
@@ -122,6 +122,9 @@ class Lookahead:
     def _chance(self, proposal: Proposal) -> float:
         """How likely a candidate reproduces: known, even for a pass that halves, else as those before."""
         known = self._candidates.known(proposal.candidate)
+        begun = self._trials.get(proposal.candidate)
+        if known is None and begun is not None:
+            known = self._candidates.oracle.foretold(begun)
         if known is not None:
             return float(known)
         return 0.5 if self._named.halves else self.odds.chance

@@ -35,8 +35,12 @@ class Pace:
         """
         if self.least_chance >= likeliest:
             return 1
-        known = self._spare is not None and self._cost is not None
-        return jobs if known or not self._measured else min(jobs, self._at_first)
+        return jobs if self.is_known else min(jobs, self._at_first)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been found out, or cannot be."""
+        return not self._measured or (self._spare is not None and self._cost is not None)
 
     def in_a_row(self, jobs: int, chance: float) -> int:
         """How many proposals to check at once where each is asked about only if none before it holds.

@@ -78,7 +78,7 @@ class Beside:
         for question in [one for one in self._open if one.run is not None and one.run.future.done()]:
             self._take(question)
         waiting = [one for one in self._open if one.run is None]
-        room = min(pool.jobs - 1 - len(pool.kept), pool.jobs - len(pool.pending))
+        room = min(pool.jobs - 1 - len(pool.kept), pool.jobs - len(pool.running))
         for question in waiting[: max(0, room)]:
             self._begin(question)
 

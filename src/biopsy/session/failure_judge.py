@@ -27,16 +27,22 @@ class FailureJudge:
 
     def judge(self, evidence: Evidence) -> Judged:
         """The outcome. The same failure in kind is another one if it is much smaller and only rounding."""
-        judged = judge(evidence, self.rules, self.reference)
-        verdict = evidence.verdict
-        if judged.outcome is not Outcome.REPRODUCES or not self.original:
-            return judged
-        reason = why_not(verdict.mismatches, self.original, verdict.rounding)
-        if verdict.rounding is not None and verdict.rounding.verdict == "unknown" and not self._told_unjudged:
+        judged, verdict = judge(evidence, self.rules, self.reference), evidence.verdict
+        unjudged = verdict.rounding is not None and verdict.rounding.verdict == "unknown"
+        if unjudged and self.original and judged.outcome is Outcome.REPRODUCES and not self._told_unjudged:
             self._told_unjudged = True
+            assert verdict.rounding is not None
             self._listener(
                 events.Remark(f"rounding   float64 could not judge; error sizes decide: {verdict.rounding.reason}")
             )
+        return self.guess(evidence)
+
+    def guess(self, evidence: Evidence) -> Judged:
+        """The same, and nobody is told of it."""
+        judged = judge(evidence, self.rules, self.reference)
+        if judged.outcome is not Outcome.REPRODUCES or not self.original:
+            return judged
+        reason = why_not(evidence.verdict.mismatches, self.original, evidence.verdict.rounding)
         if reason is None:
             return judged
         return replace(judged, outcome=Outcome.OTHER_FAILURE, reason=f"{judged.reason}, {reason}")

@@ -5,7 +5,7 @@ Who asks never sees how many checks run at the same time: an answer depends on t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from biopsy import errors, events
@@ -14,7 +14,7 @@ from biopsy.session.beside import Beside
 from biopsy.session.budget import BudgetMeter
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import Iterations
-from biopsy.session.memory import OutcomeMemory
+from biopsy.session.memory import OutcomeMemory, concluded
 from biopsy.session.pool import PendingRun, Pool
 from biopsy.session.stage import LOOK
 from biopsy.session.steady_program import SteadyProgram
@@ -68,19 +68,26 @@ class Oracle:
         return self.pool.jobs
 
     @property
+    def pending(self) -> frozenset[bytes]:
+        """The digests of the models of which runs were begun ahead, and may still be asked for."""
+        return frozenset(run.trial.digest for run in self.pool.pending)
+
+    @property
     def runs_elsewhere(self) -> bool:
         """Whether an executor of the user's runs checks."""
         return self.pool.is_shared
 
-    def judge(self, trial: Trial, *, alone: bool = False) -> Judged:
+    def judge(self, trial: Trial, *, alone: bool = False, meanwhile: Callable[[], object] | None = None) -> Judged:
         """The outcome of a model, from memory as far as it was checked before.
 
         ``alone``: nothing is worth running beside it, so it is handed to no other thread that can do without one.
+        ``meanwhile`` is called while it is waited for, whenever something that was begun ahead has ended.
         Raises CheckError if the check could not be run, BudgetSpentError if it may not be run any more.
         """
         while (judged := self.memory.conclusion(trial)) is None:
             wanted = self.memory.repetitions - len(self.memory.runs(trial))
-            self.memory.add(trial, self._run(trial, wanted, here=alone and self.pool.runs_here(trial)))
+            here = alone and self.pool.runs_here(trial)
+            self.memory.add(trial, self._run(trial, wanted, here=here, meanwhile=meanwhile))
         self.pool.abandon(
             run for run in self.pool.pending if run.trial.digest == trial.digest and not run.trial.is_kept
         )
@@ -102,6 +109,16 @@ class Oracle:
         """Whether a run of a model that was begun ahead has ended."""
         return any(run.future.done() for run in self.pool.runs_of(trial))
 
+    def foretold(self, trial: Trial) -> bool | None:
+        """Whether a model reproduces, by what was begun ahead and has ended, though nobody has asked for it yet.
+
+        None where that does not tell. It is good for guesses only: nothing is counted or remembered.
+        """
+        ended = [run.future for run in self.pool.runs_of(trial) if run.future.done() and not run.future.cancelled()]
+        runs = [self.failure.guess(future.result()) for future in ended if future.exception() is None]
+        judged = concluded([*self.memory.runs(trial), *runs], self.memory.repetitions) if runs else None
+        return None if judged is None else judged.outcome is Outcome.REPRODUCES
+
     def undo(self) -> bytes | None:
         """Forget the newest answer: the person who gave it takes it back. The model's digest, None if there is none."""
         undone = self.memory.undo()
@@ -115,15 +132,35 @@ class Oracle:
         return digest
 
     def ahead(self, trials: Iterator[Trial]) -> None:
-        """Begin checks of models that may be asked about soon, as many as may run at once."""
+        """Begin checks of models that may be asked about soon, as many as may run at once: each as often as it needs.
+
+        Trials are taken from ``trials`` only while there is room.
+        """
         self.beside.attend()
-        pending = self.pool.pending
-        while len(pending) < self.pool.jobs and self.budget.allows(len(pending) - len(self.pool.kept)):
+        running = len(self.pool.running)
+        room = self.pool.jobs - running  # by now: what ends meanwhile leaves room for what is asked next
+        beside = len(self.pool.kept)
+        while room > 0:
             trial = next(trials, None)
             if trial is None:
                 return
-            if not self.is_known(trial) and all(run.trial.digest != trial.digest for run in pending):
+            for _ in range(min(room, self._lacking(trial))):
+                if not self.budget.allows(running - beside):
+                    return
                 self.begin(trial)
+                room, running = room - 1, running + 1
+
+    def _lacking(self, trial: Trial) -> int:
+        """How many more runs of a model are needed, if it passes in all of them."""
+        if self.is_known(trial) or self.foretold(trial) is not None:
+            return 0
+        begun = sum(run.trial.digest == trial.digest for run in self.pool.pending)
+        return self.memory.repetitions - len(self.memory.runs(trial)) - begun
+
+    def keep_going(self, soon: Sequence[Trial]) -> None:
+        """Begin what may be asked about soon, and stop what may not; answers that are there wait to be asked for."""
+        self.pool.abandon_running(but=soon)
+        self.ahead(iter(soon))
 
     def abandon_all(self, but: Sequence[Trial] = ()) -> None:
         """Stop what was begun ahead and nobody asked about, ``but`` for these."""
@@ -134,7 +171,9 @@ class Oracle:
         self.pool.close()
         self._iterations.close()
 
-    def _run(self, trial: Trial, wanted: int, *, here: bool = False) -> Judged:
+    def _run(
+        self, trial: Trial, wanted: int, *, here: bool = False, meanwhile: Callable[[], object] | None = None
+    ) -> Judged:
         """The next run of a model to end; as many as are wanted are begun, if so many may run at once.
 
         ``here``: in this thread, one after the other.
@@ -143,11 +182,11 @@ class Oracle:
         self.budget.spend()
         mine = self.pool.runs_of(trial)
         while not mine or len(mine) < min(wanted, 1 if here else self.pool.jobs):
-            if len(self.pool.pending) >= self.pool.jobs and mine and self.memory.repetitions == 1:
+            if mine and self.memory.repetitions == 1 and len(self.pool.running) >= self.pool.jobs:
                 break  # one more run of this is worth no more than what was begun ahead
             self.pool.make_room(kept=mine)
             mine.append(self.begin(trial, here=here))
-        return self._ended(mine[0])
+        return self._ended(mine[0], meanwhile)
 
     def begin(self, trial: Trial, *, here: bool = False) -> PendingRun:
         """Begin a run on a model, for which there must be room; ``here``: it ends before this returns."""
@@ -175,9 +214,9 @@ class Oracle:
             return False
         return trial.stage is LOOK or (trial.stage.is_iteration and trial.size <= _FEW)
 
-    def _ended(self, run: PendingRun) -> Judged:
+    def _ended(self, run: PendingRun, meanwhile: Callable[[], object] | None) -> Judged:
         """Wait for a run, and tell of it."""
-        evidence = self.pool.wait(run, self.budget.seconds_left)
+        evidence = self.pool.wait(run, self.budget.seconds_left, meanwhile)
         if evidence is None:
             self.pool.abandon_all()
             raise self.budget.time_is_up()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYetError
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from biopsy import events
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import Inline, Task, run_check
 from biopsy.comparison.mismatch import Mismatch
-from biopsy.isolation.watch import Stop
 from biopsy.session.places import Places
 from biopsy.session.trial import Trial
+from biopsy.session.workers import OfExecutor, Threads, Workers
+
+_MOST_UNHEARD = 4
+"""Answers that are kept although nobody has asked for them yet, for each check that may run at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +25,7 @@ class Parallelism:
     """How many checks run at once, and who runs them: ``executor``, or threads of our own if it is None."""
 
     jobs: int = 1
-    executor: Executor | None = None
+    executor: Executor | Workers | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +51,17 @@ class PendingRun:
 
     slot: Slot
     future: Future[Evidence]
-    stop: Stop | None = None
 
     @property
     def trial(self) -> Trial:
         """The model it looks at."""
         return self.slot.trial
 
-    def free(self) -> None:
-        """Release what the run held, once it has ended."""
-        if self.stop is not None:
-            self.stop.close()
-
 
 class Pool:
     """Runs a check on models, at most ``jobs`` at once. It neither judges nor remembers what the check says.
+
+    ``pending`` are the runs that somebody may still ask for, whether they have ended or not.
 
     ``candidate`` is where the user knows candidates to stand, and ``read`` are further files that a check reads; runs
     at the same time get places beside these. ``keep_last``: the last candidate is left there. A run that is no longer
@@ -90,7 +89,12 @@ class Pool:
         self._places = Places(candidate, read)
         self._checks_before: list[Check] = []
         self.is_shared = parallelism.executor is not None
-        self._executor = parallelism.executor or self._own_executor()
+        self._workers = self._workers_of(parallelism.executor)
+
+    @property
+    def running(self) -> list[PendingRun]:
+        """Pending runs that have not ended."""
+        return [run for run in self.pending if not run.future.done()]
 
     @property
     def kept(self) -> list[PendingRun]:
@@ -128,15 +132,10 @@ class Pool:
 
         ``here``: in this thread, for what ``runs_here``.
         """
-        trial = slot.trial
-        check = slot.check
+        trial, check = slot.trial, slot.check
         of_a_candidate = trial.check is None or trial.stage.is_remembered
         task = Task(check, slot.path, None if trial.place else trial.parts, original if of_a_candidate else ())
-        if self.is_shared or not check.stoppable:
-            executor = Inline() if here else self._executor
-            return self._begun(PendingRun(slot, executor.submit(run_check, task)))
-        stop = Stop()
-        return self._begun(PendingRun(slot, self._executor.submit(run_check, task, stop), stop))
+        return self._begun(PendingRun(slot, Inline().submit(run_check, task) if here else self._workers.begin(task)))
 
     def answered(self, slot: Slot, evidence: Evidence) -> PendingRun:
         """A run that has ended before it began, since its evidence is known."""
@@ -144,22 +143,31 @@ class Pool:
         future.set_result(evidence)
         return self._begun(PendingRun(slot, future))
 
-    def wait(self, run: PendingRun, seconds: float | None) -> Evidence | None:
-        """What a run leaves; None if it has not ended after so many seconds. Raises what the check raises."""
-        try:
-            return run.future.result(seconds)
-        except NotYetError:
-            # It may have ended just now; or the error is the check's own, which is raised again here.
-            return run.future.result() if run.future.done() else None
-        finally:
-            if run in self.pending and run.future.done():
-                self.pending.remove(run)
-                run.free()
+    def wait(
+        self, run: PendingRun, seconds: float | None, meanwhile: Callable[[], object] | None = None
+    ) -> Evidence | None:
+        """What a run leaves; None if it has not ended after so many seconds. Raises what the check raises.
+
+        ``meanwhile`` is called whenever another run has ended before.
+        """
+        until = None if seconds is None else monotonic() + seconds
+        while not run.future.done():
+            others = [other.future for other in self.running] if meanwhile is not None else []
+            left = None if until is None else max(0.0, until - monotonic())
+            self._workers.wait({run.future, *others}, left)
+            if left == 0 and not run.future.done():
+                return None
+            if meanwhile is not None and not run.future.done() and any(other.done() for other in others):
+                meanwhile()
+        if run in self.pending:
+            self.pending.remove(run)
+        return run.future.result()
 
     def make_room(self, kept: Sequence[PendingRun]) -> None:
         """Abandon the newest runs, but for those ``kept``, until one more may begin."""
-        others = [run for run in self.pending if run not in kept and not run.trial.is_kept]
-        excess = max(0, len(self.pending) + 1 - self.jobs)
+        running = self.running
+        others = [run for run in running if run not in kept and not run.trial.is_kept]
+        excess = max(0, len(running) + 1 - self.jobs)
         self.abandon(others[len(others) - excess :])
 
     def abandon(self, runs: Iterable[PendingRun]) -> None:
@@ -167,14 +175,21 @@ class Pool:
         for run in list(runs):
             self.pending.remove(run)
             self._ending.append(run)
-            if not run.future.cancel() and run.stop is not None and not run.future.done():
-                run.stop.set()
+            self._workers.stop(run.future)
             self._listener(events.Abandoned(run.slot.number))
 
     def abandon_all(self, but: Sequence[Trial] = ()) -> None:
         """Stop every pending run, ``but`` those of these models."""
         kept = {trial.digest for trial in but}
         self.abandon(run for run in self.pending if run.trial.digest not in kept and not run.trial.is_kept)
+
+    def abandon_running(self, but: Sequence[Trial]) -> None:
+        """The same, but of the answers that are there those that came first go, and only if there are many."""
+        kept = {trial.digest for trial in but}
+        others = [run for run in self.pending if run.trial.digest not in kept and not run.trial.is_kept]
+        ended = [run for run in others if run.future.done()]
+        excess = max(0, len(ended) - _MOST_UNHEARD * self.jobs)
+        self.abandon([*(run for run in others if not run.future.done()), *ended[:excess]])
 
     def use(self, check: Check) -> None:
         """Run another check from now on, such as the same without what was kept warm; the old one ends at the end."""
@@ -185,25 +200,21 @@ class Pool:
     def close(self) -> None:
         """End everything, and leave no candidate behind."""
         self.abandon(self.pending)
-        if not self.is_shared:
-            self._executor.shutdown(wait=True, cancel_futures=True)
-        self._free_ended(wait=not self.is_shared)
+        self._workers.close()
+        self._ending.clear()
         for check in (self.check, *self._checks_before):
             check.close()
         self._places.clear(keep_last=self._keep_last)
 
-    def _own_executor(self) -> Executor:
-        if self.jobs == 1 and not self.check.stoppable:
-            return Inline()
-        return ThreadPoolExecutor(2 * self.jobs, thread_name_prefix="biopsy-check")  # some may still be ending
+    def _workers_of(self, executor: Executor | Workers | None) -> Workers:
+        if executor is None:
+            return Threads(self.jobs, inline=self.jobs == 1 and not self.check.stoppable)
+        return OfExecutor(executor) if isinstance(executor, Executor) else executor
 
     def _begun(self, run: PendingRun) -> PendingRun:
         self.pending.append(run)
         return run
 
-    def _free_ended(self, *, wait: bool = False) -> None:
-        """Release what belongs to runs that were abandoned and have ended."""
-        for run in list(self._ending):
-            if wait or run.future.done():
-                self._ending.remove(run)
-                run.free()
+    def _free_ended(self) -> None:
+        """Let others have the places of runs that were abandoned and have ended."""
+        self._ending = [run for run in self._ending if not run.future.done()]

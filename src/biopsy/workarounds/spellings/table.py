@@ -1,0 +1,29 @@
+"""All spellings, and those that hold at given nodes of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from biopsy.workarounds.patch import Patch
+from biopsy.workarounds.spellings import clamping, matrices, normalization
+from biopsy.workarounds.spellings.respelling import respellings
+from biopsy.workarounds.spellings.spelling import Spelling
+
+if TYPE_CHECKING:
+    import onnx
+
+SPELLINGS: tuple[Spelling, ...] = (
+    *normalization.SPELLINGS,
+    *clamping.SPELLINGS,
+    *matrices.SPELLINGS,
+)
+"""Every spelling, those of a family together."""
+
+
+def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
+    """The other spellings of nodes of the main graph, given by their places, and of what stands in their bodies.
+
+    Exact ones first, then in the order of the table.
+    """
+    return sorted(respellings(model, nodes, SPELLINGS), key=lambda patch: not patch.exact)
