@@ -163,6 +163,7 @@ def test_links_pipes_and_folders_are_not_read(no_list_of_the_user: Path, tmp_pat
 
 
 def test_the_users_folder_is_never_below_the_current_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("BIOPSY_KNOWN_DIR", "relative")
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert users_folder() == tmp_path / ".config" / "biopsy" / "known"
