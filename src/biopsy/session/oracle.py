@@ -5,7 +5,9 @@ Who asks never sees how many checks run at the same time: an answer depends on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from biopsy import errors, events
@@ -93,6 +95,20 @@ class Oracle:
         )
         self.tally.meet(trial, judged)
         return judged
+
+    def in_turn(self, trials: Iterable[Trial]) -> Generator[Judged, None, None]:
+        """The outcomes of models, one after the other; those that follow are checked meanwhile, until it is closed."""
+        source, waiting = iter(trials), deque[Trial]()
+        try:
+            while True:
+                waiting.extend(islice(source, self.jobs - len(waiting)))
+                if not waiting:
+                    return
+                if self.jobs > 1:
+                    self.ahead(iter(waiting))
+                yield self.judge(waiting.popleft())
+        finally:
+            self.abandon_all()
 
     def again(self, trial: Trial, wanted: int = 1) -> Judged:
         """One more run on a model, whatever is remembered of it; ``wanted`` says how many more will be asked for."""
