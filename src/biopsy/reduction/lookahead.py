@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias
 
+from biopsy.checks.outcome import Outcome
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.candidates import Candidates
 from biopsy.reduction.named_pass import NamedPass
@@ -131,8 +132,8 @@ class Lookahead:
         """How likely a candidate reproduces: known, even for a pass that halves, else as those before."""
         known = self._candidates.known(proposal.candidate)
         begun = self._trials.get(proposal.candidate)
-        if known is None and begun is not None:
-            known = self._candidates.oracle.foretold(begun)
+        if known is None and begun is not None and (judged := self._candidates.oracle.foretold(begun)) is not None:
+            known = judged.outcome is Outcome.REPRODUCES
         if known is not None:
             return float(known)
         guessed = None if self._scouts is None else self._scouts.chance(proposal.candidate)

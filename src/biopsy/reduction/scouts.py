@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from biopsy.checks.outcome import Outcome
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.candidates import Candidates
 from biopsy.search.scouting import Part, Scouting
@@ -60,9 +61,9 @@ class Scouts:
 
     def _learn(self) -> None:
         for part, trial in self._begun.items():
-            reproduces = self._candidates.oracle.foretold(trial)
-            if reproduces is not None:
-                self._scouting.learn(part, is_needed=not reproduces)
+            judged = self._candidates.oracle.foretold(trial)
+            if judged is not None:
+                self._scouting.learn(part, is_needed=judged.outcome is not Outcome.REPRODUCES)
 
     def _made(self, most: int) -> Iterator[tuple[Part[int], Trial]]:
         """Parts of which nobody knows yet, with the target without them as a model."""

@@ -125,15 +125,14 @@ class Oracle:
         """Whether a run of a model that was begun ahead has ended."""
         return any(run.future.done() for run in self.pool.runs_of(trial))
 
-    def foretold(self, trial: Trial) -> bool | None:
-        """Whether a model reproduces, by what was begun ahead and has ended, though nobody has asked for it yet.
+    def foretold(self, trial: Trial) -> Judged | None:
+        """The outcome of a model, by what is known of it or has ended, though nobody may have asked for it yet.
 
         None where that does not tell. It is good for guesses only: nothing is counted or remembered.
         """
         ended = [run.future for run in self.pool.runs_of(trial) if run.future.done() and not run.future.cancelled()]
         runs = [self.failure.guess(future.result()) for future in ended if future.exception() is None]
-        judged = concluded([*self.memory.runs(trial), *runs], self.memory.repetitions) if runs else None
-        return None if judged is None else judged.outcome is Outcome.REPRODUCES
+        return concluded([*self.memory.runs(trial), *runs], self.memory.repetitions)
 
     def undo(self) -> bytes | None:
         """Forget the newest answer: the person who gave it takes it back. The model's digest, None if there is none."""
@@ -168,7 +167,7 @@ class Oracle:
 
     def _lacking(self, trial: Trial) -> int:
         """How many more runs of a model are needed, if it passes in all of them."""
-        if self.is_known(trial) or self.foretold(trial) is not None:
+        if self.foretold(trial) is not None:
             return 0
         begun = sum(run.trial.digest == trial.digest for run in self.pool.pending)
         return self.memory.repetitions - len(self.memory.runs(trial)) - begun
