@@ -218,4 +218,5 @@ def _why(error: BaseException, sources: Sources) -> str:
     innermost = error
     while isinstance(innermost.__context__, Exception):
         innermost = innermost.__context__
-    return shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
+    said = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
+    return f"its proxy does not answer: {said}" if type(error).__name__ == "ProxyError" else said
