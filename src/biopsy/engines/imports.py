@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from biopsy import events
@@ -18,6 +18,13 @@ class Imports(Protocol):
 
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object of a package, all in one list.
+
+        A step is an attribute, or a method where ``()`` follows its name; what comes as a list is gone through. From
+        another interpreter that is one answer, where a loop would be many.
+        """
 
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
@@ -46,6 +53,12 @@ class Here:
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
         return importlib.import_module(name)
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object, all in one list."""
+        from biopsy.engines.other_release.wire import gathered
+
+        return gathered(objects, steps)
 
     def packages(self) -> Mapping[str, str]:
         """Nothing: it is no other interpreter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -38,6 +38,10 @@ class OtherImports:
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
         return self._interpreter().module(name)
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object, all in one list, for one question."""
+        return self._interpreter().gathered(objects, *steps)
 
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages in the environment; of one that the user has made, ``facts``."""

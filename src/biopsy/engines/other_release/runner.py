@@ -94,6 +94,8 @@ class Objects:
             return Kept(importlib.import_module(tree["name"]))
         if action == "facts":
             return _facts(tree["packages"])
+        if action == "gather":
+            return self._wire.gathered(message.value(tree["objects"]), tree["steps"])
         target = message.value(tree["on"])
         if action == "get":
             return self._attribute(target, tree["name"])
