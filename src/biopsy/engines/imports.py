@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from biopsy import events
@@ -41,8 +41,8 @@ class Imports(Protocol):
     def warm(self) -> None:
         """Have an interpreter that is warmed up from now on, until ``serve``."""
 
-    def serve(self) -> None:
-        """Let each fork of this process have a fork of the warmed interpreter."""
+    def serve(self, trial: Callable[[], None]) -> None:
+        """Let each fork of this process have a fork of the warmed interpreter, if ``trial`` works in the first one."""
 
 
 class Here:
@@ -77,5 +77,5 @@ class Here:
     def warm(self) -> None:
         """Do nothing: this process itself is warmed up."""
 
-    def serve(self) -> None:
+    def serve(self, trial: Callable[[], None]) -> None:
         """Do nothing: forks of this process have what it has."""

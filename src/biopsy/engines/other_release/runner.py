@@ -181,11 +181,8 @@ def _work_for(session: int) -> None:
 
 
 def _serve_forks(forks: ModuleType, objects: Objects, listening: int, asking: socket.socket) -> None:
-    """Give each connection a fork, and return in it; unless a fork would lose threads, which is told instead."""
+    """Give each connection a fork, which ends here with its work."""
     objects.forget()
-    if not forks.fork_loses_no_thread():
-        asking.sendall(b'{"ready": false}\n')
-        os._exit(0)
     gc.freeze()
     loop = forks.ForkLoop([asking.detach()], listening=listening)
     request = loop.next_request()
