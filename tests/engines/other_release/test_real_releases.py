@@ -27,10 +27,8 @@ def fused() -> onnx.ModelProto:
         numpy_helper.from_array(random.standard_normal((16, 16, 1, 1), np.float32), "w"),
         numpy_helper.from_array(random.standard_normal(16, np.float32), "b"),
     ]
-    names = ["x", "w", "b", "z"]
-    node = helper.make_node(
-        "FusedConv", names, ["y"], "f", domain="com.microsoft", activation="Relu", kernel_shape=[1, 1]
-    )
+    attributes = {"domain": "com.microsoft", "activation": "Relu", "kernel_shape": [1, 1]}
+    node = helper.make_node("FusedConv", ["x", "w", "b", "z"], ["y"], "f", **attributes)
     made = model([node], [info("x", SHAPE), info("z", SHAPE)], [info("y", SHAPE)], weights, opset=13)
     made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     made.ir_version = 8
@@ -85,9 +83,9 @@ def test_weights_in_other_files_are_found_where_releases_want_them_beside_the_mo
 def test_what_a_release_cannot_do_is_said_and_is_no_wrong_answer() -> None:
     made = model([helper.make_node("Identity", ["x"], ["y"])], [info("x", (2,), 16)], [info("y", (2,), 16)], opset=16)
     made.ir_version = 8
-    with pytest.raises(errors.EngineFailure, match="onnx 1.18.0 computes with the bits of bfloat16: not tried"):
+    with pytest.raises(errors.EngineFailure, match=r"onnx 1.18.0 computes with the bits of bfloat16: not tried"):
         create("reference:release=1.18.0").build(ModelInput(made.SerializeToString(), Path()))
-    with pytest.raises(errors.UsageError, match="onnxruntime 1.20.1 has no optimization level 'layout'"):
+    with pytest.raises(errors.UsageError, match=r"onnxruntime 1.20.1 has no optimization level 'layout'"):
         create(f"{OLD},optimization=layout").build(ModelInput(fused().SerializeToString(), Path()))
 
 
