@@ -15,7 +15,7 @@ from biopsy.blame.releases.release_check import ReleaseCheck
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import Rate, measured_rate
+from biopsy.checks.repetition import MeasuredRate, measured_rate
 from biopsy.checks.signature import signature_of
 from biopsy.checks.task import Task, run_check
 from biopsy.environments.prepared import Environment, prepared
@@ -69,7 +69,7 @@ class ReleaseProbe:
         self.checks = 0
         self.failure = ""
         self.failure_of = ""
-        self.rate = Rate(failed=0, runs=0)
+        self.rate = MeasuredRate(failed=0, runs=0)
 
     def again(self, whole: ReleaseQuestion | None = None) -> ReleaseProbe:
         """A probe that knows the failure, to ask releases once more; with another question, if one is given."""

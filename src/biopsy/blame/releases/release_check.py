@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
-from biopsy.engines.registry import EngineSpec, engines_of_distribution
+from biopsy.engines.registry import EngineSpec, engines_of_distribution, find_class
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.prepared import Environment
 from biopsy.environments.requirements import normalized, parsed
@@ -54,12 +54,18 @@ class ReleaseCheck:
 
     def settings(self, version: str) -> SettingChange:
         """What an engine is told so that it uses a release."""
-        told = {"release": version}
+        told = {"release": self._release(version)}
         if self.beside:
             told["with"] = "+".join(self.beside)
         if self.python_text is not None:
             told["python"] = self.python_text
         return SettingChange(told)
+
+    def _release(self, version: str) -> str:
+        """The release as an engine takes it: with the name of the distribution where that is not the usual one."""
+        usual = find_class(self.spec.name).distributions if self.spec is not None else ()
+        name = normalized(self.package)
+        return version if name in usual[:1] else f"{name}=={version}"
 
     def words_of(self, version: str, python: str) -> tuple[str, ...]:
         """The words with a release whose environment has the interpreter ``python``."""
