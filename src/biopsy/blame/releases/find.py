@@ -186,14 +186,7 @@ class ReleaseSearch:
     def _blamed_on_the_yardstick(self) -> str:
         """What float64 says against the answer: that what fails is right, and what it is compared with is not."""
         failing = [one.release for one in self._tried.values() if one.side]
-        if not self._probe.is_mismatch or not failing:
-            return ""
-        evidence = self._probe.arbitrated(failing[-1])
-        rounding = None if evidence is None else evidence.verdict.rounding
-        if rounding is None or rounding.verdict != "rounding":
+        if not failing or not self._probe.is_right_by_float64(failing[-1]):
             return ""
         name = f"{self._probe.question.check.package} {failing[-1].version}"
-        return (
-            f"float64 says that {name}, which fails, errs by no more than rounding: what it is compared with may be "
-            "what is wrong"
-        )
+        return f"float64 says that {name} errs by no more than rounding: what it is compared with is what is wrong"

@@ -82,11 +82,6 @@ class ReleaseProbe:
             probe._judge.original, probe._timeout = self._judge.original, self._timeout
         return probe
 
-    @property
-    def is_mismatch(self) -> bool:
-        """Whether the failure is that outputs differ, as our own ``run`` has measured it."""
-        return bool(self._judge.original)
-
     def ask(self, release: Release) -> TriedRelease:
         """What the check says with a release: a failure at once, a pass after as many runs as it takes to believe it.
 
@@ -181,9 +176,14 @@ class ReleaseProbe:
             return replace(judged, outcome=Outcome.REPRODUCES)
         return judged
 
-    def arbitrated(self, release: Release) -> Evidence | None:
-        """What our own ``run`` says of a mismatch with a release if float64 judges it; None for another command."""
-        with self._preparing(self.question.check, release, self._listener) as environment:
-            asked = self.question.check.command(release.version, environment, self.question.default_name, self._timeout)
-            arbiter = asked.arbiter()
-            return None if arbiter is None else arbiter.run(self.question.model)
+    def is_right_by_float64(self, release: Release) -> bool:
+        """Whether a release that fails is right all the same: alone, it errs by no more than rounding.
+
+        Then what it is compared with is what is wrong. False where nobody can tell.
+        """
+        alone = self.question.check.by_itself()
+        if alone is None or not self._judge.original:
+            return False
+        with self._preparing(alone, release, self._listener) as environment:
+            check = alone.command(release.version, environment, self.question.default_name, self._timeout)
+            return check.run(self.question.model).verdict.outcome == "passes"
