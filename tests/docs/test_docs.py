@@ -38,6 +38,7 @@ LONG = {
     "diagnose-a-model.md",
     "find-a-bad-build.md",
     "find-the-release.md",
+    "find-a-workaround.md",
     "find-the-setting.md",
     "find-what-may-vary.md",
     "measure-a-flaky-failure.md",

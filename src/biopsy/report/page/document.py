@@ -38,6 +38,7 @@ _SECTIONS = (
     course.section,
     findings.settings,
     findings.releases,
+    findings.transformation,
     findings.precision,
     findings.variation,
     findings.known,

@@ -85,6 +85,28 @@ def settings(report: Branch) -> Section | None:
     return Section(name="settings", title="Settings and optimizers", blocks=blocks) if blocks else None
 
 
+def transformation(report: Branch) -> Section | None:
+    """Both models of the piece, before a tool and after it, and the passes that do it."""
+    found = report.part("transformation")
+    if found is None:
+        return None
+    tool = " ".join(cut(each, 60) for each in (found.text("tool"), found.text("release")) if each)
+    piece, passes = found.part("piece"), found.part("passes")
+    blocks: list[Block] = []
+    if passes is not None:
+        alone, without = passes.texts("alone"), passes.text("command") or passes.text("python")
+        rows: list[tuple[str, Cell | str]] = []
+        rows += [("does it alone", ", ".join(cut(each, 80) for each in alone[:MOST_ROWS]))] if alone else []
+        rows += [("left out by", Cell(text=cut(without, 400), code=True))] if without else []
+        blocks += [Facts(rows=rows)] if rows else []
+    if piece is not None:
+        before, after = (piece.texts(key)[:200] for key in ("text_before", "text_after"))
+        shown = after or ["it writes no model"]
+        sides = (("before", before), (f"after {tool}", shown))
+        blocks.append(Columns(blocks=[Listing(caption=caption, lines=lines) for caption, lines in sides]))
+    return Section(name="transformation", title="Before and after", blocks=blocks) if blocks else None
+
+
 def _switch(switch: Branch) -> str:
     change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
     unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
