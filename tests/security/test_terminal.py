@@ -231,6 +231,11 @@ CASES: dict[str, list[str]] = {
     "layers nodes": [*LAYERS, "--suspect", "onnxrt", "--nodes", hostile("(")],
     "flags": [*FLAGS, "-o", f"{hostile('r')}.json", "--engine", "onnxrt", *check("1", "{engine}")],
     "flags by run": [*FLAGS, "--engine", "onnxrt", *check("flaky", "{engine}", HOSTILE)],
+    "version package": ["debug", "version", "ordinary.onnx", "--package", hostile("p"), *check("1", "{python}")],
+    "version python": [
+        *["debug", "version", "ordinary.onnx", "--package", "thing", "--python", hostile("p")],
+        *check("1", "{python}"),
+    ],
     "build": [*BUILD, "--until", "2", "--art-dir", FOLDER, *check("flaky", "{}", "{engine}")],
     "build fails": [
         "debug",
