@@ -38,6 +38,7 @@ LONG = {
     "diagnose-a-model.md",
     "find-a-bad-build.md",
     "find-the-setting.md",
+    "find-the-transformation.md",
     "find-what-may-vary.md",
     "measure-a-flaky-failure.md",
     "reduce-a-flaky-failure.md",
