@@ -12,7 +12,10 @@ from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import worst_of
 from biopsy.quantities import count
 from biopsy.reduction.result import Reduction
-from biopsy.text import first_line, html_table, printable, series
+from biopsy.text import first_line, html_table, printable, series, shortened
+
+_LONGEST = 240
+"""Characters of a message of a tool or an engine in a sentence."""
 
 Fault = Literal["transformation", "control"]
 """What is wrong: what the tool makes of the model, or already what comes of loading and saving it with no pass."""
@@ -190,11 +193,9 @@ def failure_text(judged: Judged) -> str:
     if verdict.stage == "interface":
         return verdict.message
     if verdict.stage == "transform":
-        return (
-            f"it fails: {verdict.kind}: {first_line(verdict.message)}"
-            if verdict.message
-            else f"it fails: {verdict.kind}"
-        )
+        said = shortened(first_line(verdict.message), _LONGEST)
+        return f"it fails: {verdict.kind}: {said}" if said else f"it fails: {verdict.kind}"
     if verdict.stage in {"load", "build", "run"}:
-        return f"{verdict.engine or 'nobody'} cannot {verdict.stage} it: {first_line(verdict.message)}"
+        said = shortened(first_line(verdict.message), _LONGEST)
+        return f"{verdict.engine or 'onnx'} cannot {verdict.stage} it: {said}"
     return judged.reason
