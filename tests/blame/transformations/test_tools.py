@@ -47,7 +47,8 @@ RESHAPED_TWICE = graph(
 
 MEAN_WITHOUT_ITS_AXIS = graph(
     """g (float[8,8] x) => (float[8,8] y)
-    <float[1] two = {2.0}, float[1] small = {0.00001}, float[8] scale = {1,2,3,4,5,6,7,8}, float[8] bias = {1,2,3,4,5,6,7,8}>
+    <float[1] two = {2.0}, float[1] small = {0.00001}, float[8] scale = {1,2,3,4,5,6,7,8},
+    float[8] bias = {1,2,3,4,5,6,7,8}>
     {
         mu = ReduceMean <axes = [-1], keepdims = 0> (x)  d = Sub (x, mu)  square = Pow (d, two)
         mean = ReduceMean <axes = [-1], keepdims = 0> (square)  more = Add (mean, small)  root = Sqrt (more)

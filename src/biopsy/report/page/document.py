@@ -37,6 +37,7 @@ _SECTIONS = (
     layers.section,
     course.section,
     findings.settings,
+    findings.releases,
     findings.transformation,
     findings.precision,
     findings.variation,
