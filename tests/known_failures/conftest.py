@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_list_of_the_user(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Whoever runs the tests may have known failures of their own."""
-    folder = tmp_path_factory.mktemp("config")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
-    return folder / "biopsy" / "known"
+    """Where a user's list would be; there is none yet."""
+    folder = tmp_path_factory.mktemp("config") / "known"
+    monkeypatch.setenv("BIOPSY_KNOWN_DIR", str(folder))
+    return folder

@@ -28,13 +28,15 @@ class Catalogue:
 
 
 def users_folder() -> Path | None:
-    """``$XDG_CONFIG_HOME/biopsy/known``, or else ``~/.config/biopsy/known``; None where there is no home.
+    """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, or else ``~/.config/biopsy/known``; None without a home.
 
     Never below the current folder, which may be anybody's.
     """
-    given = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-    if given.is_absolute():
-        return given / "biopsy" / "known"
+    own, shared = (Path(os.environ.get(name, "")) for name in ("BIOPSY_KNOWN_DIR", "XDG_CONFIG_HOME"))
+    if own.is_absolute():
+        return own
+    if shared.is_absolute():
+        return shared / "biopsy" / "known"
     home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or "")
     return home / ".config" / "biopsy" / "known" if home.is_absolute() else None
 

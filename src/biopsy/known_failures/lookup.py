@@ -54,8 +54,9 @@ class SeenFailure:
 class KnownMatch:
     """A known bug that has something of the piece.
 
-    ``differences`` are sentences about the pattern, ``more`` is how many nodes there are besides. Of the engine, and of how it fails, None says that one of the two
-    does not tell; ``release`` is what is known of the release, None where that is not told.
+    ``differences`` are sentences about the pattern, ``more`` is how many nodes there are besides. Of the engine, and of
+    how it fails, None says that one of the two does not tell; ``release`` is what is known of the release, None where
+    that is not told.
     """
 
     failure: KnownFailure

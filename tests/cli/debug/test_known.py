@@ -17,7 +17,7 @@ from support.real_failures import relu_clip_of_integers
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("BIOPSY_KNOWN_DIR", str(tmp_path / "config"))
     save(relu_clip_of_integers(), tmp_path / "piece.onnx")
     save(chain(2, ("Neg", "Exp")), tmp_path / "chain.onnx")
     return tmp_path
@@ -59,7 +59,7 @@ def test_what_is_not_known_is_status_0_and_can_be_added(capsys: pytest.CaptureFi
     assert "It is not in the list (7 known failures compared)." in said
     assert "biopsy debug known chain.onnx --engine onnxrt --add my-bug" in said
     assert known("chain.onnx", "--engine", "onnxrt", "--stage", "compare", "--add", "my-bug") == 0
-    entry = read_entry(here / "config" / "biopsy" / "known" / "my-bug.yaml")
+    entry = read_entry(here / "config" / "my-bug.yaml")
     assert (entry.engine, [str(one) for one in entry.signatures]) == ("onnxrt", ["compare"])
     capsys.readouterr()
     assert known("chain.onnx", "--engine", "onnxrt") == 0
