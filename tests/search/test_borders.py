@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.borders import Asking, RowBorder, Row, Side, all_changes, change_between, changes_around
+from biopsy.search.borders import Asking, Row, RowBorder, Side, all_changes, change_between, changes_around
 from biopsy.search.drive import drive
 
 SIDES = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=40)

@@ -28,7 +28,7 @@ class Catalogue:
 
 
 def users_folder() -> Path | None:
-    """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, or else ``~/.config/biopsy/known``; None without a home.
+    """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, else ``~/.config/biopsy/known``; None without a home.
 
     Never below the current folder, which may be anybody's.
     """
