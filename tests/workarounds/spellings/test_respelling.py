@@ -136,7 +136,7 @@ def test_a_weight_that_a_caller_may_replace_is_no_constant() -> None:
         ("div-by-constant-as-mul", helper.make_node("Div", ["x", "tiny"], ["y"]), [weight("tiny", 1e-39, shape=())]),
         ("gemm-as-matmul", helper.make_node("Gemm", ["x", "x", "x"], ["y"], beta=0.0), []),
         ("leaky-relu-as-max", helper.make_node("LeakyRelu", ["x"], ["y"], alpha=2.0), []),
-        ("reduction-with-kept-axes", helper.make_node("ReduceSum", ["x"], ["y"], noop_with_empty_axes=1, keepdims=0), []),
+        ("mean-as-sum", helper.make_node("ReduceMean", ["x"], ["y"], axes=[5]), []),
     ],
 )  # fmt: skip
 def test_where_both_are_not_equal_there_is_no_spelling(
