@@ -19,7 +19,7 @@ def workarounds_tree(found: Workarounds, output: Path | None) -> Tree:
 def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
     if not found.found:
-        told = f"None of the {len(found.tried)} changes that were tried makes the model right in {found.engine}."
+        told = f"Nothing that was tried makes the model right in {found.engine}."
         told = told if found.tried else "No change could be tried."
         return verdict_tree("unknown" if found.stopped else "fails", told)
     best = found.best[0]

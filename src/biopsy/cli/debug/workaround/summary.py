@@ -93,9 +93,9 @@ def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], o
     _say_tried(console, found)
     if not found.found:
         tried = len({(one.kind, one.text) for one in found.tried})
-        told = f"None of the {count(tried, 'change')} that were tried makes the model right"
+        told = "Nothing that was tried makes the model right" if tried else "No change could be tried"
         early = f"; stopped by {found.stopped}" if found.stopped else ""
-        console.say(f"{told if tried else 'No change could be tried'} ({count(found.checks, 'check')}{early}).")
+        console.say(f"{told}: {count(tried, 'change')}, {count(found.checks, 'check')}{early}.")
         return
     samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
     console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
