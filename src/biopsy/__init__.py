@@ -14,14 +14,17 @@ if TYPE_CHECKING:
     from biopsy.api.compare import compare as compare
     from biopsy.api.diagnose import diagnose as diagnose
     from biopsy.api.flags import flags as flags
+    from biopsy.api.known import known as known
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
     from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
+    from biopsy.api.transform import transform as transform
     from biopsy.api.vary import vary as vary
     from biopsy.api.workaround import workaround as workaround
     from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
+    from biopsy.blame.transformations.findings import TransformationFindings as TransformationFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from biopsy.errors import OriginalPasses as OriginalPasses
     from biopsy.errors import UnknownEngine as UnknownEngine
     from biopsy.errors import UsageError as UsageError
+    from biopsy.known_failures.lookup import KnownLookup as KnownLookup
     from biopsy.layerwise.findings import LayerFindings as LayerFindings
     from biopsy.mixed_precision.result import PrecisionResult as PrecisionResult
     from biopsy.reduction.job import Border as Border
@@ -62,14 +66,17 @@ _HOMES = {
     "biopsy.api.compare": ("compare",),
     "biopsy.api.diagnose": ("diagnose",),
     "biopsy.api.flags": ("flags",),
+    "biopsy.api.known": ("known",),
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
     "biopsy.api.releases": ("releases",),
     "biopsy.api.run": ("run",),
+    "biopsy.api.transform": ("transform",),
     "biopsy.api.vary": ("vary",),
-    "biopsy.blame.releases.findings": ("ReleaseFindings",),
     "biopsy.api.workaround": ("workaround",),
+    "biopsy.blame.releases.findings": ("ReleaseFindings",),
+    "biopsy.blame.transformations.findings": ("TransformationFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -90,6 +97,7 @@ _HOMES = {
         "UnknownEngine",
         "UsageError",
     ),
+    "biopsy.known_failures.lookup": ("KnownLookup",),
     "biopsy.layerwise.findings": ("LayerFindings",),
     "biopsy.mixed_precision.result": ("PrecisionResult",),
     "biopsy.reduction.job": ("Border",),
