@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from biopsy.report.tree import Tree
 from biopsy.report.verdict import verdict_tree
 from biopsy.workarounds.result import Workarounds
 
 
-def workarounds_tree(found: Workarounds, output: Path | None) -> Tree:
-    """The key ``workaround``; ``output`` is where the best patched model was written, if there is one."""
-    written = output is not None and found.patched is not None
-    return {**found.as_json(), "output": str(output) if written else None}
+def workarounds_tree(found: Workarounds) -> Tree:
+    """The key ``workaround``."""
+    return found.as_json()
 
 
 def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:

@@ -87,7 +87,7 @@ class WorkaroundProgress(Progress):
             say_output(self._console, event.output, whole=self._args.show_output)
 
 
-def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], output: Path | None) -> None:
+def say_result(console: Console, found: Workarounds, lines: Mapping[int, str]) -> None:
     """The best workarounds in the order of what they cost; ``lines`` are the checks that show them, by their place."""
     console.note("")
     _say_tried(console, found)
@@ -105,8 +105,8 @@ def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], o
     if found.stopped:
         console.note(f"The search was stopped by {found.stopped}: others may exist.")
     patched = found.patched
-    if patched is not None and output is not None:
-        _say_difference(console, patched, output)
+    if patched is not None and found.output is not None:
+        _say_difference(console, patched, found.output)
     say_advice(console, advice_of(lines))
 
 
@@ -168,5 +168,5 @@ def sections(
         "versions": versions_tree(engines),
         "search": progress.history.tree(),
         "next": [vars(one) for one in advice_of(lines)],
-        "workaround": workarounds_tree(found, args.output),
+        "workaround": workarounds_tree(found),
     }
