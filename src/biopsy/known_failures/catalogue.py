@@ -28,9 +28,9 @@ class Catalogue:
 
 
 def users_folder() -> Path | None:
-    """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, or else ``~/.config/biopsy/known``; None without a home.
+    """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, or else ``~/.config/biopsy/known``.
 
-    Never below the current folder, which may be anybody's.
+    None where there is no home. Never below the current folder, which may be anybody's.
     """
     own, shared = (Path(os.environ.get(name, "")) for name in ("BIOPSY_KNOWN_DIR", "XDG_CONFIG_HOME"))
     if own.is_absolute():

@@ -29,9 +29,7 @@ class Counter:
 class Asking:
     """Asks a check about models and passes. ``reference`` is the failure that counts, None until there is one."""
 
-    def __init__(
-        self, check: TransformationCheck, listener: events.Listener, counter: Counter | None = None
-    ) -> None:
+    def __init__(self, check: TransformationCheck, listener: events.Listener, counter: Counter | None = None) -> None:
         self.check = check
         self.reference: Signature | None = None
         self.counter = counter or Counter()
@@ -43,16 +41,12 @@ class Asking:
         other.reference = self.reference
         return other
 
-    def judged(
-        self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False
-    ) -> Judged:
+    def judged(self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False) -> Judged:
         """How a model fails with these passes. Raises CheckError if the tool cannot be run."""
         number = self.counter.next()
         check = self.check.told(Asked(passes=None if passes is None else tuple(passes), cold=cold))
         line = check.line(model)
-        self._listener(
-            events.Checking(number=number, stage=STAGE, description=description, line=line)
-        )
+        self._listener(events.Checking(number=number, stage=STAGE, description=description, line=line))
         evidence = check.run(model)
         judged = judge(evidence, Rules(), self.reference)
         self._listener(

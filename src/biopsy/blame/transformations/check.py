@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -86,9 +84,7 @@ class TransformationCheck(Check):
 
     def _transformed(self, candidate: Path, target: Path, samples: Samples) -> Evidence | None:
         """What a failure of the tool is; None if it has written a model."""
-        failure = self._transformer.transform(
-            candidate, target, self._asked.passes, samples, cold=self._asked.cold
-        )
+        failure = self._transformer.transform(candidate, target, self._asked.passes, samples, cold=self._asked.cold)
         return None if failure is None else _tool_failed(failure, self._by)
 
 
@@ -210,9 +206,7 @@ class CommandOfUser(TransformationCheck):
     def _check_for(self, candidate: Path) -> Check:
         words = tuple(word.replace(ORIGINAL, str(candidate)) for word in self._question.words)
         if words not in self._checks:
-            made = command_check(
-                words, str(candidate), timeout=self._question.timeout, memory=self._question.memory
-            )
+            made = command_check(words, str(candidate), timeout=self._question.timeout, memory=self._question.memory)
             self._checks[words] = made
         check = self._checks[words]
         return check.cold() if self._asked.cold else check
@@ -229,7 +223,5 @@ def _invalid(message: str) -> Evidence:
 def _tool_failed(failure: ToolFailure, by: str) -> Evidence:
     """The tool's own failure, which is one of a kind, as that of an engine."""
     name = by.partition(":")[0].split()[0]
-    said = VerdictFile(
-        outcome="fails", engine=name, stage="transform", kind=failure.kind, message=failure.message
-    )
+    said = VerdictFile(outcome="fails", engine=name, stage="transform", kind=failure.kind, message=failure.message)
     return Evidence(status=1, output=failure.message.encode(), verdict=said)

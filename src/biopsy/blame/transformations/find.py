@@ -119,9 +119,7 @@ class _Search:
         engine_version = self._require_right_original()
         fault, judged = self._failure()
         self._asking.reference = signature_of(judged.evidence)
-        self._listener(
-            events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds)
-        )
+        self._listener(events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds))
         passes = () if fault == "control" else self._question.passes
         reduction = self._reduced(passes) if self._question.reduces else None
         small = self._model if reduction is None else reduction.output
@@ -260,7 +258,11 @@ def failure_text(judged: Judged) -> str:
     if verdict.stage == "interface":
         return verdict.message
     if verdict.stage == "transform":
-        return f"it fails: {verdict.kind}: {first_line(verdict.message)}" if verdict.message else f"it fails: {verdict.kind}"
+        return (
+            f"it fails: {verdict.kind}: {first_line(verdict.message)}"
+            if verdict.message
+            else f"it fails: {verdict.kind}"
+        )
     if verdict.stage in {"load", "build", "run"}:
         return f"{verdict.engine or 'nobody'} cannot {verdict.stage} it: {first_line(verdict.message)}"
     return judged.reason

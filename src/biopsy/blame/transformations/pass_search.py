@@ -21,9 +21,7 @@ _MOST_SETS = 4
 class PassSearch:
     """Asks about sets of passes on one model, the ``piece``; ``named`` are those that may run, None for all."""
 
-    def __init__(
-        self, asking: Asking, transformer: Transformer, piece: Path, named: Sequence[str] | None
-    ) -> None:
+    def __init__(self, asking: Asking, transformer: Transformer, piece: Path, named: Sequence[str] | None) -> None:
         self._asking = asking
         self._transformer = transformer
         self._piece = piece

@@ -17,6 +17,7 @@ _LEVELS = {
     "all": "ORT_ENABLE_ALL",
 }  # fmt: skip
 
+
 class OnnxRuntimeOffline(Tool):
     """``SessionOptions.optimized_model_filepath``."""
 

@@ -38,7 +38,9 @@ class OnnxSim(Tool):
         """Constant folding and shape inference, then the optimizers that the release has."""
         del source
         compiled = import_module("onnxsim.onnxsim_cpp2py_export")
-        listed = getattr(compiled, "list_default_optimizers", None) or getattr(compiled, "_get_default_optimizers", None)
+        listed = getattr(compiled, "list_default_optimizers", None) or getattr(
+            compiled, "_get_default_optimizers", None
+        )
         return [_FOLDING, _SHAPES, *(listed() if callable(listed) else _OPTIMIZERS)]
 
     def transform(self, order: Order) -> None:
