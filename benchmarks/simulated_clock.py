@@ -1,4 +1,4 @@
-"""A simulated clock: checks that take as long as they are said to, so that rounds can be counted and nothing is timed."""
+"""A simulated clock: checks take as long as they are said to, so that rounds can be counted and nothing is timed."""
 
 from __future__ import annotations
 
@@ -17,25 +17,19 @@ SECONDS = 3600.0
 class SimulatedClock:
     """Runs checks in simulated time, which passes only while somebody waits. It is given as an executor.
 
-    ``lasts`` says how long a check of some evidence takes, in units of one check: by default one each. ``rounds`` is the
-    time that has passed: what the checks would take, if as many machines as checks at once did nothing else. ``begun``,
-    ``stopped`` and ``idle`` count checks, those that were stopped, and the time that machines had none.
+    ``lasts`` says how long a check of some evidence takes, in units of one check: by default one each. ``now`` is the
+    time that has passed: what the checks would take, if as many machines as checks at once did nothing else. ``begun``
+    counts checks, also those that were stopped.
     """
 
     def __init__(self, lasts: Callable[[Evidence], float] = lambda evidence: 1.0) -> None:
         self.now = 0.0
         self.begun = 0
-        self.stopped = 0
         self._lasts = lasts
         self._ends: list[tuple[float, int, Future[Evidence], Evidence | Exception]] = []
 
-    @property
-    def rounds(self) -> int:
-        """The time that has passed, in whole checks."""
-        return round(self.now)
-
     def begin(self, task: Task) -> Future[Evidence]:
-        """Begin a run, which ends when it is waited for. It is really made at once: its answer says how long it takes."""
+        """Begin a run, which ends while one is waited for; it is really made at once, to know how long it takes."""
         future: Future[Evidence] = Future()
         future.set_running_or_notify_cancel()
         ended: Evidence | Exception
@@ -52,7 +46,6 @@ class SimulatedClock:
     def stop(self, run: Future[Evidence]) -> None:
         """End a run at once, without an answer."""
         if not run.done():
-            self.stopped += 1
             run.set_exception(InterruptedError("nobody waits for it any more"))
 
     def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from biopsy.api.reduce import reduce as reduce
     from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
+    from biopsy.api.transform import transform as transform
     from biopsy.api.vary import vary as vary
     from biopsy.api.workaround import workaround as workaround
     from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
+    from biopsy.blame.transformations.findings import TransformationFindings as TransformationFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -70,9 +72,11 @@ _HOMES = {
     "biopsy.api.reduce": ("reduce",),
     "biopsy.api.releases": ("releases",),
     "biopsy.api.run": ("run",),
+    "biopsy.api.transform": ("transform",),
     "biopsy.api.vary": ("vary",),
-    "biopsy.blame.releases.findings": ("ReleaseFindings",),
     "biopsy.api.workaround": ("workaround",),
+    "biopsy.blame.releases.findings": ("ReleaseFindings",),
+    "biopsy.blame.transformations.findings": ("TransformationFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),

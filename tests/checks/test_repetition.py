@@ -147,6 +147,29 @@ def test_with_one_job_a_run_begins_when_the_one_before_has_been_dealt_with() -> 
     assert begun == [0, 1, 2, 3]
 
 
+def test_runs_are_told_in_the_order_in_which_they_began_so_that_quick_failures_do_not_count_first() -> None:
+    """The first run passes late, all others fail at once: who ends with a failure has seen one of two runs fail."""
+    begun: list[int] = []
+
+    def begin(number: int, running: Collection[int]) -> CommandCheck:
+        begun.append(number)
+        return CommandCheck(["false"] if number else ["sleep", "0.5"], str(NO_CANDIDATE))
+
+    outcomes = []
+    with contextlib.closing(repeated(begin, Rules(), None, 4)) as runs:
+        for run in runs:
+            outcomes.append(run.judged.outcome)
+            if run.judged.outcome is Outcome.REPRODUCES:
+                break
+    assert outcomes == [Outcome.PASSES, Outcome.REPRODUCES]
+    assert 4 < len(begun) <= 64 + 4  # nobody waited for it
+
+
+def test_each_run_is_told_once_however_many_run_at_once() -> None:
+    for jobs in (1, 3, 8):
+        assert [run.number for run in repetition("true", times=10, jobs=jobs)] == list(range(10))
+
+
 @pytest.mark.slow
 def test_without_an_end_it_goes_on_until_it_is_closed(tmp_path: Path) -> None:
     """And what still runs is ended: it would leave a file otherwise."""

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from biopsy.environments import sources
 from support.package_index import PackageIndex
 
 
@@ -21,6 +20,4 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIn
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
         monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
         monkeypatch.setenv("BIOPSY_CACHE_DIR", str(tmp_path / "cache"))
-        sources._of_pip_files.cache_clear()
         yield running
-    sources._of_pip_files.cache_clear()

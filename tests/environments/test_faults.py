@@ -80,7 +80,7 @@ def stuck_installation(index: PackageIndex) -> subprocess.Popen[str]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_who_is_stopped_in_the_middle_leaves_no_process_and_no_file(index: PackageIndex, number: int) -> None:
     process = stuck_installation(index)
     process.send_signal(number)
@@ -139,6 +139,7 @@ def test_a_full_disk_is_one_line_and_leaves_it_empty(index: PackageIndex, tmp_pa
     assert done.stdout == "status 1\n"
 
 
+@pytest.mark.slow
 def test_a_limit_of_the_size_of_files_is_told_as_a_full_disk(index: PackageIndex) -> None:
     index.add("bolt", "1.0", f"TEXT = '{'.' * 1_000_000}'")
     words = ["sh", "-c", 'ulimit -f 200; exec "$0" "$@"', sys.executable, "-c", SCRIPT, "bolt==1.0"]
@@ -216,3 +217,36 @@ def test_a_limit_that_is_no_size_is_wrong_usage(text: str, monkeypatch: pytest.M
     monkeypatch.setenv("BIOPSY_CACHE_LIMIT", text)
     with pytest.raises(errors.UsageError, match="BIOPSY_CACHE_LIMIT is no size"):
         Cache.of_user()
+
+
+STRESS = """
+import random, subprocess, sys, time
+from biopsy import errors
+from biopsy.environments.cache import Cache
+from biopsy.environments.interpreter import interpreter_of
+from biopsy.environments.prepared import prepared
+choice, here = random.Random(int(sys.argv[1])), interpreter_of()
+end = time.monotonic() + float(sys.argv[2])
+while time.monotonic() < end:
+    name = choice.choice(["bolt", "nut", "washer"])
+    with prepared([name], python=here) as environment:
+        time.sleep(choice.random() / 10)
+        subprocess.run([environment.python, "-I", "-c", f"import {name}.part"], check=True)
+        if choice.random() < 0.5:
+            Cache.of_user().clear()
+            subprocess.run([environment.python, "-I", "-c", f"import {name}.part"], check=True)
+    Cache.of_user().entries()
+"""
+
+
+@pytest.mark.slow
+def test_many_who_install_use_and_clear_at_once_never_meet_half_an_environment(
+    index: PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name in ("bolt", "nut", "washer"):
+        index.add(name, "1.0", modules={f"{name}/__init__.py": "", f"{name}/part.py": ""})
+    words = [sys.executable, "-c", STRESS]
+    many = [subprocess.Popen([*words, str(seed), "6"], stderr=subprocess.PIPE, text=True) for seed in range(5)]
+    assert [process.communicate(timeout=120)[1] for process in many] == [""] * 5
+    assert not Cache.of_user().clear().stuck

@@ -30,7 +30,9 @@ def test_its_own_version_is_found_without_a_search(monkeypatch: pytest.MonkeyPat
     assert interpreter_of(f"3.{sys.version_info[1]}") == interpreter_of()
 
 
-@pytest.mark.parametrize("minor", range(8, 15))
+@pytest.mark.parametrize(
+    "minor", [12, *(pytest.param(minor, marks=pytest.mark.slow) for minor in (8, 9, 10, 11, 13, 14))]
+)
 def test_another_version_takes_the_wheels_for_it(minor: int) -> None:
     try:
         found = interpreter_of(f"3.{minor}")

@@ -104,7 +104,6 @@ def test_indexes_and_folders_of_pip_are_asked_together(
     )
     monkeypatch.delenv("UV_DEFAULT_INDEX")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(settings))
-    sources._of_pip_files.cache_clear()
     assert versions("bolt", here) == ["1.0", "2.0", "3.0"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.borders import Asking, Border, Row, Side, all_changes, change_between, changes_around
+from biopsy.search.borders import Asking, Row, RowBorder, Side, all_changes, change_between, changes_around
 from biopsy.search.drive import drive
 
 SIDES = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=40)
@@ -60,7 +60,7 @@ def test_all_borders_are_found_if_every_place_is_asked(sides: list[Side]) -> Non
     told = [place for place, side in enumerate(sides) if side is not None]
     assert sorted(places) == list(range(len(sides)))
     assert row.borders() == [
-        Border(before=low, after=high) for low, high in pairwise(told) if sides[low] != sides[high]
+        RowBorder(before=low, after=high) for low, high in pairwise(told) if sides[low] != sides[high]
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_change_between_two_ends_that_differ_is_always_found(sides: list[Side]
 def test_one_change_between_two_ends_takes_log_n_questions_and_few_more(case: tuple[int, int]) -> None:
     count, change = case
     row, places = asked("between", [place >= change for place in range(count)], 0)
-    assert row.borders() == [Border(before=change - 1, after=change)]
+    assert row.borders() == [RowBorder(before=change - 1, after=change)]
     assert len(places) <= ceil(log2(count)) + 2 + 3
 
 
@@ -82,7 +82,7 @@ def test_one_change_between_two_ends_takes_log_n_questions_and_few_more(case: tu
 def test_one_change_some_way_back_takes_twice_the_logarithm_of_the_way(case: tuple[int, int]) -> None:
     count, change = case
     row, places = asked("around", [place >= change for place in range(count)], count - 1)
-    assert row.borders() == [Border(before=change - 1, after=change)]
+    assert row.borders() == [RowBorder(before=change - 1, after=change)]
     assert len(places) <= 2 * ceil(log2(count - change + 1)) + 2 * 3 + 2
 
 
@@ -96,22 +96,22 @@ def test_a_row_without_a_change_takes_log_n_questions_and_few_more(count: int, s
 def test_who_mended_it_is_found_and_who_broke_it() -> None:
     sides = [False] * 5 + [True] * 9 + [False] * 6
     row, _ = asked("around", sides, 19)
-    assert row.borders() == [Border(before=4, after=5), Border(before=13, after=14)]
+    assert row.borders() == [RowBorder(before=4, after=5), RowBorder(before=13, after=14)]
 
 
 def test_a_run_of_which_nobody_can_tell_is_jumped_over_and_asked_whole_only_at_a_border() -> None:
     far: list[Side] = [False] * 10 + [True] * 20 + [None] * 20 + [True] * 14
     row, places = asked("between", far, 0)
-    assert row.borders() == [Border(before=9, after=10)]
+    assert row.borders() == [RowBorder(before=9, after=10)]
     assert sum(far[place] is None for place in places) <= 6
     near: list[Side] = [False] * 22 + [None] * 20 + [True] * 22
     row, places = asked("between", near, 0)
-    assert row.borders() == [Border(before=21, after=42)]
+    assert row.borders() == [RowBorder(before=21, after=42)]
     assert len(places) <= 20 + 2 * ceil(log2(64)) + 5
 
 
 def test_where_nobody_can_tell_from_some_place_on_the_last_one_that_tells_is_found() -> None:
     sides: list[Side] = [None] * 11 + [False] * 2 + [True] * 27
     row, places = asked("around", sides, 39)
-    assert row.borders() == [Border(before=12, after=13)]
+    assert row.borders() == [RowBorder(before=12, after=13)]
     assert len(places) <= 20

@@ -14,7 +14,7 @@ from biopsy.blame.releases.find import ReleaseSearch
 from biopsy.blame.releases.findings import ReleaseFindings
 from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck, engine_of, has_place, requirements_of
-from biopsy.blame.releases.span import Asked, span_of
+from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
 from biopsy.engines.registry import EngineSpec, parse_spec
@@ -61,7 +61,7 @@ def releases(
     require_check(check)
     require_seconds(check_timeout=check_timeout)
     require_whole(jobs=jobs)
-    asked = Asked(good=good, bad=bad, versions=versions)
+    asked = NamedReleases(good=good, bad=bad, versions=versions)
     made = _check(package, check, engine, requirements_of(package, beside), python)
     span = span_of(package, releases_of(package, python=made.python), asked)
     with model_file(model, folder) as (path, weights):

@@ -66,7 +66,6 @@ COMMANDS: tuple[Command, ...] = (
         "show which engine choices go with bad builds",
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
-    Command(("debug", "known"), "biopsy.cli.debug.known", "look up which known bugs a small failing model looks like"),
     Command(
         ("debug", "version"),
         "biopsy.cli.debug.version.command",
@@ -77,6 +76,12 @@ COMMANDS: tuple[Command, ...] = (
         "biopsy.cli.debug.workaround.command",
         "find the smallest change with which the model is right",
     ),
+    Command(
+        ("debug", "transform"),
+        "biopsy.cli.debug.transform.command",
+        "find what a simplifier, an optimizer or a converter breaks",
+    ),
+    Command(("debug", "known"), "biopsy.cli.debug.known", "look up which known bugs a small failing model looks like"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(
         ("convert",),

@@ -28,6 +28,9 @@ class Imports(Protocol):
     def install(self, listener: events.Listener) -> None:
         """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
 
+    def close(self) -> None:
+        """End the interpreter, if that is another one, until something is asked of it again."""
+
     def warm(self) -> None:
         """Have an interpreter that is warmed up from now on, until ``serve``."""
 
@@ -54,6 +57,9 @@ class Here:
 
     def install(self, listener: events.Listener) -> None:
         """Do nothing: what is not here is missing."""
+
+    def close(self) -> None:
+        """Do nothing: this interpreter goes on."""
 
     def warm(self) -> None:
         """Do nothing: this process itself is warmed up."""

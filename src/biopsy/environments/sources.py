@@ -126,7 +126,7 @@ def configured() -> Sources:
 
 def _of_pip() -> dict[str, str]:
     """The options of ``pip install`` that its files and variables give, by their names without dashes before them."""
-    told = dict(_of_pip_files(sys.executable))
+    told = dict(_of_pip_files(sys.executable, os.environ.get("PIP_CONFIG_FILE")))
     for name, value in os.environ.items():
         if name.startswith("PIP_") and value:
             told[name[4:].lower().replace("_", "-")] = value
@@ -134,8 +134,13 @@ def _of_pip() -> dict[str, str]:
 
 
 @cache
-def _of_pip_files(python: str) -> tuple[tuple[str, str], ...]:
-    """What ``pip config list`` says; nothing if there is no pip. Asked once, since it takes a fifth of a second."""
+def _of_pip_files(python: str, settings: str | None) -> tuple[tuple[str, str], ...]:
+    """What ``pip config list`` says; nothing if there is no pip. Asked once, since it takes a fifth of a second.
+
+    ``settings`` is the file that the user has told pip to read instead of its own.
+    """
+    if settings == os.devnull:
+        return ()
     words = [python, "-I", "-m", "pip"] if find_spec("pip") else [shutil.which("pip") or ""]
     try:
         ended = run([*words, "config", "list"], lambda: Limits(seconds=_SECONDS))

@@ -43,7 +43,7 @@ def make_private_folder(folder: Path, *, anywhere: bool = False) -> None:
     if not _is_ours(status):
         raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
     if has_modes() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(errno.EPERM, "others may write there", str(folder))
+        raise PermissionError(errno.EPERM, "others may write there (chmod go-w)", str(folder))
 
 
 def has_modes() -> bool:

@@ -25,7 +25,6 @@ def own_python(module: str, *, name: str = "biopsy") -> list[str]:
 
 _START_ELSEWHERE = """\
 import importlib.util, sys
-sys.path[:] = filter(None, sys.path)
 place = sys.argv.pop(1)
 found = importlib.util.spec_from_file_location("biopsy", place + "/__init__.py", submodule_search_locations=[place])
 sys.modules["biopsy"] = importlib.util.module_from_spec(found)
@@ -41,4 +40,4 @@ def other_python(python: Path, module: str) -> list[str]:
 
     The module, and what it imports, must need nothing but the standard library, in that version of Python.
     """
-    return [str(python), "-c", _START_ELSEWHERE.format(module=module), str(Path(__file__).parents[1])]
+    return [str(python), "-I", "-c", _START_ELSEWHERE.format(module=module), str(Path(__file__).parents[1])]

@@ -35,3 +35,7 @@ class MixedCandidates:
         while len(self._trials) > self._most:
             del self._trials[next(iter(self._trials))]
         return trial
+
+    def made(self, high: Sequence[int]) -> Trial | None:
+        """The trial with these layers high, if it is one of those that are kept."""
+        return self._trials.get(frozenset(high))

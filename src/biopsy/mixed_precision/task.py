@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
@@ -178,12 +180,27 @@ class PrecisionTask:
 
     def _passes(self, proposal: PrecisionProposal, answers: Sequence[PrecisionProposal | None]) -> bool:
         trial = self._proposed(proposal)
+        meanwhile = None
         if self._oracle.jobs > 1 and not self._oracle.is_known(trial):
-            self._oracle.ahead(self._proposed(likely) for likely in foresee_any(self._begin, answers))
-        passed = self._oracle.judge(trial).outcome is Outcome.PASSES
+            meanwhile = partial(self._look_ahead, trial, tuple(answers))
+            meanwhile()
+        passed = self._oracle.judge(trial, meanwhile=meanwhile).outcome is Outcome.PASSES
         if passed and len(proposal.high) < self._oracle.left:
             self._set_best(proposal.high)
         return passed
+
+    def _look_ahead(self, asked: Trial, answers: Sequence[PrecisionProposal | None]) -> None:
+        """Begin what may be asked about after some answers, unless the answer to what is ``asked`` is there."""
+        if self._oracle.has_ended(asked):
+            return
+        likely = islice(foresee_any(self._begin, answers, self._chance), self._oracle.jobs)
+        self._oracle.keep_going([asked, *map(self._proposed, likely)])
+
+    def _chance(self, proposal: PrecisionProposal) -> float:
+        """How likely a choice of layers passes: by halves, unless the answer is there though nobody has asked yet."""
+        made = self._candidates.made(proposal.high)
+        judged = None if made is None else self._oracle.foretold(made)
+        return 0.5 if judged is None else float(judged.outcome is Outcome.PASSES)
 
     def _proposed(self, proposal: PrecisionProposal) -> Trial:
         return self._candidates.trial(proposal.high, Stage(self._job.mode), proposal.description)

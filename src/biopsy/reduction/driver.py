@@ -185,7 +185,7 @@ class Driver:
             for candidate in found:
                 judged = self.judge_candidate(Proposal(candidate, proposal.description), stage, lookahead)
                 reproduces = judged.outcome is Outcome.REPRODUCES
-                lookahead.odds.add(held=reproduces)
+                lookahead.heard(candidate, reproduces=reproduces)
                 if reproduces:
                     self.best = candidate
                     return candidate

@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
+from biopsy.checks.outcome import Outcome
 from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.candidates import Candidates
 from biopsy.reduction.named_pass import NamedPass
-from biopsy.reduction.pace import Pace
 from biopsy.reduction.pass_context import PassContext
+from biopsy.reduction.scouts import Scouts
 from biopsy.search.lookahead import Foreseeable, Future, Odds, likely_questions
 from biopsy.search.rounds import Round
-from biopsy.session.oracle import Oracle
+from biopsy.search.scouting import FEWEST, Scouting
 from biopsy.session.stage import Stage
 from biopsy.session.trial import Trial
 
+_HARDLY = 1 / 16
+"""How likely a question is asked, at most, that a scout is worth more than: four even chances in a row."""
+
 PassFuture: TypeAlias = Future[Proposal, Candidate, Proposal]
-
-
-class Candidates(Protocol):
-    """What is known of candidates: see ``Driver``."""
-
-    oracle: Oracle
-    pace: Pace
-
-    def eligible(self, proposal: Proposal, target: Candidate) -> list[Candidate]:
-        """What of a proposal is worth a check."""
-
-    def known(self, candidate: Candidate) -> bool | None:
-        """Whether a candidate reproduces, if that is known."""
-
-    def trial(self, proposal: Proposal, stage: Stage) -> Trial:
-        """A candidate as a model to be checked."""
 
 
 def foreseeable(
@@ -64,7 +53,7 @@ def foreseeable(
 class Lookahead:
     """Keeps the checks going that a pass will most probably ask for.
 
-    ``answers`` are those to its rounds, ``odds`` what its candidates have come to; who runs the pass adds to both.
+    ``answers`` are those to its rounds, to which who runs the pass adds.
     """
 
     def __init__(self, candidates: Candidates, named: NamedPass, context: PassContext, start: Candidate) -> None:
@@ -73,8 +62,16 @@ class Lookahead:
         self._search = foreseeable(named, context, start, candidates.eligible)
         self._future: PassFuture = Future(self._search)
         self.answers: list[Candidate | None] = []
-        self.odds = Odds()
+        self._odds = Odds()
         self._trials: dict[Candidate, Trial] = {}
+        scouts_fit = named.leaves_out and candidates.oracle.jobs > FEWEST
+        self._scouts = scouts_of(candidates, context, start, self._stage) if scouts_fit else None
+
+    def heard(self, candidate: Candidate, *, reproduces: bool) -> None:
+        """Take into account what a candidate has come to."""
+        self._odds.add(held=reproduces)
+        if self._scouts is not None:
+            self._scouts.heard(candidate, reproduces=reproduces)
 
     def begin(self, asked: Candidate, trial: Trial) -> bool:
         """Begin the check of what is asked about, and of what may come after it, as many as may run at once.
@@ -85,7 +82,7 @@ class Lookahead:
         oracle, pace = self._candidates.oracle, self._candidates.pace
         if oracle.has_ended(trial):
             return True
-        most = pace.at_once(oracle.jobs, 0.5 if self._named.halves else self.odds.likeliest)
+        most = pace.at_once(oracle.jobs, 0.5 if self._named.halves else self._odds.likeliest)
         if most == 1:
             oracle.abandon_all(but=[trial])
             return False
@@ -95,16 +92,28 @@ class Lookahead:
             return True
         self._future = future
         before = {**self._trials, asked: trial}
-        likely = islice(likely_questions(future, self._chance, least=pace.least_chance), most)
+        scouts = self._scouting(future, most)
+        likely = islice(self._likely(future, pace.least_chance), most - len(scouts))
         soon = {
             proposal.candidate: before.get(proposal.candidate) or self._candidates.trial(proposal, self._stage)
             for proposal in likely
         }
         pace.looked_ahead(time.thread_time() - started, len(soon.keys() - before.keys()))
-        oracle.keep_going([trial, *soon.values()])
+        oracle.keep_going([trial, *soon.values(), *scouts])
         pending = oracle.pending
         self._trials = {candidate: one for candidate, one in {**before, **soon}.items() if one.digest in pending}
         return True
+
+    def _likely(self, future: PassFuture, least: float) -> Iterator[Proposal]:
+        return likely_questions(future, self._chance, least=least)
+
+    def _scouting(self, future: PassFuture, most: int) -> list[Trial]:
+        """Scouts, as many as may run beside what is not too unlikely to be asked."""
+        least = max(_HARDLY, self._candidates.pace.least_chance)
+        if self._scouts is None:
+            return []
+        room = most - sum(1 for _ in islice(self._likely(future, least), most))
+        return self._scouts.trials(room) if room else []
 
     @property
     def _stage(self) -> Stage:
@@ -123,8 +132,18 @@ class Lookahead:
         """How likely a candidate reproduces: known, even for a pass that halves, else as those before."""
         known = self._candidates.known(proposal.candidate)
         begun = self._trials.get(proposal.candidate)
-        if known is None and begun is not None:
-            known = self._candidates.oracle.foretold(begun)
+        if known is None and begun is not None and (judged := self._candidates.oracle.foretold(begun)) is not None:
+            known = judged.outcome is Outcome.REPRODUCES
         if known is not None:
             return float(known)
-        return 0.5 if self._named.halves else self.odds.chance
+        guessed = None if self._scouts is None else self._scouts.chance(proposal.candidate)
+        if guessed is not None:
+            return guessed
+        return 0.5 if self._named.halves else self._odds.chance
+
+
+def scouts_of(candidates: Candidates, context: PassContext, start: Candidate, stage: Stage) -> Scouts:
+    """Scouts for a pass that begins at a candidate; what was found to be needed before is not tried again."""
+    needed = candidates.missed(start)
+    order = [node for node in context.problem.order(start) if node not in needed]
+    return Scouts(candidates, start, Scouting(order, sorted(needed)), stage)

@@ -36,7 +36,8 @@ class NamedPass:
     """A pass in the table of passes: its name on the command line, what it does in one line, and what it usually costs.
 
     ``usual`` gives checks for a number of nodes: what a person who waits is told. ``halves``: each of its questions is
-    as likely to be answered one way as the other, whatever the answers before were.
+    as likely to be answered one way as the other, whatever the answers before were. ``leaves_out``: it asks about the
+    target without some nodes, so that the target without others, asked beside it, tells what it will be answered.
     """
 
     name: str
@@ -44,3 +45,4 @@ class NamedPass:
     search: Pass
     usual: Callable[[int], int] = by_halves
     halves: bool = False
+    leaves_out: bool = False

@@ -56,6 +56,7 @@ PASSES: tuple[NamedPass, ...] = (
         summary="keep the nodes that matter, cut those between them",
         search=sets,
         halves=True,
+        leaves_out=True,
     ),
     NamedPass(
         name="bypass",
@@ -67,6 +68,7 @@ PASSES: tuple[NamedPass, ...] = (
         summary="one node at a time, from the end",
         search=linear,
         usual=lambda nodes: nodes,
+        leaves_out=True,
     ),
     NamedPass(
         name="forms",

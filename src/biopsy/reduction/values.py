@@ -7,9 +7,11 @@ change values run only where the check does not compare with recorded values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
@@ -31,6 +33,9 @@ Values = Literal["auto", "keep", "free"]
 """``keep`` the recorded values, be ``free`` to change them, or find out."""
 
 _MOST_CANDIDATES = 5
+
+_Try: TypeAlias = tuple[Trial | None, str]
+"""A model that the check should pass, in words; None if it cannot be made, and then why."""
 
 
 def may_change_values(driver: Driver, values: Values, compares_recorded: bool | None) -> bool:
@@ -84,17 +89,17 @@ def _passes_with_other_values(driver: Driver) -> bool:
         judged = driver.judge_candidate(Proposal(candidate, description), VALUES)
         if judged.outcome is Outcome.PASSES:
             status = judged.evidence.status
-            return _passes_changed(driver, candidate, changed, status) and _passes_constants(driver, status)
+            return _passes_all(driver, chain(_with_changed_outputs(candidate, changed), _constants(driver)), status)
     driver.listener(
         events.Remark("values     kept: no passing candidate had all outputs of the original, to change their values")
     )
     return False
 
 
-def _passes_constants(driver: Driver, status: int) -> bool:
-    """Whether the check passes models that give any constants for what the nodes that are left compute.
+def _constants(driver: Driver) -> Iterator[_Try]:
+    """Models that give any constants for what the nodes that are left compute; ends with None if one cannot be made.
 
-    It may compare tensors inside the model with golden values, and not the original's outputs.
+    The check may compare tensors inside the model with golden values, and not the original's outputs.
     """
     assert driver.best is not None
     model = parse(b"".join(driver.parts(driver.best)), None)
@@ -102,42 +107,46 @@ def _passes_constants(driver: Driver, status: int) -> bool:
     for kind, filling in FILLINGS.items():
         made = constant_outputs(model, infos, filling)
         if made is None:
-            driver.listener(
-                events.Remark("values     kept: of some tensors no values can be made to try the check with")
-            )
-            return False
+            yield None, "of some tensors no values can be made to try the check with"
+            return
         description = f"constants, {kind}, for what its nodes compute"
         trial = _trial(made.SerializeToString(), driver.best.size, description)
-        if not _passes(driver, trial, status, f"constants, {kind}, for what is computed"):
-            return False
-    return True
+        yield trial, f"constants, {kind}, for what is computed"
 
 
-def _passes_changed(driver: Driver, candidate: Candidate, changed: Mapping[str, bytes], status: int) -> bool:
-    """Whether the check passes a candidate, however its outputs are changed."""
-    return all(
-        _passes(
-            driver,
-            _trial(data, candidate.size, f"the same, its outputs {kind}"),
-            status,
-            f"a passing candidate, its outputs {kind}",
-        )
-        for kind, data in changed.items()
-    )
+def _with_changed_outputs(candidate: Candidate, changed: Mapping[str, bytes]) -> Iterator[_Try]:
+    """A candidate with its outputs changed, in every way."""
+    for kind, data in changed.items():
+        trial = _trial(data, candidate.size, f"the same, its outputs {kind}")
+        yield trial, f"a passing candidate, its outputs {kind}"
 
 
 def _trial(data: bytes, size: int, description: str) -> Trial:
     return Trial(parts=[data], size=size, stage=VALUES, description=description)
 
 
-def _passes(driver: Driver, trial: Trial, status: int, description: str) -> bool:
-    """Whether the check passes a model with this exit status; if not, the remark says what came instead."""
-    judged = driver.oracle.judge(trial)
-    if judged.outcome is Outcome.PASSES and judged.evidence.status == status:
-        return True
-    told = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
-    driver.listener(events.Remark(f"values     kept: {description}: {told}"))
-    return False
+def _passes_all(driver: Driver, tries: Iterable[_Try], status: int) -> bool:
+    """Whether the check passes every model with this exit status; if not, the remark says what came instead."""
+    told, trials = list[str](), deque[str]()
+
+    def made() -> Iterator[Trial]:
+        for trial, description in tries:
+            if trial is None:
+                told.append(description)
+                return
+            trials.append(description)
+            yield trial
+
+    with closing(driver.oracle.in_turn(made())) as answers:
+        for judged in answers:
+            description = trials.popleft()
+            if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
+                said = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
+                driver.listener(events.Remark(f"values     kept: {description}: {said}"))
+                return False
+    for text in told:
+        driver.listener(events.Remark(f"values     kept: {text}"))
+    return not told
 
 
 def _candidates(driver: Driver) -> Iterator[Candidate]:

@@ -29,7 +29,7 @@ _PROBES, _PROBES_WITHOUT_BORDER = 3, 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Border:
+class RowBorder:
     """Two places of different sides; nobody can tell of those between them, if there are any."""
 
     before: int
@@ -55,9 +55,9 @@ class Row:
         """The places whose side is known, in their order."""
         return sorted(place for place, side in self.known.items() if side is not None)
 
-    def borders(self) -> list[Border]:
+    def borders(self) -> list[RowBorder]:
         """All borders that are known, in their order."""
-        return [Border(before=low, after=high) for low, high in self._changes() if not self._open(low, high)]
+        return [RowBorder(before=low, after=high) for low, high in self._changes() if not self._open(low, high)]
 
     def _changes(self) -> Iterator[tuple[int, int]]:
         return ((low, high) for low, high in pairwise(self.told) if self.known[low] != self.known[high])

@@ -122,11 +122,13 @@ def likely_questions(
 
 
 def foresee_any(
-    begin: Callable[[], Search[Proposed, Proposed, Result]], answers: Sequence[Proposed | None]
+    begin: Callable[[], Search[Proposed, Proposed, Result]],
+    answers: Sequence[Proposed | None],
+    chance: Callable[[Proposed], float] = lambda proposal: 0.5,
 ) -> Iterator[Proposed]:
     """What a search will propose after ``answers``, whatever the answers to that are: the nearest first.
 
-    For searches that are answered with one of their proposals or None.
+    For searches that are answered with one of their proposals or None. ``chance`` is that of ``likely_questions``.
     """
 
     def questions(
@@ -138,7 +140,7 @@ def foresee_any(
     search: Foreseeable[Proposed, Proposed, Proposed] = Foreseeable(
         begin=begin, questions=questions, held=lambda proposal: proposal
     )
-    return likely_questions(Future(search, answers), lambda proposal: 0.5)
+    return likely_questions(Future(search, answers), chance)
 
 
 class Odds:

@@ -161,7 +161,7 @@ class Flakiness:
             or not self._oracle.check.automatic
         ):
             return None
-        before = [self._oracle.again(original).outcome for _ in range(_RUNS_FOR_A_RATE)]
+        before = [self._oracle.again(original, left).outcome for left in range(_RUNS_FOR_A_RATE, 0, -1)]
         known = before.count(Outcome.REPRODUCES)
         if self.is_flaky and known < len(before):
             return None

@@ -5,7 +5,9 @@ Who asks never sees how many checks run at the same time: an answer depends on t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from biopsy import errors, events
@@ -94,6 +96,20 @@ class Oracle:
         self.tally.meet(trial, judged)
         return judged
 
+    def in_turn(self, trials: Iterable[Trial]) -> Generator[Judged, None, None]:
+        """The outcomes of models, one after the other; those that follow are checked meanwhile, until it is closed."""
+        source, waiting = iter(trials), deque[Trial]()
+        try:
+            while True:
+                waiting.extend(islice(source, self.jobs - len(waiting)))
+                if not waiting:
+                    return
+                if self.jobs > 1:
+                    self.ahead(iter(waiting))
+                yield self.judge(waiting.popleft())
+        finally:
+            self.abandon_all()
+
     def again(self, trial: Trial, wanted: int = 1) -> Judged:
         """One more run on a model, whatever is remembered of it; ``wanted`` says how many more will be asked for."""
         judged = self._run(trial, wanted)
@@ -109,15 +125,14 @@ class Oracle:
         """Whether a run of a model that was begun ahead has ended."""
         return any(run.future.done() for run in self.pool.runs_of(trial))
 
-    def foretold(self, trial: Trial) -> bool | None:
-        """Whether a model reproduces, by what was begun ahead and has ended, though nobody has asked for it yet.
+    def foretold(self, trial: Trial) -> Judged | None:
+        """The outcome of a model, by what is known of it or has ended, though nobody may have asked for it yet.
 
         None where that does not tell. It is good for guesses only: nothing is counted or remembered.
         """
         ended = [run.future for run in self.pool.runs_of(trial) if run.future.done() and not run.future.cancelled()]
         runs = [self.failure.guess(future.result()) for future in ended if future.exception() is None]
-        judged = concluded([*self.memory.runs(trial), *runs], self.memory.repetitions) if runs else None
-        return None if judged is None else judged.outcome is Outcome.REPRODUCES
+        return concluded([*self.memory.runs(trial), *runs], self.memory.repetitions)
 
     def undo(self) -> bytes | None:
         """Forget the newest answer: the person who gave it takes it back. The model's digest, None if there is none."""
@@ -152,7 +167,7 @@ class Oracle:
 
     def _lacking(self, trial: Trial) -> int:
         """How many more runs of a model are needed, if it passes in all of them."""
-        if self.is_known(trial) or self.foretold(trial) is not None:
+        if self.foretold(trial) is not None:
             return 0
         begun = sum(run.trial.digest == trial.digest for run in self.pool.pending)
         return self.memory.repetitions - len(self.memory.runs(trial)) - begun

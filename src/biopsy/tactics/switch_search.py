@@ -168,7 +168,7 @@ def _suspects(
 def _without_rules_that_do_not_matter(
     names: list[str], known: Sequence[str], gone: Callable[[Sequence[str]], bool]
 ) -> list[str]:
-    """The same set with all the rules of a level replaced by the few of the ``known`` that matter, if there are such."""
+    """A set with all the rules of a level replaced by the few of the ``known`` that matter, if any do."""
     together = [name for name in names if name.endswith(RULES)]
     if not together:
         return names

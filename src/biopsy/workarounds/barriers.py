@@ -1,4 +1,4 @@
-"""Nodes that change no value and that optimizers do not see through: they keep what stands before apart from what follows.
+"""Nodes that change no value and that optimizers do not see through, so that they cannot fuse what is around them.
 
 A plain Identity is no such node: ONNX Runtime and OpenVINO remove it before they look for fusions. Which of these
 survive is measured on the engines themselves, see tests/workarounds/test_barriers.py: ONNX Runtime 1.32 keeps all of

@@ -28,7 +28,7 @@ class ChangedNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class ModelDifference:
     """What is different, all of it made printable.
 
     ``casts`` are those among the nodes that were added; ``added`` has all others but Constants, which ``constants``
@@ -45,7 +45,7 @@ class Difference:
     functions: tuple[str, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """One line for each thing; ``- `` before what is gone, ``+ `` before what is new, ``~ `` before what changed."""
+        """One line for each: ``- `` before what is gone, ``+ `` before what is new, ``~ `` before what changed."""
         found = [f"- {each}" for each in self.removed]
         found += [f"+ {each}" for each in (*self.added, *self.casts)]
         found += [f"~ {each.node}: {', '.join(each.changes)}" for each in self.changed]
@@ -61,7 +61,7 @@ class Difference:
         return asdict(self)
 
 
-def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> Difference:
+def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifference:
     """What is different in the nodes and outputs of two models; nodes are told apart by the tensors that they write.
 
     A node that stands at another place is the same node.
@@ -76,7 +76,7 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> Difference:
         if _body_free(old[key]) != _body_free(new[key])
     ]
     names = [[info.name for info in model.graph.output] for model in (before, after)]
-    return Difference(
+    return ModelDifference(
         removed=tuple(gone),
         added=tuple(_told(path, node) for path, node in fresh if node.op_type not in {"Cast", "Constant"}),
         casts=tuple(_told(path, node) for path, node in fresh if node.op_type == "Cast"),
@@ -143,7 +143,8 @@ def _told(path: _Path, node: onnx.NodeProto) -> str:
     attributes = ", ".join(f"{_short(name)}={value}" for name, value in _attributes(node).items())
     domain = f"{node.domain}." if node.domain not in ("", "ai.onnx") else ""
     named = f"{domain}{node.op_type}" + (f" {node.name!r}" if node.name and node.name not in node.output else "")
-    return f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}{f'  [{attributes}]' if attributes else ''}"
+    told = f"{_short(path, 4 * _MOST_TEXT)}{_short(named)}({inputs}) -> {outputs}"
+    return f"{told}  [{attributes}]" if attributes else told
 
 
 def _output(info: onnx.ValueInfoProto) -> str:

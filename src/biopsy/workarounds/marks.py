@@ -20,13 +20,12 @@ def marks(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
     """
     types = infer.infer_types(model)
     outputs = {info.name for info in model.graph.output}
-    found = []
-    for place in nodes:
-        node = model.graph.node[place]
-        for name in node.output:
-            if name and name not in outputs and name in types and types[name].shape is not None:
-                found.append(_mark(node, place, name))
-    return found
+    return [
+        _mark(model.graph.node[place], place, name)
+        for place in nodes
+        for name in model.graph.node[place].output
+        if name and name not in outputs and name in types and types[name].shape is not None
+    ]
 
 
 def _mark(node: onnx.NodeProto, place: int, name: str) -> Patch:

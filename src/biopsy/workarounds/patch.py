@@ -1,4 +1,4 @@
-"""One change of a model with which it may be right: made when it is asked for, on any model that still has the place."""
+"""One change of a model with which it may be right, made on any model that still has the place."""
 
 from __future__ import annotations
 

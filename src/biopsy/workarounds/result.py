@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,11 +41,12 @@ class VerifiedChange:
         """Whether another model is to be used, and not another engine."""
         return self.model is not None
 
-    @property
-    def rank(self) -> tuple[int, int, float]:
-        """Less is better: what it costs the user, how many nodes it changes, how long the model then takes."""
-        ratio = self.latency.ratio if self.latency is not None else None
-        return COST[self.kind], len(self.nodes), 1.0 if ratio is None else ratio
+    def time_beside(self, known: float) -> float:
+        """How many times as long the model takes; 0 if that may be as little as ``known``, or is not known."""
+        latency = self.latency
+        if latency is None or latency.ratio is None or latency.low is None or latency.low <= known:
+            return 0.0
+        return latency.ratio
 
     def as_json(self) -> dict[str, Any]:
         """As plain values; the model itself is left out."""
@@ -113,9 +115,17 @@ class Workarounds:
     interrupted: bool = False
 
     @property
+    def ordered(self) -> tuple[VerifiedChange, ...]:
+        """All of them, the best first: by what they cost the user, by how many nodes they change, by latency."""
+        groups: dict[tuple[int, int], list[VerifiedChange]] = {}
+        for one in self.found:
+            groups.setdefault((COST[one.kind], len(one.nodes)), []).append(one)
+        return tuple(one for rank in sorted(groups) for one in _fastest_first(groups[rank]))
+
+    @property
     def best(self) -> tuple[VerifiedChange, ...]:
         """The best three in the order of what they cost the user: the best one for each cost, before any second one."""
-        ordered = sorted(self.found, key=lambda one: one.rank)
+        ordered = self.ordered
         costs = [COST[one.kind] for one in ordered]
         turns = sorted(range(len(ordered)), key=lambda place: (costs[:place].count(costs[place]), place))
         return tuple(ordered[place] for place in sorted(turns[:SHOWN]))
@@ -123,7 +133,7 @@ class Workarounds:
     @property
     def patched(self) -> VerifiedChange | None:
         """The best one that changes the model; None if there is none."""
-        return next((one for one in sorted(self.found, key=lambda one: one.rank) if one.changes_model), None)
+        return next((one for one in self.ordered if one.changes_model), None)
 
     def __repr__(self) -> str:
         best = "; ".join(printable(one.text) for one in self.best) or f"none of {count(len(self.tried), 'change')}"
@@ -145,12 +155,20 @@ class Workarounds:
             "samples": self.trust.samples,
             "fresh_samples": self.trust.fresh,
             "best": [one.as_json() for one in self.best],
-            "found": [one.as_json() for one in sorted(self.found, key=lambda one: one.rank)],
+            "found": [one.as_json() for one in self.ordered],
             "tried": [vars(one) for one in self.tried],
             "piece": list(self.piece),
             "checks": self.checks,
             "stopped": self.stopped,
         }
+
+
+def _fastest_first(changes: Sequence[VerifiedChange]) -> list[VerifiedChange]:
+    """Those first that are as fast as the fastest, as far as could be measured: they stay in their order."""
+    measured = [one.latency for one in changes if one.latency is not None and one.latency.ratio is not None]
+    fastest = min(measured, key=lambda one: one.ratio or 0.0, default=None)
+    least = math.inf if fastest is None or fastest.high is None else fastest.high
+    return sorted(changes, key=lambda one: one.time_beside(least))
 
 
 def labels(nodes: Sequence[int], names: Sequence[str]) -> tuple[str, ...]:

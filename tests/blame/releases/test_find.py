@@ -11,7 +11,7 @@ from biopsy.blame.releases.find import ReleaseSearch
 from biopsy.blame.releases.findings import ReleaseFindings
 from biopsy.blame.releases.probe import ReleaseQuestion, installed
 from biopsy.blame.releases.release_check import ReleaseCheck
-from biopsy.blame.releases.span import Asked, span_of
+from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.checks.judge import Rules
 from biopsy.environments.releases import releases
 from support.models import chain, save
@@ -33,7 +33,7 @@ def search(
     model: Path,
     here: ReleasesHere | None = None,
     *,
-    asked: Asked = Asked(),  # noqa: B008
+    asked: NamedReleases = NamedReleases(),  # noqa: B008
     words: Sequence[str] = ("{python}", "check.py", "{}"),
     listener: events.Listener = events.ignore,
     every: bool = False,
@@ -69,7 +69,7 @@ def test_the_release_that_broke_it_is_found_with_its_day_and_the_line_to_pin(ind
     (border,) = found.borders
     assert (border.before.version, border.after.version, border.broke, border.verified) == ("2.0", "3.0", True, True)
     assert str(border.after.date) == "2026-01-03"
-    assert found.text == "thing: broken in 3.0, right in 2.0"
+    assert found.text == "thing: 3.0 broke it, 2.0 is right"
     assert found.pins == ("<3.0", "==2.0")
     assert (found.failure_of, found.failed, found.runs) == ("4.0", 3, 3)
     assert found.as_json()["answer"] == "changed"
@@ -78,7 +78,7 @@ def test_the_release_that_broke_it_is_found_with_its_day_and_the_line_to_pin(ind
 
 def test_what_cannot_tell_is_between_the_ends_of_a_border_and_named(model: Path) -> None:
     releases_ = here(model, PASSES, PASSES, OTHERWISE, CANNOT_TELL, FAILS, two="import fails")
-    found = search(model, releases_, asked=Asked(good="1.0", bad="5.0")).run()
+    found = search(model, releases_, asked=NamedReleases(good="1.0", bad="5.0")).run()
     assert told(found) == {
         "1.0": "passes", "2.0": "not installed", "3.0": "another failure", "4.0": "cannot tell", "5.0": "fails",
     }  # fmt: skip
@@ -117,7 +117,7 @@ def test_none_fails_is_that_the_failure_is_not_there(model: Path) -> None:
 def test_a_release_that_cannot_be_judged_does_not_make_the_others_right(model: Path) -> None:
     releases_ = here(model, PASSES, FAILS, two="import fails")
     with pytest.raises(errors.CheckError, match=r"nobody can tell whether thing 2\.0 fails"):
-        search(model, releases_, asked=Asked(good="1.0", bad="2.0")).run()
+        search(model, releases_, asked=NamedReleases(good="1.0", bad="2.0")).run()
 
 
 def test_a_check_that_uses_no_release_proves_nothing(model: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_check_that_uses_no_release_proves_nothing(model: Path) -> None:
     script = "import os, subprocess, sys; sys.exit(subprocess.call([os.environ['BIOPSY_PYTHON'], 'check.py']))"
     (model.parent / "through.py").write_text(script.replace("check.py", str(model.parent / "check.py")))
     found = search(model, releases_, words=(sys.executable, str(model.parent / "through.py"))).run()
-    assert found.borders[0].text == "broken in 2.0, right in 1.0"
+    assert found.borders[0].text == "2.0 broke it, 1.0 is right"
 
 
 def test_a_table_of_all_is_the_same_for_any_number_of_jobs(model: Path) -> None:

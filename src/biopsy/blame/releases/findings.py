@@ -83,11 +83,12 @@ class ReleaseBorder:
 
     @property
     def text(self) -> str:
-        """``broken between 1.20.1 and 1.21.0``, or ``broken in 1.21.0, right in 1.20.1``."""
-        change, other = ("broken", "right") if self.broke else ("mended", "broken")
+        """``1.21.0 broke it, 1.20.1 is right``, or between which two it was, and of which nobody can tell."""
         if not self.untold:
-            return f"{change} in {self.after.version}, {other} in {self.before.version}"
+            changed, other = ("broke", "is right") if self.broke else ("mended", "fails")
+            return f"{self.after.version} {changed} it, {self.before.version} {other}"
         names = ", ".join(f"{one.release.version} ({one.words})" for one in self.untold)
+        change = "broken" if self.broke else "mended"
         return f"{change} between {self.before.version} and {self.after.version}; nobody can tell of {names}"
 
     def as_json(self) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Span:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class NamedReleases:
     """What a person said: a release without the failure, one with it, and which to look at; None where nothing.
 
     ``versions`` is ``A..B``, releases joined by commas, or a specifier such as ``>=1.20,!=1.23.0``.
@@ -42,7 +42,7 @@ class Asked:
     versions: str | None = None
 
 
-def span_of(package: str, known: Sequence[Release], asked: Asked) -> Span:
+def span_of(package: str, known: Sequence[Release], asked: NamedReleases) -> Span:
     """The releases to look at. Raises UsageError for a release that is not among the ``known`` ones."""
     chosen = _chosen(package, known, asked.versions)
     if asked.good is None or asked.bad is None:
@@ -54,7 +54,7 @@ def span_of(package: str, known: Sequence[Release], asked: Asked) -> Span:
     return Span(releases=tuple(chosen[first : last + 1]), start=bad - first, end=good - first)
 
 
-def _from_one_end(package: str, chosen: Sequence[Release], asked: Asked) -> Span:
+def _from_one_end(package: str, chosen: Sequence[Release], asked: NamedReleases) -> Span:
     bad = _installed(package, chosen) if asked.bad is None else _place(package, chosen, asked.bad)
     if asked.good is None:
         return Span(releases=tuple(chosen), start=bad)

@@ -100,7 +100,6 @@ class EngineCheck(TransformationCheck):
         super().__init__(transformer, by, scratch, asked)
         self._verdicts = verdicts
         self._feeds = feeds
-        self._known: dict[bytes, tuple[Path, Runs]] = {}
 
     def start(self) -> None:
         """Begin to load the engine."""
@@ -119,7 +118,14 @@ class EngineCheck(TransformationCheck):
         """The same check with the inputs of another file."""
         other = self._copy()
         assert isinstance(other, EngineCheck)
-        other._feeds, other._known = inputs, {}
+        other._feeds = inputs
+        return other
+
+    def judged_by(self, verdicts: EngineVerdicts) -> EngineCheck:
+        """The same check in another engine."""
+        other = self._copy()
+        assert isinstance(other, EngineCheck)
+        other._verdicts = verdicts
         return other
 
     def before(self, candidate: Path) -> tuple[Path, Runs]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -23,10 +24,10 @@ _LONGEST_MESSAGE = 4000
 def main() -> int:
     """Serve orders, or do one."""
     tool = tool_class(sys.argv[1])(json.loads(sys.argv[2]))
-    if len(sys.argv) > 3:
-        return _done(tool, json.loads(sys.argv[3]))
-    tool.warm_up()
-    serve_forks(partial(_done, tool))
+    if len(sys.argv) <= 3:
+        tool.warm_up()
+        serve_forks(partial(_done, tool))
+    return _done(tool, json.loads(sys.argv[3]))
 
 
 def _done(tool: Tool, request: Mapping[str, Any]) -> int:
@@ -46,7 +47,15 @@ def _answer(tool: Tool, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"version": tool.version()}
     if request["wants"] == "passes":
         return {"passes": list(tool.passes(request["source"]))}
-    order = {key: tuple(value) if isinstance(value, list) else value for key, value in request["order"].items()}
+    told, passes = request["order"], request["order"]["passes"]
+    os.chdir(os.path.dirname(told["target"]))  # noqa: PTH120 -- what a tool leaves in the current folder goes with it
+    order = Order(
+        source=told["source"],
+        target=told["target"],
+        passes=None if passes is None else tuple(passes),
+        samples=tuple(told["samples"]),
+        names=tuple(told["names"]),
+    )
     with contextlib.redirect_stdout(sys.stderr):
-        tool.transform(Order(**order))
+        tool.transform(order)
     return {}

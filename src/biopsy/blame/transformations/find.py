@@ -5,12 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.blame.transformations.asking import Asking
 from biopsy.blame.transformations.check import Asked, CommandOfUser, EngineCheck, TransformationCheck
-from biopsy.blame.transformations.findings import Fault, PassFindings, Piece, TransformationFindings
+from biopsy.blame.transformations.findings import (
+    Fault,
+    PassFindings,
+    Piece,
+    SecondOpinion,
+    TransformationFindings,
+    after_file,
+)
 from biopsy.blame.transformations.model_lines import model_lines
 from biopsy.blame.transformations.pass_search import PassSearch
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
@@ -25,6 +33,8 @@ from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import signature_of
 from biopsy.comparison.mismatch import worst_of
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.filesystem.write import write_whole
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import index_file
 from biopsy.reduction.inputs_file import inputs_file
@@ -36,7 +46,12 @@ from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.text import first_line
 
+ANOTHER = PLAIN[1]
+"""The engine that is asked too: it shares no code with the others."""
+
 CONTROL = "only load and save"
+_FRESH = 2
+_FLAKY = "the tool does not do the same each time: what it makes of the model is right only sometimes"
 
 
 def find_transformation(
@@ -45,8 +60,8 @@ def find_transformation(
     """Find what a tool does wrong to a model.
 
     Raises OriginalPasses if the transformed model is right, or if the model fails before any transformation;
-    CheckError if nobody can tell, as when the model gives other values in each run; InstallationFailed errors of the
-    environment, UsageError, ModelError and EngineMissing.
+    CheckError if nobody can tell, as when the model gives other values in each run; UsageError, ModelError and
+    EngineMissing.
     """
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
         feeds = _feeds(question, scratch)
@@ -58,10 +73,10 @@ def find_transformation(
 def _transformer(question: TransformationQuestion, scratch: Path) -> Iterator[Transformer]:
     if question.tool.words:
         named = question.passes or ()
-        with CommandTransformer(question.tool, question.limits, question.control, named) as command:
-            yield command
+        yield CommandTransformer(question.tool, question.limits, question.control, named)
         return
-    with KnownTransformer(question.tool, question.python, scratch, question.limits) as known:
+    known = KnownTransformer(question.tool, question.python, scratch, question.limits)
+    with known:
         known.learn_release()
         yield known
 
@@ -145,6 +160,7 @@ class _Search:
             checks=self._asking.counter.count + (reduction.checks if reduction else 0),
             seconds=time.monotonic() - started,
             stopped=reduction.stopped if reduction else None,
+            second_opinion=self._second_opinion(small, reduction, passes, judged),
         )
 
     # What must hold before anything is blamed
@@ -184,13 +200,21 @@ class _Search:
         whole = self._asking.judged(self._model, self._question.passes, "the whole model")
         _require_told(whole, "the transformed model")
         if whole.outcome is Outcome.PASSES:
+            whole = self._once_more()
+        if whole.outcome is Outcome.PASSES:
             raise errors.OriginalPasses(
-                f"what {self._question.tool.text} {self._transformer.release} makes of {self._model} is right".replace(
-                    "  ", " "
-                ),
-                details=["only loading and saving is right too"],
+                f"what {_title(self._question, self._transformer)} makes of {self._model} is right: nothing is to blame"
             )
         return "transformation", whole
+
+    def _once_more(self) -> Judged:
+        """The transformation in fresh processes: some tools do not do the same in each."""
+        for _ in range(_FRESH):
+            judged = self._asking.judged(self._model, self._question.passes, "the whole model, afresh", cold=True)
+            if judged.outcome is not Outcome.PASSES:
+                self._listener(events.Remark(f"flaky      {_FLAKY}", warning=True))
+                break
+        return judged
 
     # The piece
 
@@ -218,22 +242,39 @@ class _Search:
     def _piece(self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None) -> Piece:
         """Both models of the piece, written beside each other if that is asked for."""
         output = self._question.output
-        after = self._scratch / "after.onnx" if output is None else output.with_name(f"{output.stem}.after.onnx")
+        after = self._scratch / "after.onnx"
         fed = self._fed(small, reduction)
         samples = self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else Samples()
         failed = self._transformer.transform(small, after, passes, samples, cold=True)
-        if failed is not None:
-            after.unlink(missing_ok=True)
+        written = None if failed is not None or output is None else after_file(output)
+        if written is not None:
+            write_whole(written, [after.read_bytes()])
         index = index_file(small)
         return Piece(
             path=output if reduction is not None and output is not None else None,
-            after_path=after if failed is None and output is not None else None,
+            after_path=written,
             inputs=fed if output is not None else None,
             nodes_before=len(self._question.index.nodes),
             nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
             before=model_lines(small),
             after=_lines_of(after) if failed is None else (),
         )
+
+    def _second_opinion(
+        self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None, judged: Judged
+    ) -> SecondOpinion:
+        """What another engine gives of both models: where they agree, the engine may be what is wrong."""
+        decides, check = self._question.decides, self._check_of_piece(reduction)
+        if isinstance(decides, CommandQuestion) or not isinstance(check, EngineCheck):
+            return ""
+        if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
+            return ""
+        asked = Asked(passes=None if passes is None else tuple(passes))
+        with EngineVerdicts(replace(decides, engine=ANOTHER), self._question.tool.rounds_to, self._scratch) as verdicts:
+            said = check.judged_by(verdicts).told(asked).run(small).verdict
+        if said.outcome == "passes":
+            return "right"
+        return "wrong" if said.outcome == "fails" and said.stage == "compare" else ""
 
     def _fed(self, small: Path, reduction: Reduction | None) -> Path | None:
         """The file of what the piece is fed, beside it."""
@@ -247,6 +288,10 @@ class _Search:
         path = inputs_file(self._question.output)
         write_feeds(path, read_feeds(given))
         return path
+
+
+def _title(question: TransformationQuestion, transformer: Transformer) -> str:
+    return f"{question.tool.text} {transformer.release}".strip()
 
 
 def failure_text(judged: Judged) -> str:

@@ -18,6 +18,15 @@ Fault = Literal["transformation", "control"]
 """What is wrong: what the tool makes of the model, or already what comes of loading and saving it with no pass."""
 
 
+SecondOpinion = Literal["", "right", "wrong"]
+"""What the reference evaluator says of the transformed piece; empty where it was not asked, or cannot say."""
+
+
+def after_file(output: Path) -> Path:
+    """The file beside a piece that holds what becomes of it."""
+    return output.with_name(f"{output.stem}.after.onnx")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """The model whose transformation is wrong, small if it was reduced, and what became of it.
@@ -42,9 +51,9 @@ class PassFindings:
 
     ``all`` may run on the piece. ``alone`` are the fewest that do it with all others off. ``without`` are the smallest
     sets with which, left out, the piece is right; ``complete`` says whether there are no other sets of that size.
-    ``verified``: fresh processes say the same. ``whole_is_right``: whether the whole model is right without the first of
-    ``without``, None if that was not asked; ``whole`` says how it is wrong then. ``omission`` is how the tool is told to
-    leave them out.
+    ``verified``: fresh processes say the same. ``whole_is_right``: whether the whole model is right without the first
+    of ``without``, None if that was not asked; ``whole`` says how it is wrong then. ``omission`` is how the tool is
+    told to leave them out.
     """
 
     all: tuple[str, ...] = ()
@@ -64,6 +73,7 @@ class TransformationFindings:
     ``fault`` says what is wrong; ``failure`` is in which way, ``signature`` what counts as the same. ``tool`` is as it
     was asked for, ``release`` its version, ``engine`` the engine that ran both models, empty where a command decided.
     ``checks`` counts transformations that were looked at. ``stopped`` names the limit that ended the search.
+    ``second_opinion`` is that of the reference evaluator: where that is "right", the engine may be what is wrong.
     """
 
     tool: str
@@ -81,6 +91,7 @@ class TransformationFindings:
     checks: int = 0
     seconds: float = 0.0
     stopped: str | None = None
+    second_opinion: SecondOpinion = ""
 
     @property
     def sentence(self) -> str:
@@ -144,6 +155,7 @@ class TransformationFindings:
             },
             "checks": self.checks,
             "stopped": self.stopped,
+            "second_opinion": self.second_opinion,
         }
 
 

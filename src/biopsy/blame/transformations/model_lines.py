@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 8
 _LONGEST = 160
 _MOST_LINES = 200
+_NARROWEST = 60
 
 
 def model_lines(path: Path) -> tuple[str, ...]:
@@ -27,9 +28,9 @@ def model_lines(path: Path) -> tuple[str, ...]:
 
 
 def side_by_side(left: Sequence[str], right: Sequence[str], width: int, head: tuple[str, str]) -> list[str]:
-    """Two texts in columns, the left one as wide as it needs and at most half of ``width``."""
-    half = max(20, (width - 3) // 2)
-    column = min(half, max(map(len, [head[0], *left])))
+    """Two texts in columns, the left one as wide as it needs, at most half of ``width``; 0 for any width."""
+    width = max(_NARROWEST, width) if width else 2 * _LONGEST + 3
+    column = min((width - 3) // 2, max(map(len, [head[0], *left])))
     rows = zip_longest([head[0], *left], [head[1], *right], fillvalue="")
     return [f"{shortened(a, column):<{column}}   {shortened(b, width - column - 3)}".rstrip() for a, b in rows]
 

@@ -76,10 +76,13 @@ class EngineVerdicts:
 
     def agree(self, one: Runs, other: Runs) -> bool:
         """Whether two runs of a model are the same, within the tolerances."""
-        sides = [_result(name, runs) for name, runs in (("first", one), ("second", other))]
         with contextlib.suppress(errors.CannotCompare):
-            return compare_runs(*sides, self._asked.tolerances, self._asked.stats, limits=self._asked.limits).passed
+            return self._comparison(_result("first", one), _result("second", other)).passed
         return True
+
+    def _comparison(self, actual: RunnerResult, expected: RunnerResult) -> RunComparison:
+        asked = self._asked
+        return compare_runs(actual, expected, asked.tolerances, asked.stats, limits=asked.limits)
 
     def verdict(self, before: ModelInput, expected: Runs, after: Path, feeds: Path) -> VerdictFile:
         """How the model in the file ``after`` is wrong, or that it passes; ``expected`` is what ``before`` gives.
@@ -104,22 +107,22 @@ class EngineVerdicts:
         return self._compared(before, expected, given, feeds)
 
     def _compared(self, before: ModelInput, expected: Runs, given: Runs, feeds: Path) -> VerdictFile:
-        sides = [_result(name, runs) for name, runs in (("after", given), ("before", expected))]
+        actual, wanted = _result("after", given), _result("before", expected)
         try:
-            compared = compare_runs(*sides, self._asked.tolerances, self._asked.stats, limits=self._asked.limits)
+            compared = self._comparison(actual, wanted)
         except errors.CannotCompare as error:
             raise CannotTellError(first_line(error.message)) from error
         if compared.passed:
             return PASSES
-        found = run_mismatches(*sides, compared)
-        if self._may_be_rounding(found):
-            rounding = self._rounding(before, sides, compared, feeds)
-            if rounding.verdict == "rounding":
-                return PASSES
-            if rounding.verdict == "unknown":
-                raise CannotTellError(f"they differ, and rounding cannot be told from a fault: {rounding.reason}")
-            return self._differs(found, rounding)
-        return self._differs(found, None)
+        found = run_mismatches(actual, wanted, compared)
+        if not self._may_be_rounding(found):
+            return self._differs(found, None)
+        rounding = self._rounding(before, actual, wanted, {output.name for _, output in compared.failures}, feeds)
+        if rounding.verdict == "rounding":
+            return PASSES
+        if rounding.verdict == "unknown":
+            raise CannotTellError(f"they differ, and rounding cannot be told from a fault: {rounding.reason}")
+        return self._differs(found, rounding)
 
     def _differs(self, found: Sequence[Mismatch], rounding: Rounding | None) -> VerdictFile:
         return VerdictFile(
@@ -138,16 +141,14 @@ class EngineVerdicts:
         return self._rounds_to != "float32" or may_be_rounding(found)
 
     def _rounding(
-        self, before: ModelInput, sides: Sequence[RunnerResult], compared: RunComparison, feeds: Path
+        self, before: ModelInput, actual: RunnerResult, expected: RunnerResult, names: set[str], feeds: Path
     ) -> Rounding:
-        """Whether the roundings of a correct transformation explain what differs."""
-        names = {output.name for _, output in compared.failures}
+        """Whether the roundings of a correct transformation explain how these outputs differ."""
         try:
-            exact = self._exact.run(before, feeds)
-            plain = self._rounded(before, feeds)
-            actual, expected = (only(side, names) for side in sides)
-            yardsticks = [only(_result(name, runs), names) for name, runs in (("plain", plain), ("exact", exact))]
-            return explained(actual, expected, *yardsticks, lambda: self._perturbed(before, feeds, names))
+            exact = only(_result("exact", self._exact.run(before, feeds)), names)
+            plain = only(_result("plain", self._rounded(before, feeds)), names)
+            sides = only(actual, names), only(expected, names)
+            return explained(sides[0], sides[1], plain, exact, lambda: self._perturbed(before, feeds, names))
         except errors.BiopsyError as error:
             return Rounding("unknown", reason=first_line(error.message))
 

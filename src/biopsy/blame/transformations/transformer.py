@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from biopsy.filesystem.plain_file import read_plain
 from biopsy.isolation import process
 from biopsy.isolation.death import signal_name
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
-from biopsy.isolation.interpreter import other_python
+from biopsy.isolation.interpreter import other_python, own_python
 from biopsy.isolation.watch import Ended, Limits
 from biopsy.text import first_line
 
@@ -87,7 +88,8 @@ class KnownTransformer(Transformer):
     def __init__(self, spec: ToolSpec, python: Path, scratch: Path, limits: Limits) -> None:
         assert spec.known is not None
         self._tool = spec.known(spec.settings)
-        self._words = [*other_python(python, _CHILD), spec.name, json.dumps(dict(spec.settings))]
+        start = own_python(_CHILD) if str(python) == sys.executable else other_python(python, _CHILD)
+        self._words = [*start, spec.name, json.dumps(dict(spec.settings))]
         self._name = spec.text
         self._scratch = scratch
         self._limits = limits
@@ -117,7 +119,7 @@ class KnownTransformer(Transformer):
 
     def passes(self, source: Path) -> list[str]:
         """Those that the tool names for this model; none where it fails on it so early."""
-        answer = self._asked({"wants": "passes", "source": str(source)})
+        answer = self._asked({"wants": "passes", "source": str(source.resolve())})
         return [] if isinstance(answer, ToolFailure) else list(map(str, answer["passes"]))
 
     def transform(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*==\s*(?P<version>[0-9A-Za-z][0-9A-Za-z.!+_-]*)")
 
 
-class Package(NamedTuple):
+class PinnedPackage(NamedTuple):
     """A release that was asked for, by the distribution's name on the package index."""
 
     name: str
@@ -53,9 +53,9 @@ def add_packages(parser: argparse.ArgumentParser, title: str, meaning: str) -> N
     )
 
 
-def packages_of(args: argparse.Namespace) -> list[Package]:
+def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
     """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
-    from biopsy.engines.other_release.release import canonical
+    from biopsy.environments.requirements import normalized
 
     found = []
     for text in getattr(args, "packages", ()):
@@ -64,7 +64,7 @@ def packages_of(args: argparse.Namespace) -> list[Package]:
             raise errors.UsageError(
                 f"--package {printable(text)} is not NAME==VERSION", next_steps=["--package onnxruntime==1.20.1"]
             )
-        found.append(Package(canonical(pinned["name"]), pinned["version"]))
+        found.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
     for option, value in (("--with", getattr(args, "beside", ())), ("--python", getattr(args, "python", None))):
         if value and not found:
             raise errors.UsageError(f"{option} belongs to --package, which is missing", next_steps=[
@@ -91,7 +91,7 @@ def of_packages(specs: Sequence[EngineSpec], args: argparse.Namespace) -> list[E
     return found
 
 
-def _of_package(specs: Sequence[EngineSpec], package: Package, args: argparse.Namespace) -> list[EngineSpec]:
+def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argparse.Namespace) -> list[EngineSpec]:
     from biopsy.engines.registry import RELEASE_SETTINGS, EngineSpec, engines_of_distribution
 
     names = engines_of_distribution(package.name)
@@ -106,7 +106,7 @@ def _of_package(specs: Sequence[EngineSpec], package: Package, args: argparse.Na
     ]
 
 
-def _settings(package: Package, engine: str, args: argparse.Namespace) -> dict[str, str | None]:
+def _settings(package: PinnedPackage, engine: str, args: argparse.Namespace) -> dict[str, str | None]:
     """What asks for this release in the spec of an engine."""
     from biopsy.engines.registry import find_class
 
@@ -119,7 +119,7 @@ def _settings(package: Package, engine: str, args: argparse.Namespace) -> dict[s
     return settings
 
 
-def _not_used(package: Package, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
+def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
     from biopsy.engines.registry import parse_spec
 
     shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments.packages import Package, packages_of
+from biopsy.cli.arguments.packages import PinnedPackage, packages_of
 
 if TYPE_CHECKING:
     from biopsy.checks.command_line import OwnRun
@@ -60,20 +60,18 @@ def _options(args: argparse.Namespace) -> list[str]:
 
 def _installed(command: OwnRun, console: Console) -> Mapping[str, str]:
     """What the environments of the engines of a ``biopsy run`` hold, once they are there; each engine by its label."""
-    from biopsy.cli.arguments.engine_options import specs_to_run
-    from biopsy.cli.debug.checking import run_parser
+    from biopsy.cli.debug.engine_substitution import engines_of_run
     from biopsy.cli.installing import install
     from biopsy.engines.registry import class_of
 
-    specs = specs_to_run(run_parser().parse_known_args(list(command.options))[0])
-    engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in specs}
+    engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
     install(engines.values(), console)
     elsewhere = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
     return {f"environment of {label}": _text(engine.imports.packages()) for label, engine in elsewhere.items()}
 
 
 @contextmanager
-def _interpreter_in(args: argparse.Namespace, packages: Sequence[Package], console: Console) -> Iterator[None]:
+def _interpreter_in(args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console) -> Iterator[None]:
     """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
     if not any(PYTHON_PLACE in word for word in args.check):
         raise errors.UsageError(

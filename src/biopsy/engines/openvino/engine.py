@@ -263,8 +263,9 @@ class OpenVinoSession(BuiltModel):
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
         try:
-            for name, port in self._input_ports.items():
-                self._request.set_tensor(port, tensor_of(self._openvino, feed[name], port))
+            fed = {name: tensor_of(self._openvino, feed[name], port) for name, port in self._input_ports.items()}
+            for name, tensor in fed.items():  # they may share the memory of the arrays, and stay until it has run
+                self._request.set_tensor(self._input_ports[name], tensor)
             self._request.infer()
             if self._profiles is not None:
                 self._profiles.append(self._request.profiling_info)

@@ -14,7 +14,7 @@ from biopsy import errors, events
 from biopsy.engines.base import Engine
 from biopsy.engines.other_release import release as releases
 from biopsy.engines.other_release.death import ended_like
-from biopsy.engines.other_release.release import Release
+from biopsy.engines.other_release.release import EngineRelease
 from biopsy.engines.other_release.remote import RemoteInterpreter
 from biopsy.engines.other_release.starting import RunnerFork, RunnerProcess
 from biopsy.engines.other_release.wire import GoneError
@@ -28,10 +28,10 @@ class OtherImports:
 
     is_here = False
 
-    def __init__(self, release: Release) -> None:
+    def __init__(self, release: EngineRelease) -> None:
         self.release = release
         self._held = ExitStack()
-        self._environment: releases.Opened | None = None
+        self._environment: releases.OpenEnvironment | None = None
         self._open: _Open | None = None
         self._server: RunnerProcess | None = None
 
@@ -46,9 +46,8 @@ class OtherImports:
             return self._environment.packages
         was_open = self._open is not None
         found = self.facts()
-        if self._open is not None and not was_open:
-            self._open.close()
-            self._open = None
+        if not was_open:
+            self.close()
         return found
 
     def facts(self) -> Mapping[str, str]:
@@ -81,6 +80,12 @@ class OtherImports:
             server.close()
             self._server = None
 
+    def close(self) -> None:
+        """End the interpreter that answers this process; the next thing that is asked starts another."""
+        is_open, self._open = self._open, None
+        if is_open is not None:
+            is_open.close()
+
     def _interpreter(self) -> RemoteInterpreter:
         if self._open is None or not self._open.is_ours:
             self._open = _Open(self._started(), self.release)
@@ -103,7 +108,7 @@ class OtherImports:
 class _Open:
     """A runner that answers this process."""
 
-    def __init__(self, runner: RunnerProcess | RunnerFork, release: Release) -> None:
+    def __init__(self, runner: RunnerProcess | RunnerFork, release: EngineRelease) -> None:
         self._runner = runner
         self._release = release
         self._process = os.getpid()
@@ -142,7 +147,7 @@ class _FromOtherRelease(Engine):
 
 
 @cache
-def class_from(engine: type[Engine], release: Release) -> type[Engine]:
+def class_from(engine: type[Engine], release: EngineRelease) -> type[Engine]:
     """The class of an engine that is run from a release: always the same one. Its interpreter is not started yet."""
     attributes = {"imports": OtherImports(release), "__module__": engine.__module__, "__doc__": engine.__doc__}
     made: type[Engine] = type(engine.__name__, (_FromOtherRelease, engine), attributes)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors, events
+from biopsy.environments.requirements import normalized
 
 RELEASE, WITH, PYTHON = SETTINGS = ("release", "with", "python")
 """The settings that ask for another release, reserved in the specs of engines that can have one."""
@@ -21,7 +22,7 @@ _EXAMPLE = "onnxrt:release=1.20.1,with=numpy<2,python=3.11"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release:
+class EngineRelease:
     """A release of a distribution, what is installed with it, and the Python that it is for.
 
     ``version`` None: what is there in the environment of the interpreter ``python``, into which nothing is installed.
@@ -44,7 +45,7 @@ class Release:
         return f"{' with '.join(self.requirements)}{python}"
 
 
-def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...], engine: str) -> Release:
+def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...], engine: str) -> EngineRelease:
     """The release that settings ask for, of one of these distributions. Raises UsageError."""
     version, others, python = (_text(settings, key, engine) for key in SETTINGS)
     if version is None:
@@ -56,17 +57,17 @@ def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...
     for each in wanted:
         if not _REQUIREMENT.fullmatch(each):
             raise _wrong(engine, f"{WITH}={each} is no package, and no range of its releases")
-    return Release(distribution=distribution, version=version, others=wanted, python=python)
+    return EngineRelease(distribution=distribution, version=version, others=wanted, python=python)
 
 
-def _as_it_is(python: str | None, others: str | None, distribution: str, engine: str) -> Release:
+def _as_it_is(python: str | None, others: str | None, distribution: str, engine: str) -> EngineRelease:
     """What is there in an environment of the user's own."""
     if python is None or "/" not in python:
         asked = f"{PYTHON}={python}" if others is None else f"{WITH}={others}"
         raise _wrong(engine, f"{asked} asks for no release: {RELEASE}=VERSION is missing")
     if others is not None:
         raise _wrong(engine, f"{WITH}={others}: nothing is installed into the environment of {python}")
-    return Release(distribution=distribution, python=python)
+    return EngineRelease(distribution=distribution, python=python)
 
 
 def _named(version: str, distributions: tuple[str, ...], engine: str) -> tuple[str, str]:
@@ -74,15 +75,10 @@ def _named(version: str, distributions: tuple[str, ...], engine: str) -> tuple[s
     named = _NAMED.fullmatch(version)
     if named is None:
         return distributions[0], version
-    name = canonical(named["name"])
+    name = normalized(named["name"])
     if name not in distributions:
         raise _wrong(engine, f"{RELEASE}={version}: it is run from {' or '.join(distributions)}")
     return name, named["version"]
-
-
-def canonical(name: str) -> str:
-    """The name of a distribution as package indexes write it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _text(settings: Mapping[str, str | None], key: str, engine: str) -> str | None:
@@ -95,14 +91,14 @@ def _wrong(engine: str, problem: str) -> errors.UsageError:
     return errors.UsageError(f"engine {engine!r}: {problem}", next_steps=[f"such as {_EXAMPLE}"])
 
 
-class Opened(NamedTuple):
+class OpenEnvironment(NamedTuple):
     """The interpreter of an environment, and what it holds; nothing is known of one that the user has made."""
 
     python: Path
     packages: Mapping[str, str]
 
 
-def opened(release: Release, held: ExitStack, listener: events.Listener) -> Opened:
+def opened(release: EngineRelease, held: ExitStack, listener: events.Listener) -> OpenEnvironment:
     """An environment that has a release, which ``held`` keeps from being removed.
 
     It is installed first if it is not there. Raises CannotInstall, and UsageError for an interpreter that is none.
@@ -112,10 +108,10 @@ def opened(release: Release, held: ExitStack, listener: events.Listener) -> Open
         path = Path(release.python).expanduser()
         if not path.is_file():
             raise errors.UsageError(f"there is no interpreter {release.python}")
-        return Opened(path.absolute(), {})
+        return OpenEnvironment(path.absolute(), {})
     from biopsy.environments.interpreter import interpreter_of
     from biopsy.environments.prepared import prepared
 
     interpreter = interpreter_of(release.python)
     environment = held.enter_context(prepared(release.requirements, python=interpreter, listener=listener))
-    return Opened(environment.python, {"python": interpreter.version, **environment.packages})
+    return OpenEnvironment(environment.python, {"python": interpreter.version, **environment.packages})

@@ -42,7 +42,7 @@ class RemoteInterpreter:
     def say_serve(self) -> None:
         """Have the runner serve forks from now on: this conversation is over. Raises GoneError."""
         self.is_open = False
-        Outgoing(_no_object).send(self._connection, {"do": "serve", "free": []})
+        Outgoing(_no_object).write_to(self._connection, {"do": "serve", "free": []})
 
     def forget(self, number: int) -> None:
         """Have the runner forget an object, with the next thing that it is told."""
@@ -54,7 +54,7 @@ class RemoteInterpreter:
         try:
             outgoing = Outgoing(self._reference)
             sent = {name: outgoing.value(value) for name, value in values.items()}
-            outgoing.send(self._connection, {**tree, **sent, "free": free})
+            outgoing.write_to(self._connection, {**tree, **sent, "free": free})
             answer = Incoming(self._connection, self._object)
             if "error" not in answer.tree:
                 return answer.value(answer.tree.get("value"))

@@ -46,6 +46,7 @@ class Objects:
     def __init__(self, wire: ModuleType) -> None:
         self._wire = wire
         self._held: dict[int, Any] = {}
+        self._given: dict[int, Any] = {}  # what an object was made from: it may share the memory of an array
         self._count = 0
 
     def serve(self, connection: socket.socket) -> str:
@@ -58,22 +59,33 @@ class Objects:
             tree = message.tree
             for number in tree.get("free", ()):
                 self._held.pop(number, None)
+                self._given.pop(number, None)
             if tree["do"] == "serve":
                 return "serve"
             outgoing = self._wire.Outgoing(self._reference)
             try:
-                answer = {"value": outgoing.value(self._done(tree, message))}
+                answer = {"value": self._told(self._done(tree, message), outgoing)}
             except Exception as error:
                 outgoing = self._wire.Outgoing(self._reference)
                 answer = {"error": {"type": type(error).__name__, "text": _text_of(error)}}
             try:
-                outgoing.send(connection, answer)
+                outgoing.write_to(connection, answer)
             except self._wire.GoneError:
                 return "gone"
+
+    def _told(self, done: Any, outgoing: Any) -> Any:
+        """What came of something, as JSON. An object that a call gave holds what the call was given."""
+        if not isinstance(done, Made):
+            return outgoing.value(done)
+        told = outgoing.value(done.value)
+        if isinstance(told, dict) and "object" in told:
+            self._given[told["object"]] = done.given
+        return told
 
     def forget(self) -> None:
         """Hold nothing any more."""
         self._held.clear()
+        self._given.clear()
         gc.collect()
 
     def _done(self, tree: dict[str, Any], message: Any) -> Any:
@@ -89,7 +101,8 @@ class Objects:
             return setattr(target, tree["name"], message.value(tree["value"]))
         if action in ("call", "method"):
             called = target if action == "call" else getattr(target, tree["name"])
-            return called(*message.value(tree["args"]), **message.value(tree["named"]))
+            args, named = message.value(tree["args"]), message.value(tree["named"])
+            return Made(called(*args, **named), (args, named))
         if action == "item":
             return target[message.value(tree["key"])]
         return _FUNCTIONS[action](target)
@@ -127,6 +140,14 @@ class Kept:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+class Made:
+    """What a call gave, and what it was given."""
+
+    def __init__(self, value: Any, given: Any) -> None:
+        self.value = value
+        self.given = given
 
 
 def _facts(packages: list[str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.engines.other_release import wire
+from biopsy.environments.surroundings import undisturbed
 from biopsy.isolation import forks
 from biopsy.isolation.process import CannotStartError, Process
 
@@ -37,7 +38,9 @@ class RunnerProcess:
         files = (str(_RUNNER), mode, _file_of(wire), _file_of(forks))
         words = [str(python), "-I", *files, *map(str, handed_on), str(os.getsid(0))]
         try:
-            self._process = Process(words, stdout=2, stderr=2, descriptors=handed_on, patient=False)
+            self._process = Process(
+                words, stdout=2, stderr=2, environment=undisturbed(), descriptors=handed_on, patient=False
+            )
         except CannotStartError as error:
             raise errors.EngineMissing(f"the interpreter {python} cannot be started: {error.reason}") from error
         finally:

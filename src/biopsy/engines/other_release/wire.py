@@ -94,8 +94,8 @@ class Outgoing:
         self._buffers.append(data)
         return len(self._buffers) - 1
 
-    def send(self, connection: socket.socket, tree: dict[str, Any]) -> None:
-        """Send a message that holds these values. Raises GoneError."""
+    def write_to(self, connection: socket.socket, tree: dict[str, Any]) -> None:
+        """Write a message that holds these values. Raises GoneError."""
         sizes = [memoryview(data).nbytes for data in self._buffers]
         text = json.dumps(dict(tree, sizes=sizes)).encode()
         if len(text) > _LONGEST_JSON:

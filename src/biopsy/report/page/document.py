@@ -37,6 +37,8 @@ _SECTIONS = (
     layers.section,
     course.section,
     findings.settings,
+    findings.releases,
+    findings.transformation,
     findings.precision,
     findings.variation,
     findings.known,

@@ -8,6 +8,7 @@ from biopsy.workarounds.spellings.spelling import Spelling
 
 def _gemm_as_matmul(at: Site) -> str:
     a, b, c = at.inputs(3)
+    at.require(at.attribute("alpha", 1.0) != 0 != at.attribute("beta", 1.0))  # engines do not multiply NaN by that 0
     if at.attribute("transA", 0):
         a = at.new("Transpose", a, perm=[1, 0])
     if at.attribute("transB", 0):
@@ -69,6 +70,8 @@ def _matmul_as_einsum(at: Site) -> str:
     at.require(at.elem(a) in FLOATS)
     one, other = at.rank(a), at.rank(b)
     at.require(one >= 1 and other >= 1)
+    if min(one, other) > 2:  # ONNX does not say that what the dots stand for is spread
+        at.require(at.shape(a)[:-2] == at.shape(b)[:-2] and None not in at.shape(a))
     left = "k" if one == 1 else "...ik" if one > 2 else "ik"
     right = "k" if other == 1 else "...kj" if other > 2 else "kj"
     result = ("..." if max(one, other) > 2 else "") + ("i" if one > 1 else "") + ("j" if other > 1 else "")
@@ -113,7 +116,7 @@ def _matmul_flattened(at: Site) -> str:
     return at.reshaped(at.new("MatMul", at.reshaped(a, [-1, rows]), b), [*back, columns])
 
 
-_SUMS = "all values; sums may be rounded in another order"
+_SUMS = "all values; sums may be rounded in another order, and engines differ in what they make of 0 times infinity"
 
 SPELLINGS = (
     Spelling(
@@ -124,7 +127,7 @@ SPELLINGS = (
         draft=_gemm_as_matmul,
         cost="up to four more passes over tensors, unless the engine fuses them",
         exact=False,
-        holds=f"{_SUMS}; integers where alpha and beta are 1",
+        holds=f"{_SUMS}; alpha and beta are not 0, and 1 for integers",
     ),
     Spelling(
         name="matmul-as-gemm",

@@ -20,6 +20,12 @@ def _inverse_deviation(at: Site, centered: str, axes: Sequence[int], epsilon: fl
     return at.new("Reciprocal", at.new("Sqrt", at.new("Add", variance, at.scalar(epsilon, centered))))
 
 
+def normalized(at: Site, x: str, axes: Sequence[int], epsilon: float) -> str:
+    """(x - mean) / sqrt(variance + epsilon) over some axes."""
+    centered, _ = _centered(at, x, axes)
+    return at.new("Mul", centered, _inverse_deviation(at, centered, axes, epsilon))
+
+
 def _in_stage_type(at: Site, x: str) -> str:
     """The input in the type that the first stage computes in."""
     stage, own = at.attribute("stash_type", 1), at.elem(x)
@@ -59,8 +65,7 @@ def _instance_normalization_as_operators(at: Site) -> str:
     x, scale, bias = at.inputs(3)
     rank = at.rank(x)
     at.require(rank >= 3)
-    centered, _ = _centered(at, x, range(2, rank))
-    found = at.new("Mul", centered, _inverse_deviation(at, centered, range(2, rank), at.attribute("epsilon", 1e-5)))
+    found = normalized(at, x, range(2, rank), at.attribute("epsilon", 1e-5))
     return _affine(at, found, scale, bias, rank)
 
 
@@ -77,8 +82,7 @@ def _group_normalization_as_operators(at: Site) -> str:
     at.require(at.elem(x) == at.attribute("stash_type", FLOAT) == FLOAT)
     grouped = at.reshaped(x, [0, groups, -1])
     at.note(grouped, at.elem(x), (None, groups, None))
-    centered, _ = _centered(at, grouped, [2])
-    found = at.new("Mul", centered, _inverse_deviation(at, centered, [2], at.attribute("epsilon", 1e-5)))
+    found = normalized(at, grouped, [2], at.attribute("epsilon", 1e-5))
     shape = at.new("Shape", x)
     if at.opset >= 21:
         return _affine(at, at.new("Reshape", found, shape), scale, bias, rank)

@@ -12,6 +12,7 @@ from biopsy.workarounds.patch import Patch, PatchKind
 from biopsy.workarounds.scope import Scope, scope_at, scope_of
 from biopsy.workarounds.spellings.site import Site, Unmatched
 from biopsy.workarounds.spellings.spelling import Spelling
+from biopsy.workarounds.spellings.validity import is_valid
 
 if TYPE_CHECKING:
     import onnx
@@ -56,7 +57,7 @@ def _holds(spelling: Spelling, scope: Scope, place: int) -> bool:
     site = Site(scope, place)
     found = drafted(spelling, site)
     site.forget()
-    return found is not None
+    return found is not None and is_valid(site, found)
 
 
 def _sites(scope: Scope, place: int, path: Path) -> Iterator[tuple[Scope, int, Path]]:
@@ -69,11 +70,10 @@ def _sites(scope: Scope, place: int, path: Path) -> Iterator[tuple[Scope, int, P
 
 def _patch(spelling: Spelling, kind: PatchKind, node: onnx.NodeProto, number: int, place: Place) -> Patch:
     name = f"{described(node)} (writes {place.output!r})"
-    what = f"{name}: {spelling.matches} written as {spelling.writes}"
     return Patch(
         kind=kind,
         name=spelling.name,
-        text=what if kind == "spelling" else f"{name}: {spelling.writes}",
+        text=f"{name} written as {spelling.writes}" if kind == "spelling" else f"{name}: {spelling.writes}",
         cost=spelling.cost,
         exact=spelling.exact,
         nodes=(number,),

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FLOAT, FLOAT16, DOUBLE, BFLOAT16, INT64, BOOL = 1, 10, 11, 16, 7, 9
 FLOATS = frozenset({FLOAT, FLOAT16, DOUBLE, BFLOAT16})
 
+_NEGATIVE_AXES_SINCE = 11
+
 
 class Unmatched(Exception):
     """A spelling does not hold here, or it cannot be told whether it does."""
@@ -58,7 +60,8 @@ class Site:
         return [*self.node.input, *[""] * count][:count]
 
     def attribute(self, name: str, default: Any, node: onnx.NodeProto | None = None) -> Any:
-        """The value of an attribute, texts as str, numbers in lists as they are; ``default`` if it is not given."""
+        """The value of an attribute, texts as str; ``default`` if it is not given, rounded to float32 as ONNX does."""
+        import numpy as np
         from onnx import helper
 
         for each in (node or self.node).attribute:
@@ -66,7 +69,7 @@ class Site:
                 self.require(not each.ref_attr_name)
                 found = helper.get_attribute_value(each)
                 return found.decode("utf-8", "replace") if isinstance(found, bytes) else found
-        return default
+        return float(np.float32(default)) if isinstance(default, float) else default
 
     def kind(self, name: str) -> TensorType:
         """The type of a tensor."""
@@ -127,7 +130,8 @@ class Site:
             found = self.attribute("axes", None)
         if found is None:
             return None
-        self.require(all(-rank <= axis < rank for axis in found))
+        least = -rank if self.opset >= _NEGATIVE_AXES_SINCE else 0
+        self.require(all(least <= axis < rank for axis in found))
         return sorted(axis % rank for axis in found)
 
     def is_only_output(self, position: int = 0) -> bool:
@@ -145,7 +149,7 @@ class Site:
         from onnx import helper
 
         self.require(bool(domain) or schema.schema_of(operator, self.opset, "") is not None)
-        names = [self._free(f"{self._stem()}/{operator}") for _ in range(outputs)]
+        names = [self.free(operator) for _ in range(outputs)]
         attributes = {name: value for name, value in given.items() if value is not None}
         kept = list(inputs)
         while kept and not kept[-1]:
@@ -161,7 +165,7 @@ class Site:
         self._types[name] = TensorType(elem, shape)
 
     def copy(self, inputs: Sequence[str], **changed: Any) -> str:
-        """Write the node again with other inputs, and return its first output; attributes that are None are left out."""
+        """Write the node again with other inputs; its first output. Attributes that are None are left out."""
         return self.copies(inputs, **changed)[0]
 
     def copies(self, inputs: Sequence[str], **changed: Any) -> list[str]:
@@ -234,6 +238,15 @@ class Site:
     def cast(self, x: str, elem: int) -> str:
         """Write a Cast."""
         return self.new("Cast", x, to=elem)
+
+    def take(self, other: Site) -> None:
+        """Take over what was written at another site."""
+        self.written += other.written
+        self._names |= other._names
+
+    def free(self, operator: str) -> str:
+        """A free name for the result of an operator."""
+        return self._free(f"{self._stem()}/{operator}")
 
     def _stem(self) -> str:
         return next(name for name in self.node.output if name)

@@ -23,9 +23,10 @@ class Spelling:
     """An entry of the table.
 
     ``operators`` are those of the node at which it is found, the last one where it reads several; none for any
-    operator. ``matches`` and ``writes`` say what becomes what. It is found in models from ``least_opset`` on (of ONNX's own operators). ``cost``
-    is said in words. ``exact``: bit for bit the same, also for NaN, infinities, negative zero and integers that wrap;
-    otherwise ``holds`` says for which values the two are equal but for rounding.
+    operator. ``matches`` and ``writes`` say what becomes what. It is found in models whose version of ONNX's own
+    operators is ``least_opset`` or later. ``cost`` is said in words. ``exact``: bit for bit the same, also for NaN,
+    infinities, negative zero and integers that wrap; otherwise ``holds`` says for which values the two are equal but
+    for rounding.
     """
 
     name: str

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.spellings import clamping, matrices, normalization
+from biopsy.workarounds.spellings import (
+    activations,
+    arithmetic,
+    clamping,
+    contributed,
+    convolutions,
+    definitions,
+    layouts,
+    matrices,
+    normalization,
+    reductions,
+    softmax,
+)
 from biopsy.workarounds.spellings.respelling import respellings
 from biopsy.workarounds.spellings.spelling import Spelling
 
@@ -15,8 +27,16 @@ if TYPE_CHECKING:
 
 SPELLINGS: tuple[Spelling, ...] = (
     *normalization.SPELLINGS,
+    *softmax.SPELLINGS,
+    *reductions.SPELLINGS,
+    *activations.SPELLINGS,
     *clamping.SPELLINGS,
     *matrices.SPELLINGS,
+    *convolutions.SPELLINGS,
+    *arithmetic.SPELLINGS,
+    *layouts.SPELLINGS,
+    *contributed.SPELLINGS,
+    *definitions.SPELLINGS,
 )
 """Every spelling, those of a family together."""
 

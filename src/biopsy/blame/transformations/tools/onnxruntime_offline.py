@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from biopsy.blame.transformations.tool import Omission, Order, Setting, Tool, left_out
 from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, RULES, optimizers_in_log
@@ -24,7 +24,9 @@ class OnnxRuntimeOffline(Tool):
     summary = "ONNX Runtime's optimizer, to a file"
     package = "onnxruntime"
     module = "onnxruntime"
-    declared = {"level": Setting(default="all", meaning="of the optimization", choices=tuple(_LEVELS))}
+    declared: ClassVar[Mapping[str, Setting]] = {
+        "level": Setting(default="all", meaning="of the optimization", choices=tuple(_LEVELS))
+    }
 
     def passes(self, source: str) -> list[str]:
         """Optimizers that run on the model at this level, by their own log; rules by their own names."""

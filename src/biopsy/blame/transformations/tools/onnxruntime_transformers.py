@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import ClassVar
 
 from biopsy.blame.transformations.tool import Omission, Order, Setting, Tool, left_out, write_model
 
@@ -15,7 +16,7 @@ class OnnxRuntimeTransformers(Tool):
     package = "onnxruntime"
     module = "onnxruntime.transformers.optimizer"
     needs = ("onnx", "sympy", "coloredlogs")
-    declared = {
+    declared: ClassVar[Mapping[str, Setting]] = {
         "model_type": Setting(default="bert", meaning="what kind of model it is"),
         "num_heads": Setting(default="0", meaning="heads of the attention; 0 to find out"),
         "hidden_size": Setting(default="0", meaning="size of hidden states; 0 to find out"),

@@ -71,4 +71,4 @@ def _own_name(rule: Any) -> str:
 
 def _use_rules(rules: list[Any]) -> None:
     """Have the optimizer rewrite by these rules alone, in this process."""
-    import_module("onnxscript.rewriter")._DEFAULT_REWRITE_RULES = tuple(rules)
+    vars(import_module("onnxscript.rewriter"))["_DEFAULT_REWRITE_RULES"] = tuple(rules)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 from biopsy.blame.transformations.tool import Omission, Order, Setting, Tool, write_model
 
@@ -18,7 +18,7 @@ class QuantizeStatic(Tool):
     needs = ("onnx", "sympy")
     rounds_to = "int8"
     wants_samples = True
-    declared = {
+    declared: ClassVar[Mapping[str, Setting]] = {
         "format": Setting(default="QDQ", meaning="how it is written", choices=("QDQ", "QOperator")),
         "activations": Setting(default="QInt8", meaning="the type of activations", choices=("QInt8", "QUInt8")),
         "weights": Setting(default="QInt8", meaning="the type of weights", choices=("QInt8", "QUInt8")),
@@ -61,7 +61,7 @@ def _reader(quantization: Any, order: Order) -> Any:
     """The samples, as a calibration reads them: one after the other, then None."""
     load = import_module("numpy").load
 
-    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self._left = self._all()
 

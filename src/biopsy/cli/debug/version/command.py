@@ -61,7 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         group,
         "the command that tells whether the model fails",
         f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model",
-        "in 'biopsy run', the last engine of the package takes the releases, and all others stay as they are installed",
+        "In 'biopsy run', the last engine of the package takes the releases, and all others stay as they are installed",
     )
     checks.add_rules(group, "how alike two failures must be to count as the same")
     checks.add_timeout(group, "20 times as long as the first, at least 60")

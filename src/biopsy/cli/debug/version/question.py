@@ -43,11 +43,11 @@ def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
 
 def span_of_line(args: argparse.Namespace, question: ReleaseQuestion) -> Span:
     """The releases that a command line asks for. Raises UsageError, CannotInstall."""
-    from biopsy.blame.releases.span import Asked, span_of
+    from biopsy.blame.releases.span import NamedReleases, span_of
     from biopsy.environments.releases import releases
 
     known = releases(args.package, python=question.check.python)
-    return span_of(args.package, known, Asked(good=args.good, bad=args.bad, versions=args.versions))
+    return span_of(args.package, known, NamedReleases(good=args.good, bad=args.bad, versions=args.versions))
 
 
 def _check(args: argparse.Namespace) -> ReleaseCheck:

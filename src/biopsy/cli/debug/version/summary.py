@@ -21,7 +21,7 @@ def say_result(console: Console, args: argparse.Namespace, found: ReleaseFinding
     for border in found.borders:
         _say_border(console, found, border)
     if not found.borders:
-        console.say(f"{found.text[:1].upper() if found.package.isupper() else found.text[:1]}{found.text[1:]}.")
+        console.say(f"{found.text}.")
         _say_untold(console, found)
     elif len(found.borders) > 1:
         console.say("It changed more than once; --all asks every release.")
@@ -47,7 +47,7 @@ def advice_of(found: ReleaseFindings) -> list[Advice]:
 
 def _say_border(console: Console, found: ReleaseFindings, border: ReleaseBorder) -> None:
     verified = "" if border.verified else "   (not confirmed when asked again)"
-    console.say(f"{found.package} was {border.text}.{verified}")
+    console.say(f"{found.package}: {border.text}.{verified}")
     fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
     console.note(f"  passes  {_dated(passes)}", f"  fails   {_dated(fails)}", f"  notes   {border.notes}")
 
