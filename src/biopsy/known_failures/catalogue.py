@@ -28,13 +28,9 @@ class Catalogue:
 
 
 def users_folder() -> Path | None:
-<<<<<<< HEAD
-    """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, or else ``~/.config/biopsy/known``.
-=======
     """``$BIOPSY_KNOWN_DIR``, ``$XDG_CONFIG_HOME/biopsy/known``, else ``~/.config/biopsy/known``; None without a home.
->>>>>>> main
 
-    None where there is no home. Never below the current folder, which may be anybody's.
+    Never below the current folder, which may be anybody's.
     """
     own, shared = (Path(os.environ.get(name, "")) for name in ("BIOPSY_KNOWN_DIR", "XDG_CONFIG_HOME"))
     if own.is_absolute():
