@@ -260,18 +260,8 @@ def _match(failure: KnownFailure, grade: Grade, there: Occurrence, seen: SeenFai
         differences=there.differences,
         more=len(there.more),
         engine_agrees=engine_agrees,
-        signature_agrees=_signature_agrees(failure, seen),
+        signature_agrees=failure.shows_as(seen.stage, seen.kind),
         release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
-    )
-
-
-def _signature_agrees(failure: KnownFailure, seen: SeenFailure) -> bool | None:
-    if not failure.signatures or not (seen.stage or seen.kind):
-        return None
-    return any(
-        (not one.stage or not seen.stage or one.stage == seen.stage)
-        and (not one.kinds or not seen.kind or seen.kind in one.kinds)
-        for one in failure.signatures
     )
 
 
