@@ -104,7 +104,7 @@ class KnownFailure:
         return "untold"
 
     def shows_as(self, stage: str, kind: str) -> bool | None:
-        """Whether it shows at this stage as this kind of failure, "" for one that is not known; None if nobody knows."""
+        """Whether it shows at this stage as this kind of failure; "" is not known, and None says that nobody knows."""
         if not self.signatures or not (stage or kind):
             return None
         return any(

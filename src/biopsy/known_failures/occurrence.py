@@ -173,8 +173,7 @@ class _PatternSearch:
                 match.told += (remark,)
             found = there.removeprefix("const ")
         else:
-            vertex = self._piece.vertices[there.source]
-            found = vertex.label.partition(" ")[2] if vertex.label.startswith("input ") else wanted
+            found = _element_type(self._piece.vertices[there.source], there.slot) or wanted
         return found == wanted or self._allowed(match, f"{found} here, {wanted} there")
 
     def _allowed(self, match: _Match, difference: str) -> bool:
@@ -185,6 +184,13 @@ class _PatternSearch:
             match.told += (difference,)
         match.essential = True
         return True
+
+
+def _element_type(vertex: Vertex, slot: int) -> str:
+    """Of what is read there; "" where nobody knows."""
+    if vertex.label.startswith("input "):
+        return vertex.label.partition(" ")[2]
+    return vertex.types[slot] if slot < len(vertex.types) else ""
 
 
 def _connected(known: Pattern) -> list[int]:
