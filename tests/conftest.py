@@ -27,6 +27,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE, signal
 _STATE = tempfile.TemporaryDirectory(prefix="biopsy-tests-")
 os.environ["XDG_STATE_HOME"] = _STATE.name
 
+# So do the known failures of theirs.
+os.environ["BIOPSY_KNOWN_DIR"] = str(Path(_STATE.name) / "known")
+
 
 @dataclass(frozen=True)
 class Process:

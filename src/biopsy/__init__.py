@@ -14,11 +14,17 @@ if TYPE_CHECKING:
     from biopsy.api.compare import compare as compare
     from biopsy.api.diagnose import diagnose as diagnose
     from biopsy.api.flags import flags as flags
+    from biopsy.api.known import known as known
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
     from biopsy.api.reduce import reduce as reduce
+    from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
+    from biopsy.api.transform import transform as transform
     from biopsy.api.vary import vary as vary
+    from biopsy.api.workaround import workaround as workaround
+    from biopsy.blame.releases.findings import ReleaseFindings as ReleaseFindings
+    from biopsy.blame.transformations.findings import TransformationFindings as TransformationFindings
     from biopsy.checks.judge import Rules as Rules
     from biopsy.checks.outcome import Outcome as Outcome
     from biopsy.comparison.compare import OutputComparison as OutputComparison
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     from biopsy.diagnosis.facts import Diagnosis as Diagnosis
     from biopsy.errors import BiopsyError as BiopsyError
     from biopsy.errors import CannotCompare as CannotCompare
+    from biopsy.errors import CannotInstall as CannotInstall
     from biopsy.errors import CheckError as CheckError
     from biopsy.errors import DataError as DataError
     from biopsy.errors import EngineFailure as EngineFailure
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
     from biopsy.errors import OriginalPasses as OriginalPasses
     from biopsy.errors import UnknownEngine as UnknownEngine
     from biopsy.errors import UsageError as UsageError
+    from biopsy.known_failures.lookup import KnownLookup as KnownLookup
     from biopsy.layerwise.findings import LayerFindings as LayerFindings
     from biopsy.mixed_precision.result import PrecisionResult as PrecisionResult
     from biopsy.reduction.job import Border as Border
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
     from biopsy.tensors.results import Iteration as Iteration
     from biopsy.tensors.results import RunnerResult as RunnerResult
     from biopsy.variation.result import Variation as Variation
+    from biopsy.workarounds.result import Workarounds as Workarounds
 
     __version__: str
 
@@ -57,11 +66,17 @@ _HOMES = {
     "biopsy.api.compare": ("compare",),
     "biopsy.api.diagnose": ("diagnose",),
     "biopsy.api.flags": ("flags",),
+    "biopsy.api.known": ("known",),
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
     "biopsy.api.reduce": ("reduce",),
+    "biopsy.api.releases": ("releases",),
     "biopsy.api.run": ("run",),
+    "biopsy.api.transform": ("transform",),
     "biopsy.api.vary": ("vary",),
+    "biopsy.api.workaround": ("workaround",),
+    "biopsy.blame.releases.findings": ("ReleaseFindings",),
+    "biopsy.blame.transformations.findings": ("TransformationFindings",),
     "biopsy.checks.judge": ("Rules",),
     "biopsy.checks.outcome": ("Outcome",),
     "biopsy.comparison.compare": ("OutputComparison",),
@@ -70,6 +85,7 @@ _HOMES = {
     "biopsy.errors": (
         "BiopsyError",
         "CannotCompare",
+        "CannotInstall",
         "CheckError",
         "DataError",
         "EngineFailure",
@@ -81,6 +97,7 @@ _HOMES = {
         "UnknownEngine",
         "UsageError",
     ),
+    "biopsy.known_failures.lookup": ("KnownLookup",),
     "biopsy.layerwise.findings": ("LayerFindings",),
     "biopsy.mixed_precision.result": ("PrecisionResult",),
     "biopsy.reduction.job": ("Border",),
@@ -93,6 +110,7 @@ _HOMES = {
     "biopsy.tactics.flags": ("Flags",),
     "biopsy.tensors.results": ("Iteration", "RunnerResult"),
     "biopsy.variation.result": ("Variation",),
+    "biopsy.workarounds.result": ("Workarounds",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

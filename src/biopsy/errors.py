@@ -11,6 +11,7 @@
     ├── EngineFailure              status 1   an engine could not load, build or run the model
     │   └── EngineCrash            status 1   it ended the process that it ran in
     ├── InvalidResult              status 1   a changed model would be refused where the original is accepted
+    ├── CannotInstall              status 4   packages could not be installed, or not be imported once they were
     ├── CheckError                 status 4   the check itself could not be run
     │   ├── CheckChanged           status 4   a file that the check runs was changed meanwhile
     │   └── VacuousCheck           status 4   the check fails on anything: its answers say nothing
@@ -28,6 +29,9 @@ from typing import ClassVar, Literal
 
 Stage = Literal["load", "build", "run", "compare"]
 """Where an engine, or the comparison after it, failed."""
+
+Obstacle = Literal["network", "no such release", "no wheel", "yanked", "disk full", "conflict", "import fails", "other"]
+"""Why packages could not be installed, or not be used once they were."""
 
 
 class BiopsyError(Exception):
@@ -126,6 +130,26 @@ class EngineCrash(EngineFailure):
     def __init__(self, message: str, *, label: str, stage: Stage, kind: str) -> None:
         super().__init__(message, engine=label.partition(":")[0], stage=stage, kind=kind)
         self.label = label
+
+
+class CannotInstall(BiopsyError):
+    """Packages could not be installed in an environment of their own, or not be imported there.
+
+    ``kind`` is why. Of "no such release", "no wheel", "yanked", "conflict" and "import fails" the packages asked for
+    are the cause, so that another release may do; the others are the machine's.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: Obstacle,
+        details: Sequence[str] = (),
+        kept: str | None = None,
+        next_steps: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, details=details, kept=kept, next_steps=next_steps)
+        self.kind: Obstacle = kind
 
 
 class InvalidResult(BiopsyError):

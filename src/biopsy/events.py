@@ -210,6 +210,22 @@ class CommandEnded(Event):
     nodes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReleaseTried(Event):
+    """A check has answered with a release of a package, or the release could not be installed: ``outcome`` in words.
+
+    ``date`` is the day of the release, as "2024-11-21"; "" if nobody knows. ``added`` are requirements that it was
+    found to need, such as "numpy<2".
+    """
+
+    package: str
+    version: str
+    date: str
+    outcome: str
+    reason: str
+    added: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Measured(Event):
     """So much of a stage of measuring layers is done: ``done`` of ``total`` batches, layers or runs."""
@@ -217,6 +233,38 @@ class Measured(Event):
     stage: str
     done: int
     total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trusted(Event):
+    """It is known what is right: by which engine, which other one agrees, on how many samples and fresh inputs."""
+
+    engine: str
+    confirmed_by: str | None
+    samples: int
+    fresh: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PlacesFound(Event):
+    """It is known around which nodes of the model changes are tried."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeTried(Event):
+    """A change that may be a workaround was tried: of which kind, whether the model is right with it, why not if not.
+
+    ``latency``: how many times as long the model then takes, None where that is not known.
+    """
+
+    change: str
+    text: str
+    right: bool
+    reason: str
+    latency: float | None
 
 
 @dataclass(frozen=True)
@@ -240,3 +288,32 @@ class StepDone(Event):
     answer: str
     seconds: float
     checks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallationStarted(Event):
+    """Packages are about to be installed in an environment of their own: what is asked for, for which Python, by what.
+
+    ``installer`` is "uv" or "pip".
+    """
+
+    requirements: tuple[str, ...]
+    python: str
+    installer: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallationDone(Event):
+    """An environment is ready that holds what was asked for, and what was ``added`` since it is needed besides.
+
+    ``packages`` are the versions of all distributions in it, by their names. ``bytes`` is its size, ``seconds`` what it
+    took to make; ``cached``: it was there already.
+    """
+
+    requirements: tuple[str, ...]
+    added: tuple[str, ...]
+    python: str
+    packages: dict[str, str]
+    bytes: int
+    seconds: float
+    cached: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def count(number: int, noun: str, plural: str = "") -> str:
     """Text such as ``1 node`` or ``3 nodes``; ``plural`` where it is not the noun with an s."""
@@ -17,3 +19,11 @@ def size_text(number: int) -> str:
         if number_in_unit < 999.95 or unit == "GB":
             return f"{number_in_unit:.1f} {unit}"
     raise AssertionError("the last unit always fits")
+
+
+def bytes_of(text: str) -> int | None:
+    """The bytes that a person means by ``500MB``, ``2GB``, ``1.5GiB`` or a number of them; None for anything else."""
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kKMGT]?)(i?)B?", text)
+    if match is None or float(match[1]) == 0:
+        return None
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))

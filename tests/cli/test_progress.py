@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -121,3 +121,20 @@ def test_what_a_pass_cost_stands_in_one_column() -> None:
     ]
     short, long = shown_by(partial(ReductionReport, shown="none"), *passes)
     assert short.index("1 check") == long.index("1 check")
+
+
+def test_packages_that_are_installed_are_shown_and_those_of_the_cache_are_not() -> None:
+    started = events.InstallationStarted(requirements=("bolt==1.0",), python="3.11.7", installer="uv")
+    done = events.InstallationDone(
+        requirements=("bolt==1.0",),
+        added=("numpy<2",),
+        python="3.11.7",
+        packages={"bolt": "1.0"},
+        bytes=1_200_000,
+        seconds=2.5,
+        cached=False,
+    )
+    assert shown_by(Progress, started, done) == [
+        "install    bolt==1.0 for Python 3.11.7 with numpy<2, which it needs · 1.2 MB · 2.5 s"
+    ]
+    assert shown_by(Progress, replace(done, cached=True)) == []

@@ -37,6 +37,8 @@ SHOW_THE_BUG = {
 LONG = {
     "diagnose-a-model.md",
     "find-a-bad-build.md",
+    "find-the-release.md",
+    "find-a-workaround.md",
     "find-the-setting.md",
     "find-what-may-vary.md",
     "measure-a-flaky-failure.md",

@@ -1,6 +1,7 @@
 """What every engine must do, tried on each that is installed here."""
 
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,14 @@ from support.models import FLOAT, INT64, info, model
 needs_openvino = pytest.mark.skipif(
     importlib.util.find_spec("openvino") is None, reason="openvino is not installed: pip install 'biopsy[openvino]'"
 )
-ENGINES = ["onnxrt", "onnxrt:optimization=none", "reference", "fake", pytest.param("openvino", marks=needs_openvino)]
+ELSEWHERE = f":python={sys.executable}"
+"""What asks for the package in another interpreter: here one that has the same release as this one."""
+
+ENGINES = [
+    *("onnxrt", "onnxrt:optimization=none", "reference", "fake", pytest.param("openvino", marks=needs_openvino)),
+    *(pytest.param(f"{name}{ELSEWHERE}", id=f"{name} elsewhere") for name in ("onnxrt", "reference")),
+    pytest.param(f"openvino{ELSEWHERE}", marks=needs_openvino, id="openvino elsewhere"),
+]
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -81,7 +89,7 @@ def test_values_of_a_type_go_in_and_come_out_unchanged(engine: str, elem: int, d
     assert found.tobytes() == value.tobytes()
 
 
-@pytest.mark.parametrize("engine", ["onnxrt", "reference"])
+@pytest.mark.parametrize("engine", ["onnxrt", "reference", f"onnxrt{ELSEWHERE}", f"reference{ELSEWHERE}"])
 def test_strings_go_in_and_come_out_as_text(engine: str):
     found = build(engine, one_node("Identity", int(TensorProto.STRING))).run({"x": np.array(["a", "böse"])})["y"]
     assert found.dtype.kind == "U"
@@ -102,7 +110,7 @@ def test_an_input_that_no_node_reads_may_be_fed(engine: str):
     assert found["y"].tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("engine", ["onnxrt", "reference"])
+@pytest.mark.parametrize("engine", ["onnxrt", "reference", f"onnxrt{ELSEWHERE}", f"reference{ELSEWHERE}"])
 def test_outputs_that_are_sequences_come_as_the_tensors_that_they_hold(engine: str):
     nodes = [helper.make_node("SequenceConstruct", ["x"], ["s"]), helper.make_node("Neg", ["x"], ["y"])]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)

@@ -3,7 +3,7 @@
 import pytest
 from onnx import helper
 
-from biopsy.mixed_precision.formats import BFLOAT16, FLOAT, FLOAT16
+from biopsy.mixed_precision.formats import BFLOAT16, DOUBLE, FLOAT, FLOAT16
 from biopsy.mixed_precision.operators import Role, node_role
 
 FLOATS = frozenset({"x", "y", "z", "w", "b"})
@@ -62,4 +62,4 @@ def test_of_an_operator_without_a_schema_nothing_is_changed() -> None:
 
 
 def test_the_types_that_a_layer_knows_are_those_of_its_schema() -> None:
-    assert node_role(helper.make_node("Exp", ["x"], ["y"]), 17, elem).types == {FLOAT, FLOAT16, BFLOAT16}
+    assert node_role(helper.make_node("Exp", ["x"], ["y"]), 17, elem).types == {FLOAT, FLOAT16, BFLOAT16, DOUBLE}

@@ -78,5 +78,7 @@ def test_onnxruntime_tells_which_optimizers_change_a_model(tmp_path):
     found = optimizers_of(path, parse_spec("onnxrt:threads=1"))
     assert set(found.changed) <= set(found.ran)
     assert "Level1_RuleBasedTransformer" in found.changed  # EliminateIdentity
-    without = optimizers_of(path, parse_spec("onnxrt:threads=1,disabled_optimizers=" + "+".join(rules())))
+    without = optimizers_of(
+        path, parse_spec("onnxrt:threads=1,disabled_optimizers=" + "+".join(rules(parse_spec("onnxrt"))))
+    )
     assert "Level1_RuleBasedTransformer" not in without.changed

@@ -49,6 +49,14 @@ def asked_of_outputs(
     return Tolerances(tolerances_by_name("atol", atol), tolerances_by_name("rtol", rtol)), Stats(stats)
 
 
+def tolerance_words(option: str, value: float | Mapping[str, float]) -> tuple[str, ...]:
+    """Tolerances as words of ``biopsy run``; none for the usual ones."""
+    given = value if isinstance(value, Mapping) else {"": value}
+    if given == {"": DEFAULT_TOLERANCE}:
+        return ()
+    return (option, *(f"{name}:{number!r}" if name else repr(number) for name, number in given.items()))
+
+
 def _result(given: RunnerResult | Feed, name: str) -> RunnerResult:
     if isinstance(given, RunnerResult):
         return given

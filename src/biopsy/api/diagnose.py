@@ -18,7 +18,7 @@ from biopsy.api.arguments import (
     require_seconds,
     require_whole,
 )
-from biopsy.api.compare import asked_of_outputs
+from biopsy.api.compare import asked_of_outputs, tolerance_words
 from biopsy.api.inputs import GivenInputs, inputs_of
 from biopsy.api.searching import rules_of
 from biopsy.checks.judge import Rules
@@ -26,7 +26,7 @@ from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.diagnose import diagnose as diagnosed
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.facts import Diagnosis
-from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Judging, Samples, Words
+from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Judging, Samples
 from biopsy.diagnosis.samples import require_sizes, settled
 from biopsy.engines.registry import create
 from biopsy.layerwise.tensor_errors import Judge
@@ -92,7 +92,7 @@ def diagnose(
                 samples=Samples(inputs=wanted, made_up=False) if check is not None else settled(index, wanted, place),
                 judging=Judging(
                     judge=Judge(*asked_of_outputs(atol, rtol, "elemwise")),
-                    limits=(*_limits("--atol", atol), *_limits("--rtol", rtol)),
+                    limits=(*tolerance_words("--atol", atol), *tolerance_words("--rtol", rtol)),
                     rules=rules_of(rules),
                 ),
                 weights_folder=None if folder is None else weights,
@@ -101,11 +101,3 @@ def diagnose(
                 fresh=fresh,
             )
             return diagnosed(question, listener)
-
-
-def _limits(option: str, value: float | Mapping[str, float]) -> Words:
-    """Tolerances as words of ``biopsy run``."""
-    given = value if isinstance(value, Mapping) else {"": value}
-    if given == {"": DEFAULT_TOLERANCE}:
-        return ()
-    return (option, *(f"{name}:{number!r}" if name else repr(number) for name, number in given.items()))

@@ -41,13 +41,20 @@ _TIMES_THE_ORIGINAL = 20
 class CommandCheck(Check):
     """Runs ``words`` for each candidate. In every word, ``{}`` and the literal ``default_name`` stand for its path.
 
-    ``timeout`` is in seconds, ``memory`` in bytes; None for no limit.
+    ``timeout`` is in seconds, ``memory`` in bytes; None for no limit. ``environment`` are variables that it finds
+    besides those of this process; None for one that it does not find.
     """
 
     stoppable = True
 
     def __init__(
-        self, words: Sequence[str], default_name: str, timeout: float | None = None, memory: int | None = None
+        self,
+        words: Sequence[str],
+        default_name: str,
+        timeout: float | None = None,
+        memory: int | None = None,
+        *,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         if not words:
             raise errors.UsageError("--check needs a command", next_steps=["--check biopsy run {} --onnxrt"])
@@ -55,6 +62,7 @@ class CommandCheck(Check):
         self.default_name = default_name
         self.timeout = timeout
         self.memory = memory
+        self.environment = dict(environment or {})
         self._timeout_of_user = timeout
         self._files: Mapping[Path, Path] = {}
         self._original: CommandCheck | None = None
@@ -132,7 +140,7 @@ class CommandCheck(Check):
         return self._with(own.without_option(LOAD_INPUTS).with_options(LOAD_INPUTS[0], str(inputs)))
 
     def _with(self, command: CommandLine) -> CommandCheck:
-        return CommandCheck(command.words, self.default_name, self.timeout, self.memory)
+        return CommandCheck(command.words, self.default_name, self.timeout, self.memory, environment=self.environment)
 
     def cold(self) -> CommandCheck:
         """The check itself: each run is a process of its own."""
@@ -185,7 +193,7 @@ class CommandCheck(Check):
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
         command = [*start_words(words[0]), *words[1:]]
-        environment = {cleanup.VERDICT_VARIABLE: str(told)}
+        environment = {**self.environment, cleanup.VERDICT_VARIABLE: str(told)}
         try:
             return process.run(command, lambda: self._limits, stop, environment=environment)
         except process.CannotStartError as error:

@@ -121,6 +121,10 @@ class Check(ABC):
     def expect(self, seconds: float) -> None:  # noqa: B027 -- most have no limit
         """Say how long the original took, so that a candidate that hangs can be told from one that is slow."""
 
+    def fed(self, inputs: Path) -> Check:
+        """The same check, which feeds candidates from another file. Only for one that feeds them."""
+        raise NotImplementedError(f"{inputs}: this check feeds nothing")
+
     def glance(self) -> Check:
         """The same check, which may stop at the first thing that it finds wrong."""
         return self

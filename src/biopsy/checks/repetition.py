@@ -23,6 +23,7 @@ NO_CANDIDATE = Path("{}")
 """Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
 
 _Z_OF_95_PERCENT = 1.96
+_RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
 _ROUNDING = 1e-12  # relative; far below one run, far above the error of two logarithms
 
 
@@ -63,6 +64,32 @@ def runs_needed(rate: float, confidence: float) -> int:
         return 1
     exact = math.log1p(-confidence) / math.log1p(-rate)
     return max(1, math.ceil(exact * (1 - _ROUNDING)))  # 0.99 of 0.9 is 2 runs, though its quotient is above 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How often a failure showed: in ``failed`` of ``runs`` runs; ``needed`` runs that all pass are no luck."""
+
+    failed: int
+    runs: int
+    needed: int = 1
+
+
+def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: float = 0.99) -> Rate:
+    """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
+
+    ``first`` is the run that there was; ``again`` runs once more, and is told in words why.
+    """
+    answers = [first]
+    while len(answers) < _RUNS_AT_FIRST:
+        answers.append(again("whether it fails every time"))
+    if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+        while len(answers) < _RUNS_TO_MEASURE:
+            answers.append(again("how often it fails"))
+    failed = sum(judged.outcome is Outcome.REPRODUCES for judged in answers)
+    steady = failed in (0, len(answers))
+    needed = 1 if steady else runs_needed(interval(failed, len(answers), 1.0)[0], confidence)
+    return Rate(failed=failed, runs=len(answers), needed=needed)
 
 
 def rate_text(hits: int, runs: int) -> str:

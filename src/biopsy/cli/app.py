@@ -98,7 +98,7 @@ def _dispatch(program: str, words: list[str], console: Console, *, is_program: b
         console.warn(line)
     work = partial(module.execute, args, console)
     warmed_up = getattr(module, "warmed_up", _not_warmed_up)
-    with as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args):
+    with as_private_as_what_is_read(conflicts.sources(parser, args)), warmed_up(args, console):
         if rest is not None and rest_option is not None:
             misplaced.require_own_place(parser, rest_option, rest, program)
             misplaced.warn_of_unread(parser, rest_option, rest, console)
@@ -141,7 +141,7 @@ def _say_that_it_looks() -> None:
     verdict.report_looking()
 
 
-def _not_warmed_up(args: argparse.Namespace) -> AbstractContextManager[None]:
+def _not_warmed_up(args: argparse.Namespace, console: Console) -> AbstractContextManager[None]:
     """What most commands have begin before anything else: nothing."""
     return nullcontext()
 

@@ -2,10 +2,10 @@
 
 A command module has two functions: ``configure(parser)`` adds its options, ``execute(args, console)`` does the work
 and returns the exit status. It may have three more: ``derived_files(args)`` declares the files that it names itself
-(see ``arguments.conflicts``); ``warmed_up(args)`` is entered before anything else is imported, and begins what takes a
-while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in which the command worked,
-and returns the exit status. Adding a command takes one file and one line in ``COMMANDS``; what else it must declare are
-the fields of ``Command``.
+(see ``arguments.conflicts``); ``warmed_up(args, console)`` is entered before anything else is imported, and begins what
+takes a while; ``conclude_crash(args, console, crash)`` reports on an engine that ended the process in which the command
+worked, and returns the exit status. Adding a command takes one file and one line in ``COMMANDS``; what else it must
+declare are the fields of ``Command``.
 """
 
 from __future__ import annotations
@@ -66,6 +66,22 @@ COMMANDS: tuple[Command, ...] = (
         "show which engine choices go with bad builds",
     ),
     Command(("debug", "flags"), "biopsy.cli.debug.flags", "find the engine setting that makes a failure go away"),
+    Command(
+        ("debug", "version"),
+        "biopsy.cli.debug.version.command",
+        "find the release of a package that broke or mended a model",
+    ),
+    Command(
+        ("debug", "workaround"),
+        "biopsy.cli.debug.workaround.command",
+        "find the smallest change with which the model is right",
+    ),
+    Command(
+        ("debug", "transform"),
+        "biopsy.cli.debug.transform.command",
+        "find what a simplifier, an optimizer or a converter breaks",
+    ),
+    Command(("debug", "known"), "biopsy.cli.debug.known", "look up which known bugs a small failing model looks like"),
     Command(("debug", "layers"), "biopsy.cli.debug.layers", "find the layers that an engine computes wrongly"),
     Command(
         ("convert",),
@@ -157,6 +173,8 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         ("doctor",), "biopsy.cli.doctor", "show which engines work here, and how to get the others", may_crash=True
     ),
+    Command(("cache", "list"), "biopsy.cli.cache.list", "list the environments that hold other releases of packages"),
+    Command(("cache", "clear"), "biopsy.cli.cache.clear", "remove environments that hold other releases of packages"),
     Command(("report",), "biopsy.cli.report", "make a page of a report"),
     Command(("completion",), "biopsy.cli.completion", "write a script that lets a shell complete commands and options"),
     Command(("demo",), "biopsy.cli.demo", "find a real engine bug in a model of 458 nodes"),
@@ -191,6 +209,7 @@ GROUPS = {
     "inspect": "show what a file holds",
     "surgeon": "change a model",
     "check": "examine a model",
+    "cache": "environments with other releases of packages",
 }
 
 

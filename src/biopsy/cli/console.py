@@ -58,6 +58,11 @@ class Console:
         made.verbosity, made.form, made.log = self.verbosity, self.form, self.log
         return made
 
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is; 0 where nobody can tell."""
+        return _width(self._out)
+
     def say(self, *lines: str) -> None:
         """Lines of a result, an empty one if there are none: shown unless ``-q`` is given twice."""
         if self.verbosity > -2:

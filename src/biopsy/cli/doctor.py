@@ -39,6 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     width = max(len(engine.name) for engine in found)
     for engine in found:
         _say_engine(console, engine, width)
+    _say_environments(console)
     _say_settings(console)
     return _status(next(engine for engine in found if engine.name == NEEDED))
 
@@ -52,6 +53,23 @@ def _say_where(console: Console) -> None:
     from importlib.metadata import version
 
     console.say(f"biopsy {version('biopsy')} · Python {platform.python_version()} · {platform.platform(terse=True)}")
+
+
+def _say_environments(console: Console) -> None:
+    """What other releases of packages are installed with, and how much of them there is."""
+    from biopsy.environments.cache import Cache
+    from biopsy.environments.installer import uv_program
+    from biopsy.quantities import count, size_text
+
+    try:
+        cache = Cache.of_user()
+        found = cache.entries()
+    except errors.BiopsyError as error:
+        console.say(f"other releases  cannot be kept: {error.summary}")
+        return
+    by = "uv" if uv_program() else "venv and pip; uv is faster: pip install uv"
+    kept = f"{count(len(found), 'environment')} in {cache.folder}, {size_text(sum(each.bytes for each in found))}"
+    console.say(f"other releases  installed by {by} · {kept if found else 'none yet'}")
 
 
 def _say_settings(console: Console) -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from biopsy import errors, events
 from biopsy.cli.event_log import EventLog
 from biopsy.cli.live_line import COLUMN, LiveLine
-from biopsy.quantities import count
+from biopsy.quantities import count, size_text
 from biopsy.report.search_history import SearchHistory
+from biopsy.text import series
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -107,11 +108,29 @@ class Progress:
         """Show, with -v, that a check that was announced has no answer."""
         self._console.detail(f"  check {event.number}  not waited for: another answer made it unnecessary")
 
+    @shows(events.InstallationStarted)
+    def show_installing(self, event: events.InstallationStarted) -> None:
+        """Show that packages are being installed, as long as that takes."""
+        self._live.update("install", f"{_asked_for(event)} by {event.installer}")
+
+    @shows(events.InstallationDone)
+    def show_installed(self, event: events.InstallationDone) -> None:
+        """Show what was installed; with -v, that it was there already."""
+        added = f" with {series(event.added)}, which it needs" if event.added else ""
+        if event.cached:
+            self._console.detail(f"  install  {_asked_for(event)}{added}: from the cache")
+            return
+        self.line("install", f"{_asked_for(event)}{added} · {size_text(event.bytes)} · {event.seconds:.1f} s")
+
     @shows(events.Remark)
     def show_remark(self, event: events.Remark) -> None:
         """Show a remark, or a warning."""
         self._live.stop()
         (self._console.warn if event.warning else self._console.remark)(event.text, *event.lines)
+
+
+def _asked_for(event: events.InstallationStarted | events.InstallationDone) -> str:
+    return f"{series(event.requirements)} for Python {event.python}"
 
 
 def _methods_by_kind(listener: type[Progress]) -> dict[type[events.Event], Callable[[Any, Any], None]]:

@@ -21,7 +21,7 @@ from biopsy import errors
 from biopsy.cli import cold_start
 from biopsy.cli.run import functions, preloading
 from biopsy.engines.base import Engine
-from biopsy.engines.registry import create
+from biopsy.engines.registry import created_plain
 from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.isolation.fork_serving import arguments, serve_forks
 from biopsy.isolation.forks import connections_of_environment, is_parted_fork
@@ -51,7 +51,7 @@ def warm_up(args: argparse.Namespace, engines: Sequence[type[Engine]]) -> None:
     """Load what checks with these options will need: engines, inputs and golden values."""
     for engine in engines:
         with suppress(errors.BiopsyError):  # an engine that is missing will be told of by the check
-            create(engine.name).warm_up()
+            created_plain(engine).warm_up()
     _load_files((*(args.load_inputs or ()), *(args.load_outputs or ())))
 
 

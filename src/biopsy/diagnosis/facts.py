@@ -259,6 +259,18 @@ class VariationSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownFailureSeen:
+    """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
+
+    ``is_sure``: the pattern, the engine, the way in which it fails and the release are all those that are known.
+    """
+
+    sentence: str
+    reference: str = ""
+    is_sure: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownFacts:
     """All that is known so far; None where a question has no answer."""
 
@@ -268,6 +280,7 @@ class KnownFacts:
     rounding: RoundingSeen | None = None
     steadiness: SteadinessSeen | None = None
     piece: PieceFound | None = None
+    known: KnownFailureSeen | None = None
     layers: LayersSeen | None = None
     settings: SettingsSeen | None = None
     precision: PrecisionSeen | None = None

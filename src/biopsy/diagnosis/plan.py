@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from biopsy.diagnosis.step import DiagnosisStep
 from biopsy.diagnosis.steps.failing import FAILING
+from biopsy.diagnosis.steps.known import KNOWN
 from biopsy.diagnosis.steps.layers import LAYERS
 from biopsy.diagnosis.steps.masked import MASKED
 from biopsy.diagnosis.steps.piece import SMALLEST_PIECE
@@ -19,6 +20,7 @@ PLAN: tuple[DiagnosisStep, ...] = (
     ROUNDING,
     STEADINESS,
     SMALLEST_PIECE,
+    KNOWN,
     LAYERS,
     SETTINGS,
     PRECISION,

@@ -11,7 +11,7 @@ from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound, RoundingSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.run_report import REPORT, run_of, tree_of
-from biopsy.diagnosis.steps import layers, piece, precision, settings, variation
+from biopsy.diagnosis.steps import known, layers, piece, precision, settings, variation
 from biopsy.diagnosis.workarounds import next_lines
 from biopsy.model.digest import digest_of
 from biopsy.model.index import ModelIndex, index_file
@@ -51,6 +51,7 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
         "settings": _tree(question.folder / settings.REPORT) if facts.settings is not None else None,
         "precision": _tree(question.folder / precision.REPORT) if facts.precision is not None else None,
         "variation": _tree(question.folder / variation.REPORT) if facts.variation is not None else None,
+        "known": _tree(question.folder / known.REPORT) if facts.known is not None else None,
         "other_failures": None if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }

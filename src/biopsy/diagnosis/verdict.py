@@ -75,6 +75,7 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
         *_together(facts),
         *_switched(facts),
         *_sizes(failure),
+        *_known(facts),
     ]
     return kind, " ".join(sentences)
 
@@ -270,6 +271,11 @@ def _switched(facts: KnownFacts) -> Iterator[str]:
 def _sizes(failure: FailureSeen) -> Iterator[str]:
     if failure.passes_with:
         yield f"With larger inputs, {' '.join(failure.passes_with)}, it does not fail."
+
+
+def _known(facts: KnownFacts) -> Iterator[str]:
+    if facts.known is not None and facts.known.reference:
+        yield f"It {facts.known.sentence}."
 
 
 def sole_optimizer(facts: KnownFacts) -> str | None:

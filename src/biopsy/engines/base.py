@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from biopsy import errors
 from biopsy.engines import call_records
+from biopsy.engines.imports import Here, Imports
 from biopsy.engines.option import Option
 from biopsy.model.tensor_type import ValueType
 from biopsy.tensors.results import Array, Feed
@@ -166,6 +167,11 @@ class Engine(ABC):
     summary: ClassVar[str]
     package: ClassVar[str]
     """What to pip install: the distribution or the extra, such as ``biopsy[openvino]``."""
+    distributions: ClassVar[tuple[str, ...]] = ()
+    """Names on the package index of what its package comes from, the usual one first, if it can be run from another
+    release than the one installed: it then uses nothing of the package but what ``imports`` gives."""
+    imports: ClassVar[Imports] = Here()
+    """Where its package is imported. For another release, the registry makes a subclass with other ones."""
     options_declared: ClassVar[tuple[Option, ...]] = ()
     capabilities: ClassVar[Capabilities] = Capabilities()
     forks_warm: ClassVar[bool] = False

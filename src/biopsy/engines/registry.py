@@ -97,8 +97,63 @@ def create(spec: str | EngineSpec) -> Engine:
     if not isinstance(spec, str | EngineSpec):
         raise errors.UsageError(f"{spec!r} is no engine", next_steps=["'onnxrt', or 'onnxrt:optimization=none'"])
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
-    engine_class = find_class(parsed.name)
-    return engine_class(_parse_settings(parsed, engine_class.options_declared), parsed.text)
+    engine_class = class_of(parsed)
+    return engine_class(_parse_settings(_own_part(parsed, engine_class), engine_class.options_declared), parsed.text)
+
+
+def class_of(spec: EngineSpec) -> type[Engine]:
+    """The class of the engine that a spec asks for, of the release that it asks for. Nothing is installed yet.
+
+    Raises as ``find_class``, and UsageError if there can be no such release.
+    """
+    engine_class = find_class(spec.name)
+    asked = _asks_for_release(spec, engine_class)
+    if not asked:
+        return engine_class
+    if not engine_class.distributions:
+        raise errors.UsageError(
+            f"engine {spec.name!r} cannot be run from another release: {asked[0]} is none of its options",
+            next_steps=[f"engines that can: {', '.join(name for name in names() if _has_releases(name))}"],
+        )
+    from biopsy.engines.other_release.classes import class_from
+    from biopsy.engines.other_release.release import release_of
+
+    return class_from(engine_class, release_of(spec.settings, engine_class.distributions, spec.name))
+
+
+def created_plain(engine_class: type[Engine]) -> Engine:
+    """An engine of a class with the defaults of all its options."""
+    return engine_class(
+        _parse_settings(EngineSpec(engine_class.name), engine_class.options_declared), engine_class.name
+    )
+
+
+def engines_of_distribution(distribution: str) -> list[str]:
+    """Names of the engines that can be run from releases of a distribution, as package indexes call it."""
+    found = [name for name in names() if _has_releases(name)]
+    return [name for name in found if distribution in find_class(name).distributions]
+
+
+RELEASE_SETTINGS = ("release", "with", "python")
+"""Settings of every engine that can be run from another release, besides its own options."""
+
+
+def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]:
+    """The settings that ask for another release; an option of that name is the engine's own."""
+    own = {option.stem for option in engine_class.options_declared}
+    return [key for key in spec.settings if key in RELEASE_SETTINGS and key not in own]
+
+
+def _own_part(spec: EngineSpec, engine_class: type[Engine]) -> EngineSpec:
+    asked = _asks_for_release(spec, engine_class)
+    return EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in asked})
+
+
+def _has_releases(name: str) -> bool:
+    try:
+        return bool(find_class(name).distributions)
+    except errors.EngineMissing:
+        return False
 
 
 def find_class(name: str) -> type[Engine]:

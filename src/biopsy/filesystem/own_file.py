@@ -53,8 +53,10 @@ def require_own(status: os.stat_result, path: Path) -> None:
         raise OSError(errno.EMLINK, "it is a hard link to another file", str(path))
 
 
-def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int = 0) -> int:
+def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int:
     """As ``open_own``, and nobody else has the file until the descriptor is closed or this process ends.
+
+    ``shared``: others may have it at the same time who want no more than that either.
 
     Raises InUseError if another process has it for ``patience`` seconds, OSError as ``open_own`` does.
     """
@@ -62,7 +64,7 @@ def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int 
     while True:
         last = time.monotonic() >= until
         try:
-            descriptor = take(path, mode=mode, flags=flags)
+            descriptor = take(path, mode=mode, flags=flags, shared=shared)
         except InUseError:
             if last:
                 raise
@@ -74,11 +76,11 @@ def open_locked(path: Path, patience: float, *, mode: int = PRIVATE, flags: int 
         time.sleep(_BETWEEN_TWO_LOOKS)
 
 
-def take(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int | None:
+def take(path: Path, *, mode: int = PRIVATE, flags: int = 0, shared: bool = False) -> int | None:
     """One attempt of ``open_locked``; None if the file was removed or renamed before we had it."""
     descriptor = open_own(path, mode=mode, flags=flags)
     try:
-        lock(descriptor)
+        lock(descriptor, shared=shared)
         if stands_at(path, descriptor):
             return descriptor
     except BaseException:
@@ -88,14 +90,18 @@ def take(path: Path, *, mode: int = PRIVATE, flags: int = 0) -> int | None:
     return None
 
 
-def lock(descriptor: int) -> None:
-    """Have a file to ourselves until it is closed or this process ends. Raises InUseError if another has it."""
+def lock(descriptor: int, *, shared: bool = False) -> None:
+    """Have a file to ourselves until it is closed or this process ends. Raises InUseError if another has it.
+
+    ``shared``: only keep it from others who want it to themselves. What we have already may change from one to the
+    other, and another may have had it in between.
+    """
     try:
         import fcntl
     except ImportError:  # not on this platform: two processes are not told apart
         return
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InUseError(error.errno, error.strerror) from None
 

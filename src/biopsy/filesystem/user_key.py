@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from pathlib import Path
 
 from biopsy.filesystem.own_file import open_locked
+from biopsy.filesystem.private_folder import folder_of_user, has_modes, make_private_folder
 
 _SIZE = 32
 _PATIENCE = 2.0
@@ -23,41 +23,17 @@ def user_key() -> bytes | None:
     They stand in ``$XDG_STATE_HOME/biopsy/key``, or else below ``~/.local/state``. Anything there but a plain file of
     this user that nobody else can read, with one name and as many bytes, is no key, and stays as it is.
     """
-    folder = _folder()
+    folder = folder_of_user("XDG_STATE_HOME", ".local/state")
     if folder is None:
         return None
     with contextlib.suppress(OSError):
-        _require_private(folder)
+        make_private_folder(folder)
         descriptor = open_locked(folder / "key", _PATIENCE)
         try:
             return _made(descriptor) if os.fstat(descriptor).st_size == 0 else _read(descriptor)
         finally:
             os.close(descriptor)
     return None
-
-
-def _folder() -> Path | None:
-    """Where the key is to stand. Never below the current folder, which may be anybody's."""
-    given = os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(given):  # noqa: PTH117 -- a word
-        return Path(given) / "biopsy"
-    home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or "")
-    return home / ".local" / "state" / "biopsy" if home.is_absolute() and home.is_dir() else None
-
-
-def _require_private(folder: Path) -> None:
-    """Make a folder, if need be, in one of ours. Raises OSError if that cannot be, or if others may write there."""
-    missing, there = [], folder
-    while not there.exists():
-        missing.append(there)
-        there = there.parent
-    if missing and not _is_ours(there.stat()):  # as root in the home of somebody: it would be in the way for ever
-        raise PermissionError
-    for path in reversed(missing):
-        path.mkdir(mode=0o700, exist_ok=True)
-    status = folder.stat()
-    if not _is_ours(status) or (_has_modes() and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
-        raise PermissionError
 
 
 def _made(descriptor: int) -> bytes | None:
@@ -71,15 +47,7 @@ def _made(descriptor: int) -> bytes | None:
 
 
 def _read(descriptor: int) -> bytes | None:
-    if _has_modes() and os.fstat(descriptor).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if has_modes() and os.fstat(descriptor).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return None
     key = os.read(descriptor, _SIZE + 1)
     return key if len(key) == _SIZE else None
-
-
-def _is_ours(status: os.stat_result) -> bool:
-    return not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-
-
-def _has_modes() -> bool:
-    return hasattr(os, "fchmod") and os.name == "posix"

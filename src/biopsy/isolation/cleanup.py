@@ -124,6 +124,10 @@ class TransientFolder:
     def remove(self) -> None:
         """Remove it, and what was put there since, unless another one stands there now."""
         _remove_folder(*self._entry[1:])
+        self.keep()
+
+    def keep(self) -> None:
+        """Let it stay from now on, whatever becomes of this process."""
         strike(*self._entry)
 
 

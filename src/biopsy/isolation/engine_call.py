@@ -54,6 +54,11 @@ class EngineCall:
             _shared[0][_OPEN] = 0
 
 
+def is_watched() -> bool:
+    """Whether a process watches this one, and will tell of its death."""
+    return bool(_shared)
+
+
 def share(page: mmap) -> None:
     """Tell from now on, into this page."""
     _shared[:] = [page]

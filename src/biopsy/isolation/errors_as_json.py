@@ -25,6 +25,8 @@ def as_json(error: Exception) -> dict[str, Any]:
     }
     if isinstance(error, errors.EngineFailure):
         tree |= {"engine": error.engine, "stage": error.stage, "kind": error.kind}
+    if isinstance(error, errors.CannotInstall):
+        tree |= {"kind": error.kind}
     return tree
 
 
@@ -41,6 +43,8 @@ def from_json(tree: Mapping[str, Any]) -> errors.BiopsyError:
         )
         failure.kept = kept
         return failure
+    if error_class is errors.CannotInstall:
+        return errors.CannotInstall(message, kind=tree["kind"], details=tree["details"], kept=kept, next_steps=steps)
     if error_class is errors.Interrupted:
         return errors.Interrupted(message, kept=kept, next_steps=steps)
     return error_class(message, details=tree["details"], kept=kept, next_steps=steps)
@@ -57,4 +61,4 @@ def _nearest(error_class: type[errors.BiopsyError]) -> type[errors.BiopsyError]:
 
 def _can_be_made(error_class: type[errors.BiopsyError]) -> bool:
     takes_only_what_all_take = error_class.__init__ is errors.BiopsyError.__init__
-    return takes_only_what_all_take or error_class in {errors.EngineFailure, errors.Interrupted}
+    return takes_only_what_all_take or error_class in {errors.EngineFailure, errors.CannotInstall, errors.Interrupted}

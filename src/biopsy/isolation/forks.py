@@ -25,6 +25,7 @@ STATE_VARIABLE = "BIOPSY_WARM_START"
 
 _LOOK_AT_FORKS = 0.002  # seconds, where no descriptor tells of their ends
 _AT_ONCE = 1 << 16  # bytes read at once
+_MOST_DESCRIPTORS = 4  # that come with a request
 
 
 def fork() -> tuple[int, int]:
@@ -141,7 +142,8 @@ class ForkLoop:
     """Waits for requests and for the ends of forks, and passes both on.
 
     ``before_fork`` is called before each fork is made, and says of which generation it is: forks of the same one have
-    found the same loaded. ``idle`` is called whenever a fork has ended and none is left.
+    found the same loaded. ``idle`` is called whenever a fork has ended and none is left. ``listening`` is a datagram
+    socket over which further connections come, each with a message of its own, as long as one of the first ones lasts.
     """
 
     def __init__(
@@ -150,8 +152,11 @@ class ForkLoop:
         *,
         before_fork: Callable[[], int] = lambda: 0,
         idle: Callable[[], None] = lambda: None,
+        listening: int | None = None,
     ) -> None:
         self._clients = [_Client(descriptor) for descriptor in descriptors]
+        self._first = list(self._clients)
+        self._listening = None if listening is None else _socket.socket(fileno=listening)
         self._before_fork = before_fork
         self._idle = idle
 
@@ -159,13 +164,13 @@ class ForkLoop:
         """Serve until nobody listens any more, and end this process then. It returns in each fork: with its request.
 
         A fork leads a session of its own, and prints into the descriptor that came with the request. ``silent``: who
-        asks knows already that this process is ready.
+        asks knows already that this process is ready. Descriptors that came after that are in the request.
         """
         try:
             self._clients[0].connection.sendall(b"" if silent else b'{"ready": true, "pid": %d}\n' % os.getpid())
         except OSError:
             pass  # it will be seen below that nobody listens
-        while self._clients:
+        while any(client in self._clients for client in self._first):
             for client in self._ready():
                 try:
                     request = self._attend(client)
@@ -180,12 +185,23 @@ class ForkLoop:
         """Clients that may have something to say, or whose fork may have ended."""
         sources = [client.connection.fileno() for client in self._clients]
         sources += [client.end for client in self._clients if client.end is not None]
+        sources += [] if self._listening is None else [self._listening.fileno()]
         blind = any(client.fork and client.end is None for client in self._clients)
         readable, _, _ = select.select(sources, [], [], _LOOK_AT_FORKS if blind else None)
+        if self._listening is not None and self._listening.fileno() in readable:
+            self._accept(self._listening)
         for client in list(self._clients):
             seen = client.connection.fileno() in readable or (client.end is not None and client.end in readable)
             if seen or (client.fork and client.end is None):
                 yield client
+
+    def _accept(self, listening: _socket.socket) -> None:
+        """Have one more client, whose connection has come."""
+        try:
+            _, beside, _, _ = listening.recvmsg(1, _socket.CMSG_LEN(4))
+        except OSError:
+            return
+        self._clients += [_Client(descriptor) for descriptor in _descriptors(beside)]
 
     def _attend(self, client: _Client) -> dict[str, Any] | None:
         """Do what is due for a client. A request only in the fork that is to do it."""
@@ -201,13 +217,14 @@ class ForkLoop:
         return None
 
     def _begin(self, client: _Client) -> dict[str, Any] | None:
-        request, output = client.received()
+        request, (output, *more) = client.received()
         generation = self._before_fork()
         client.fork, client.lifeline = fork()
         if client.fork == 0:
             _become_a_process(self._clients, output)
-            return request
-        os.close(output)
+            return dict(request, descriptors=more) if more else request
+        for descriptor in (output, *more):
+            os.close(descriptor)
         client.end = os.pidfd_open(client.fork) if hasattr(os, "pidfd_open") else None
         lifeline = os.fstat(client.lifeline).st_ino
         answer = {"pid": client.fork, "generation": generation, "lifeline": lifeline}
@@ -236,17 +253,18 @@ class _Client:
         if self.lifeline >= 0:
             os.close(self.lifeline)
 
-    def received(self) -> tuple[dict[str, Any], int]:
-        """A request, and the descriptor to print into. Raises OSError and ValueError."""
-        data, beside, _, _ = self.connection.recvmsg(_AT_ONCE, _socket.CMSG_LEN(4))
+    def received(self) -> tuple[dict[str, Any], list[int]]:
+        """A request, and descriptors: that to print into, and what else has come. Raises OSError and ValueError."""
+        data, beside, _, _ = self.connection.recvmsg(_AT_ONCE, _socket.CMSG_LEN(4 * _MOST_DESCRIPTORS))
         while data and not data.endswith(b"\n"):
             more = self.connection.recv(_AT_ONCE)
             if not more:
                 raise ConnectionError("who asked for this has gone")
             data += more
-        request = json.loads(data)
-        ((_, _, output),) = beside
-        return request, int.from_bytes(output[:4], sys.byteorder)
+        descriptors = _descriptors(beside)
+        if not descriptors:
+            raise ValueError("a request comes without a descriptor")
+        return json.loads(data), descriptors
 
     def reaped(self, flags: int) -> int | None:
         """The status of the fork, once it has ended; what it started and left behind is ended first."""
@@ -264,6 +282,12 @@ class _Client:
         os.close(self.lifeline)
         self.fork, self.lifeline, self.end = 0, -1, None
         return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def _descriptors(beside: list[tuple[int, int, bytes]]) -> list[int]:
+    """Those that came beside a message."""
+    data = b"".join(each[2] for each in beside)
+    return [int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data) // 4 * 4, 4)]
 
 
 def _become_a_process(clients: list[_Client], output: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 _START = """\
 import sys
@@ -20,3 +21,23 @@ def own_python(module: str, *, name: str = "biopsy") -> list[str]:
     ``name`` is what ``sys.argv[0]`` says there. Further words follow as ``sys.argv[1:]``.
     """
     return [sys.executable, "-c", _START.format(name=name, module=module)]
+
+
+_START_ELSEWHERE = """\
+import importlib.util, sys
+place = sys.argv.pop(1)
+found = importlib.util.spec_from_file_location("biopsy", place + "/__init__.py", submodule_search_locations=[place])
+sys.modules["biopsy"] = importlib.util.module_from_spec(found)
+found.loader.exec_module(sys.modules["biopsy"])
+sys.argv[0] = "biopsy"
+from {module} import main
+sys.exit(main())
+"""
+
+
+def other_python(python: Path, module: str) -> list[str]:
+    """As ``own_python``, in another interpreter, which sees our modules and nothing else of what is installed here.
+
+    The module, and what it imports, must need nothing but the standard library, in that version of Python.
+    """
+    return [str(python), "-I", "-c", _START_ELSEWHERE.format(module=module), str(Path(__file__).parents[1])]

@@ -34,7 +34,8 @@ class Process:
     """A process that leads a session of its own. Its group is killed when this process ends without having done so.
 
     ``stdin``, ``stdout`` and ``stderr`` are as for Popen; ``descriptors`` are handed on besides. ``environment`` is
-    added to that of this process. ``patient``: it may clean up when it is told to end.
+    added to that of this process; what is None in it is taken away. ``patient``: it may clean up when it is told to
+    end.
 
     Raises CannotStartError.
     """
@@ -46,7 +47,7 @@ class Process:
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.DEVNULL,
         stderr: int = subprocess.DEVNULL,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
         descriptors: Sequence[int] = (),
         patient: bool = True,
     ) -> None:
@@ -58,7 +59,7 @@ class Process:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                env={**os.environ, **(environment or {})},
+                env=_variables(environment or {}),
                 pass_fds=descriptors,
                 start_new_session=True,
             )
@@ -139,6 +140,11 @@ class Process:
             self._end = None
 
 
+def _variables(changes: Mapping[str, str | None]) -> dict[str, str]:
+    changed = {**os.environ, **changes}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
 class PrintingProcess:
     """A process that prints into a pipe of ours, from its start until it is watched to its end, or is not wanted.
 
@@ -149,7 +155,7 @@ class PrintingProcess:
         self,
         words: Sequence[str],
         *,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
         descriptors: Sequence[int] = (),
         patient: bool = True,
     ) -> None:
@@ -186,7 +192,7 @@ def run(
     limits: Callable[[], Limits],
     stop: Stop | None = None,
     *,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str | None] | None = None,
     kept: int = KEPT_OUTPUT,
     patient: bool = True,
 ) -> Ended:

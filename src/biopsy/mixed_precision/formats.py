@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-FLOAT, FLOAT16, BFLOAT16, E4M3FN, E5M2 = 1, 10, 16, 17, 19
+FLOAT, FLOAT16, DOUBLE, BFLOAT16, E4M3FN, E5M2 = 1, 10, 11, 16, 17, 19
 """Element types as onnx.proto3 numbers them."""
 
 WORKING_TYPES = frozenset({FLOAT, FLOAT16, BFLOAT16})
@@ -37,6 +37,16 @@ class Format:
         return self.name
 
 
+FP64 = Format(
+    name="float64",
+    elem=DOUBLE,
+    largest=1.7976931348623157e308,
+    smallest=2.0**-1074,
+    normal=2.0**-1022,
+    rounding=2.0**-53,
+    least_opset=6,
+)
+"""What nodes may be raised to; no model that has it is lowered."""
 FP32 = Format(
     name="float32",
     elem=FLOAT,
@@ -84,17 +94,18 @@ FP8_E5M2 = Format(
 )
 
 FORMATS = (FP32, FP16, BF16, FP8_E4M3FN, FP8_E5M2)
-OF_ELEM = {each.elem: each for each in FORMATS}
+OF_ELEM = {each.elem: each for each in (*FORMATS, FP64)}
 
 Form = Literal["emulate", "native"]
 """How a low precision gets into a model: by rounding around float32 arithmetic, or by nodes that compute in it."""
 
 _HELD_BY = {
-    FP32: (FP32,),
-    FP16: (FP16, FP32),
-    BF16: (BF16, FP32),
-    FP8_E4M3FN: (FP8_E4M3FN, FP16, BF16, FP32),
-    FP8_E5M2: (FP8_E5M2, FP16, BF16, FP32),
+    FP64: (FP64,),
+    FP32: (FP32, FP64),
+    FP16: (FP16, FP32, FP64),
+    BF16: (BF16, FP32, FP64),
+    FP8_E4M3FN: (FP8_E4M3FN, FP16, BF16, FP32, FP64),
+    FP8_E5M2: (FP8_E5M2, FP16, BF16, FP32, FP64),
 }
 
 
@@ -105,4 +116,4 @@ def holders(form: Format) -> frozenset[Format]:
 
 def suffix(elem: int) -> str:
     """What is added to the name of a tensor for its copy in another type."""
-    return {FLOAT: "float", FLOAT16: "fp16", BFLOAT16: "bf16", E4M3FN: "e4m3fn", E5M2: "e5m2"}[elem]
+    return {DOUBLE: "double", FLOAT: "float", FLOAT16: "fp16", BFLOAT16: "bf16", E4M3FN: "e4m3fn", E5M2: "e5m2"}[elem]

@@ -14,13 +14,18 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from biopsy.mixed_precision.formats import BFLOAT16, FLOAT, FLOAT16, WORKING_TYPES, suffix
+from biopsy.mixed_precision.formats import BFLOAT16, DOUBLE, FLOAT, FLOAT16, WORKING_TYPES, suffix
 from biopsy.model.schema import schema_of
 
 if TYPE_CHECKING:
     import onnx
 
-_TYPE_TEXT = {"tensor(float)": FLOAT, "tensor(float16)": FLOAT16, "tensor(bfloat16)": BFLOAT16}
+_TYPE_TEXT = {
+    "tensor(float)": FLOAT,
+    "tensor(float16)": FLOAT16,
+    "tensor(bfloat16)": BFLOAT16,
+    "tensor(double)": DOUBLE,
+}
 
 EXACT = frozenset(
     {

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Check
 from biopsy.model.index import index_bytes
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.problem import Problem
@@ -37,7 +37,7 @@ class Feeding:
         self._folder = folder
         self.is_wanted = wanted
         self.inputs: Path | None = None
-        self._plain: CommandCheck | None = None
+        self._plain: Check | None = None
 
     def begin(self) -> None:
         """Have candidates checked with recorded values from now on, unless the user's files hold inner tensors too."""
@@ -46,7 +46,7 @@ class Feeding:
         if self._plain is not None:
             self._oracle.pool.use(self._plain.cold().fed(path))
             return
-        if not self.is_wanted or not isinstance(check, CommandCheck) or problem.elements > _MOST_ELEMENTS:
+        if not self.is_wanted or problem.elements > _MOST_ELEMENTS:
             return
         if problem.recording.holds_inner:
             return

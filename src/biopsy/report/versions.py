@@ -34,14 +34,21 @@ def versions_tree(engines: Iterable[str] = ()) -> Tree:
 
     Asking an engine for its version imports its package.
     """
-    cpu = dict(_facts(_CPU))
-    flags = cpu.get("flags") or cpu.get("Features") or ""
-    gpu, driver = _graphics()
     return {
         "biopsy": metadata.version("biopsy"),
         "python": platform.python_version(),
         "packages": dict(_packages()),
         "engines": [_engine(label) for label in dict.fromkeys(engines)],
+        **machine_tree(),
+    }
+
+
+def machine_tree() -> Tree:
+    """The system, the processor and what it can do, the first graphics card and its driver; None where unknown."""
+    cpu = dict(_facts(_CPU))
+    flags = cpu.get("flags") or cpu.get("Features") or ""
+    gpu, driver = _graphics()
+    return {
         "os": platform.platform(terse=True),
         "cpu": cpu.get("model name") or platform.processor() or platform.machine(),
         "cpu_features": sorted(_FEATURES & set(flags.split())),
@@ -59,15 +66,18 @@ def _packages() -> Iterator[tuple[str, str]]:
 
 
 def _engine(label: str) -> Tree:
-    from biopsy.engines.registry import find_class, parse_spec
+    from biopsy.engines.registry import class_of, parse_spec
 
     name = label.partition(":")[0]
     try:
-        name = parse_spec(label).name
-        version: str | None = find_class(name).version()
+        spec = parse_spec(label)
+        name, engine = spec.name, class_of(spec)
+        version: str | None = engine.version()
+        elsewhere = dict(engine.imports.facts())
     except errors.BiopsyError:
-        version = None
-    return {"label": label, "name": name, "version": version}
+        version, elsewhere = None, {}
+    told: Tree = {"label": label, "name": name, "version": version}
+    return {**told, "environment": elsewhere} if elsewhere else told
 
 
 def _facts(path: Path) -> Iterator[tuple[str, str]]:

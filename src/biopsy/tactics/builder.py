@@ -18,7 +18,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.engines.base import LayerRecord, ModelInput
-from biopsy.engines.registry import find_class, parse_spec
+from biopsy.engines.registry import class_of, parse_spec
 from biopsy.isolation import process
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.death import engine_death
@@ -93,7 +93,7 @@ class Builder:
 
     def _ended(self, request: Mapping[str, Any], order: Order) -> Ended:
         """Build in a fork if that is possible; else, and if the warm process is lost, in a process of its own."""
-        if not self._is_cold and not order.environment and find_class(parse_spec(order.engine).name).forks_warm:
+        if not self._is_cold and not order.environment and class_of(parse_spec(order.engine)).forks_warm:
             try:
                 return self._warm_server(order.engine).run(request, self._limits)
             except ServerGoneError:

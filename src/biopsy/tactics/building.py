@@ -16,7 +16,7 @@ from biopsy.checks.interactive import UndoError
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import EngineSpec, find_class
+from biopsy.engines.registry import EngineSpec, class_of, find_class
 from biopsy.isolation.cleanup import take_what_stands_at
 from biopsy.tactics.builder import Builder, Built, Order
 from biopsy.tactics.difference import Build, build_of
@@ -175,7 +175,7 @@ def _record_of(
     version = built.version
     if not version:
         with contextlib.suppress(errors.BiopsyError):
-            version = find_class(spec.name).version()
+            version = class_of(spec).version()
     return TacticRecord(
         engine=spec.name,
         version=version,

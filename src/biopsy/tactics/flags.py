@@ -10,15 +10,12 @@ from typing import Any
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import interval, runs_needed
+from biopsy.checks.repetition import measured_rate
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.quantities import count
 from biopsy.tactics.optimizers import Optimizers
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 from biopsy.text import html_table, printable
-
-_RUNS_AT_FIRST = 3
-_RUNS_TO_MEASURE = 20
 
 
 @dataclass(frozen=True)
@@ -160,23 +157,17 @@ class SettingProbe:
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
-        nothing = SettingChange()
-        answers = [self._first()]
-        while len(answers) < _RUNS_AT_FIRST:
-            answers.append(self.once(nothing, "the engine as it is set"))
-        if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
-            while len(answers) < _RUNS_TO_MEASURE:
-                answers.append(self.once(nothing, "how often it fails"))
-        failing = [judged for judged in answers if judged.outcome is Outcome.REPRODUCES]
-        if not failing:
+        first = self._first()
+        rate = measured_rate(first, lambda why: self.once(SettingChange(), why))
+        if not rate.failed:
             raise errors.OriginalPasses(
                 "the model does not fail this check as the engine is set, so no setting can switch it off",
                 next_steps=[f"run it by hand: {self._line}"],
             )
-        self.found = replace(self.found, failed=len(failing), runs=len(answers))
-        if len(failing) < len(answers):
-            self.needed = runs_needed(interval(len(failing), len(answers), 1.0)[0], 0.99)
-            self._listener(events.FlakyFailure(len(failing), len(answers), self.needed, 0.99))
+        self.found = replace(self.found, failed=rate.failed, runs=rate.runs)
+        if rate.failed < rate.runs:
+            self.needed = rate.needed
+            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
 
     def _first(self) -> Judged:
         judged = self.once(SettingChange(), "the engine as it is set")

@@ -14,25 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.engines.registry import EngineSpec
+from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, optimizers_in_log
+from biopsy.engines.registry import EngineSpec, class_of
 from biopsy.isolation import process
 from biopsy.isolation.interpreter import own_python
 from biopsy.isolation.watch import Limits
 
-RULES = "_RuleBasedTransformer"
-"""Ending of the name under which all rules of a level are one optimizer: ``Level1_RuleBasedTransformer``."""
-
-KNOWN_RULES = (
-    "EliminateIdentity", "EliminateSlice", "UnsqueezeElimination", "EliminateDropout", "ExpandElimination",
-    "CastElimination", "CastChainElimination", "PreShapeNodeElimination", "NoopElimination", "DivMulFusion",
-    "FuseReluClip", "GemmSumFusion", "GemmTransposeFusion", "NotWhereFusion", "ConvAddFusion", "ConvMulFusion",
-    "ConvBNFusion", "Pad_Fusion", "MatMul_BatchNormalization_Fusion", "LabelEncoderFusion", "ClipQuantRewrite",
-    "ReluQuantRewrite",
-)  # fmt: skip
-"""Rules by name, from ``GenerateRewriteRules`` in onnxruntime/core/optimizer/graph_transformer_utils.cc."""
-
 _RULE_LIKE = re.compile(rb"\0([A-Z][A-Za-z0-9_]{5,60}(?:Fusion|Elimination|Rewrite))(?=\0)")
-_APPLIED = re.compile(r"GraphTransformer (\S+) modified: ([01])")
 
 _LIMITS = Limits(seconds=600)
 _LONGEST_LOG = 128 << 20
@@ -58,22 +46,24 @@ def optimizers_of(model: Path, spec: EngineSpec, folder: Path | None = None) -> 
 
 
 def _read_log(text: str) -> Optimizers:
-    ran: dict[str, bool] = {}
-    for name, changed in _APPLIED.findall(text):
-        ran[name] = ran.get(name, False) or changed == "1"
+    ran = optimizers_in_log(text)
     return Optimizers(tuple(ran), tuple(name for name, changed in ran.items() if changed))
 
 
-def rules() -> list[str]:
-    """Names of single rules: those known, and what looks like one in the installed library."""
-    return list(dict.fromkeys([*KNOWN_RULES, *_rules_in_library()]))
+def rules(spec: EngineSpec) -> list[str]:
+    """Names of single rules: those known, and what looks like one in the library of the release that a spec names."""
+    return list(dict.fromkeys([*KNOWN_RULES, *_rules_in_library(spec)]))
 
 
-def _rules_in_library() -> list[str]:
+def _rules_in_library(spec: EngineSpec) -> list[str]:
     from importlib.util import find_spec
 
-    package = find_spec("onnxruntime")
-    places = package.submodule_search_locations if package is not None else None
+    imports = class_of(spec).imports
+    if imports.is_here:
+        package = find_spec("onnxruntime")
+        places = package.submodule_search_locations if package is not None else None
+    else:
+        places = [str(Path(imports.module("onnxruntime").__file__).parent)]
     names: set[str] = set()
     for library in (file for place in places or () for file in Path(place, "capi").glob("onnxruntime_pybind11_state*")):
         names.update(name.decode() for name in _RULE_LIKE.findall(library.read_bytes()))
@@ -82,8 +72,6 @@ def _rules_in_library() -> list[str]:
 
 def main() -> None:
     """The child's side: build the model that the first argument tells of with a log of everything."""
-    import onnxruntime
-
     from biopsy.engines.base import ModelInput
     from biopsy.engines.onnxrt.engine import OnnxRuntime, source_of
     from biopsy.engines.registry import create
@@ -95,6 +83,7 @@ def main() -> None:
         raise errors.UsageError(f"engine {engine.name!r} has no optimizers of ONNX Runtime")
     path = Path(request["model"])
     model = ModelInput(read_bytes(path), Path(request["folder"]), path)
+    onnxruntime = engine.imported()
     options = engine.session_options(onnxruntime, model.folder)
     options.log_severity_level = 0
     off: Sequence[str] = engine.options["disabled_optimizers"]

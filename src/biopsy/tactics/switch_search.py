@@ -12,11 +12,12 @@ from pathlib import Path
 from biopsy import events
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Outcome
+from biopsy.engines.onnxrt.optimizer_names import RULES
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
 from biopsy.search.subset import minimal_subset
 from biopsy.tactics.flags import Flags, SettingProbe, Switch
-from biopsy.tactics.optimizers import RULES, optimizers_of, rules
+from biopsy.tactics.optimizers import optimizers_of, rules
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, changes_to_try, without_optimizers
 
 _MOST_SETS = 12
@@ -42,9 +43,16 @@ def find_switches(
     found. Everything is verified in fresh processes.
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    probe, template = SettingProbe(check, model, rules, listener), check.template
+    probe = SettingProbe(check, model, rules, listener)
     started = time.monotonic()
     probe.begin()
+    found = switches_of(probe, check.template, model, weights_folder)
+    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
+    return found
+
+
+def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None) -> Flags:
+    """The same for a probe that has seen the failure already."""
     for change in changes_to_try(template.spec):
         tried = probe.change(change)
         probe.found = replace(probe.found, tried=(*probe.found.tried, tried))
@@ -58,9 +66,7 @@ def find_switches(
         gone = _fewest_together(probe)
     switches = sorted([*particular, *map(Switch, gone)], key=lambda switch: switch.size)
     verified = tuple(Switch(one.change, one.optimizers, verified=probe.verified(one.change)) for one in switches)
-    found = replace(probe.found, switches=verified)
-    listener(events.StageDone(stage="flags", checks=found.checks, seconds=time.monotonic() - started))
-    return found
+    return replace(probe.found, switches=verified)
 
 
 def _fewest_together(probe: SettingProbe) -> list[SettingChange]:
@@ -122,7 +128,8 @@ def _fewest_optimizers(probe: SettingProbe, template: CheckTemplate, model: Path
     suspects = _suspects(probe, template, model, folder, gone)
     sets, complete = drive(minimal_subsets(suspects, _MOST_SETS), first_that(gone))
     probe.found = replace(probe.found, complete=complete)
-    particular = [_without_rules_that_do_not_matter(names, gone) for names in sets]
+    known_rules = rules(template.spec)
+    particular = [_without_rules_that_do_not_matter(names, known_rules, gone) for names in sets]
     different = {frozenset(names): names for names in reversed(particular)}
     return [
         Switch(without_optimizers(template.spec, names), tuple(names))
@@ -154,15 +161,17 @@ def _suspects(
         if gone(off):
             return off
     ran = probe.found.optimizers.ran if probe.found.optimizers is not None else ()
-    everything = list(dict.fromkeys([*off, *ran, *rules()]))
+    everything = list(dict.fromkeys([*off, *ran, *rules(template.spec)]))
     return everything if gone(everything) else []
 
 
-def _without_rules_that_do_not_matter(names: list[str], gone: Callable[[Sequence[str]], bool]) -> list[str]:
-    """The same set with all the rules of a level replaced by the few that matter, if they can be named."""
+def _without_rules_that_do_not_matter(
+    names: list[str], known: Sequence[str], gone: Callable[[Sequence[str]], bool]
+) -> list[str]:
+    """A set with all the rules of a level replaced by the few of the ``known`` that matter, if any do."""
     together = [name for name in names if name.endswith(RULES)]
     if not together:
         return names
     rest = [name for name in names if name not in together]
-    needed = drive(minimal_subset(rules()), first_that(lambda some: gone([*some, *rest])))
+    needed = drive(minimal_subset(known), first_that(lambda some: gone([*some, *rest])))
     return names if needed is None else [*needed, *rest]

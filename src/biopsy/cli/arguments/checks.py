@@ -177,6 +177,7 @@ def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Re
     """What the options of ``add_resume`` say; outcomes depend on the inputs, too."""
     from biopsy.session.resume import Resume
 
+    draws = {f"option {name}": str(value) for name, value in groups.draws_given(args).items()}
     return Resume(
         journal=journal,
         fresh=args.fresh,
@@ -185,7 +186,7 @@ def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Re
         polygraphy_form=args.replay_form == "polygraphy",
         files=_inputs_read(args),
         search=search,
-        about={f"option {name}": str(value) for name, value in groups.draws_given(args).items()},
+        about={**draws, **getattr(args, "environments", {})},
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import tensorrt, types
+from biopsy.cli.arguments.packages import of_packages, packages_of
 from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
@@ -125,10 +126,21 @@ def only_engine(args: argparse.Namespace) -> EngineSpec | None:
 
 
 def specs_to_run(args: argparse.Namespace) -> list[EngineSpec]:
-    """The engines asked for, else ``default_engine``."""
+    """The engines asked for, else one by default, from the releases that ``--package`` asks for. Raises UsageError."""
     if args.engines or settings_given(args):
-        return engine_specs(args)
-    return [default_engine(runs=not args.build_only)]
+        return of_packages(engine_specs(args), args)
+    return of_packages([_default_of(args)], args)
+
+
+def _default_of(args: argparse.Namespace) -> EngineSpec:
+    """The engine where none is named: that of a package that is, else ``default_engine``."""
+    from biopsy.engines.registry import EngineSpec, engines_of_distribution
+
+    for package in packages_of(args):
+        names = engines_of_distribution(package.name)
+        if names:
+            return EngineSpec(names[0])
+    return default_engine(runs=not args.build_only)
 
 
 def default_engine(*, runs: bool) -> EngineSpec:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from biopsy import errors
+from biopsy.quantities import bytes_of
 
 _LARGEST_COUNT = 1_000_000
 _LONGEST_TIME = 1e8  # seconds: three years
@@ -83,10 +84,10 @@ def probability(text: str) -> float:
 
 def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?)(i?)B?", text)
-    if match is None or float(match[1]) == 0:
+    number = bytes_of(text)
+    if number is None:
         raise errors.UsageError("not a valid size: write 500MB, 2GB or 1.5GiB")
-    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))
+    return number
 
 
 def duration(text: str) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.debug.releases_of_check import releases_installed
 from biopsy.isolation.interrupts import interrupted_once
 
 if TYPE_CHECKING:
@@ -41,23 +42,25 @@ def rules_of(args: argparse.Namespace) -> Rules:
 
 
 @contextlib.contextmanager
-def warmed_up(args: argparse.Namespace) -> Iterator[None]:
+def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
     """Have what warms up for the check begin now: nothing else that a command does comes before.
 
-    ``command_of`` hands it to the check; if it is not called, this ends it.
+    But for releases that the check needs, which are installed first. ``command_of`` hands what has begun to the check;
+    if it is not called, this ends it.
     """
     from biopsy.checks import warming
     from biopsy.isolation.fork_server import ServerGoneError
 
     args.warming = None
-    if args.check and not args.cold_checks and warming.serves(args.check):
-        with contextlib.suppress(ServerGoneError):
-            args.warming = warming.started(args.check, _jobs(args)[0])
-    try:
-        yield
-    finally:
-        if args.warming is not None:
-            args.warming.close()
+    with releases_installed(args, console):
+        if args.check and not args.cold_checks and warming.serves(args.check):
+            with contextlib.suppress(ServerGoneError):
+                args.warming = warming.started(args.check, _jobs(args)[0])
+        try:
+            yield
+        finally:
+            if args.warming is not None:
+                args.warming.close()
 
 
 def jobs_of(args: argparse.Namespace, console: Console) -> int:

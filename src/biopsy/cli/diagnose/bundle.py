@@ -53,6 +53,7 @@ def _packing(
         found=EarlierFindings(
             verdict=found.verdict.text,
             variation=_variation(found),
+            known=_known(found),
             how_often=_how_often(found),
             workarounds=tuple((one.text, one.line or "") for one in found.verdict.workarounds),
         ),
@@ -62,6 +63,11 @@ def _packing(
 def _how_often(found: Diagnosis) -> str:
     seen = found.facts.steadiness
     return f"it fails in {seen.failed} of {seen.runs} runs" if seen is not None and seen.is_flaky else ""
+
+
+def _known(found: Diagnosis) -> str:
+    seen = found.facts.known
+    return seen.sentence if seen is not None and seen.reference else ""
 
 
 def _variation(found: Diagnosis) -> str:

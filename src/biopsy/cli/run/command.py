@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from biopsy.cli.arguments import absent_options, comparing, engine_options, file_kinds, groups, tensorrt
+from biopsy.cli.arguments import absent_options, comparing, engine_options, file_kinds, groups, packages, tensorrt
 from biopsy.cli.run import options
 from biopsy.cli.run.comparisons import compare, find_not_finite, judge_rounding, pairs_of, warn_of_random
 from biopsy.cli.run.conclusion import conclude, conclude_crash, hinted
@@ -36,6 +36,7 @@ examples:
   biopsy run model.onnx --openvino --load-inputs inputs.json --load-outputs golden.json
   biopsy run model.onnx --openvino --compare-with noise                a bug, or only rounding?
   biopsy run model.onnx --onnxrt --onnx-outputs mark all --save-outputs golden.safetensors --memory-limit 500MB
+  biopsy run model.onnx --engine onnxrt:release=1.20.1 --onnxrt        a release against the one installed here
   biopsy run model.onnx --trt --build-only --save-engine model.engine  does it build? (TensorRT-RTX: without a GPU)
 
 exit status: 0 every engine runs and all results agree; 1 a mismatch, or an engine fails on the model;
@@ -47,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     groups.add_model(parser)
     engine_options.add_engines(parser)
+    packages.add_packages(parser, "other releases", "run the engines of this package from this release of it")
     groups.add_inputs(parser)
     comparing.add_comparing(parser)
     comparing.add_limits(parser)
@@ -99,16 +101,18 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def _engines(args: argparse.Namespace, console: Console) -> list[Engine]:
     """The engines to run. Raises UsageError for options that no engine here can follow, or files not to be written."""
+    from biopsy.cli.installing import install
     from biopsy.cli.run.building import require_possible
     from biopsy.cli.run.settings import require_writable
     from biopsy.engines.registry import create
 
     specs = engine_options.specs_to_run(args)
-    if not args.engines:
+    if not (args.engines or args.packages):
         console.note(f"no engine is named: {specs[0].text} is used")
     engines = [create(spec) for spec in specs]
     require_possible(args, engines)
     require_writable(args)
+    install(engines, console)
     return engines
 
 

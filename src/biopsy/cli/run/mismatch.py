@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.run.noise import yardsticks
-from biopsy.comparison.mismatch import Mismatch, Rounding, most_telling
-from biopsy.comparison.mismatch_size import mismatches_of
+from biopsy.comparison.mismatch import Rounding
 from biopsy.comparison.rounding import explained, only
+from biopsy.comparison.run_mismatches import run_mismatches
 from biopsy.comparison.runs import RunComparison
 from biopsy.engines.base import Engine
 from biopsy.engines.registry import create
 from biopsy.engines.yardsticks import EXACT
-from biopsy.tensors.results import RunnerResult, release
+from biopsy.tensors.results import RunnerResult
 from biopsy.text import first_line
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 Pair = tuple[RunnerResult, RunnerResult]
 """What an engine gave, and what was expected of it."""
 
-_MOST_MEASURED = 64
-_MOST_TOLD = 8
 _ROUNDINGS = 10
 _PERTURBED = 4
 """Runs with inputs changed by rounding: what is near a border is seen on its other side with 94 % in one of them."""
@@ -68,15 +66,4 @@ def sized(found: Findings, pairs: Sequence[Pair], arbiter: Arbiter | None) -> Fi
         return found
     pair, compared = pairs[first], found.compared[first]
     rounding = None if arbiter is None or compared.missing else arbiter.judge(pair, compared)
-    return replace(found, mismatches=measured(pair, compared), rounding=rounding)
-
-
-def measured(pair: Pair, compared: RunComparison) -> tuple[Mismatch, ...]:
-    """How the outputs of a comparison that fails differ: the greatest mismatches of each kind."""
-    actual, expected = pair
-    found = [Mismatch(output=name, kind="missing-output") for name in compared.missing]
-    for number, output in compared.failures[:_MOST_MEASURED]:
-        left, right = (side.iterations[number].outputs[output.name] for side in (actual, expected))
-        found += mismatches_of(output, left, right)
-        release(left, right)
-    return most_telling(found, _MOST_TOLD)
+    return replace(found, mismatches=run_mismatches(*pair, compared), rounding=rounding)

@@ -29,9 +29,9 @@ def options_of(words: Sequence[str]) -> argparse.Namespace | None:
 def engines_of(args: argparse.Namespace) -> list[type[Engine]]:
     """The classes of the engines that it runs, each once. Raises UsageError for one that is not known."""
     from biopsy.cli.arguments.engine_options import specs_to_run
-    from biopsy.engines.registry import find_class
+    from biopsy.engines.registry import class_of
 
-    return [find_class(name) for name in {spec.name: None for spec in specs_to_run(args)}]
+    return list(dict.fromkeys(class_of(spec) for spec in specs_to_run(args)))
 
 
 def load_code() -> None:

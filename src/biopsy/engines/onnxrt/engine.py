@@ -17,7 +17,7 @@ from biopsy.engines.onnxrt.providers import Providers, require_active
 from biopsy.engines.onnxrt.values import (
     BYTE_WIDE_OR_MORE,
     PLAIN,
-    copy_of_memory,
+    copied,
     element_of,
     readable,
     value_type_of,
@@ -51,6 +51,7 @@ class OnnxRuntime(Engine):
     name = "onnxrt"
     summary = "ONNX Runtime"
     package = "onnxruntime"
+    distributions = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "ort-nightly")
     capabilities = Capabilities(
         layers=True, layer_times=True, precision_used=True, chooses_device=True, saves=(".onnx", ".ort")
     )
@@ -70,19 +71,29 @@ class OnnxRuntime(Engine):
     @classmethod
     def version(cls) -> str:
         """The version of the package onnxruntime."""
-        return str(_import().__version__)
+        return str(cls.imported().__version__)
+
+    @classmethod
+    def imported(cls) -> Any:
+        """The package onnxruntime. Raises EngineMissing."""
+        try:
+            return cls.imports.module("onnxruntime")
+        except ImportError as error:
+            raise errors.EngineMissing(
+                f"onnxruntime cannot be imported: {error}", next_steps=["pip install onnxruntime"]
+            ) from error
 
     @classmethod
     def devices(cls) -> Sequence[str]:
         """The execution providers in the package; one may still lack its driver."""
-        return tuple(_import().get_available_providers())
+        return tuple(cls.imported().get_available_providers())
 
     def build(self, model: ModelInput) -> Session:
         """Load and optimize the model on exactly the providers asked for, never on others instead.
 
         A provider that starts but leaves nodes to others is told in the remarks.
         """
-        ort = _import()
+        ort = self.imported()
         providers = Providers(ort, self.options)
         options = self.session_options(ort, model.folder)
         if providers.others_than_cpu:
@@ -97,13 +108,13 @@ class OnnxRuntime(Engine):
 
     def warm_up(self) -> None:
         """Build and run a model of one node, on one thread: others would not survive a fork."""
-        Engine.warm_up(OnnxRuntime({**self.options, "threads": 1}, self.label))
+        Engine.warm_up(type(self)({**self.options, "threads": 1}, self.label))
 
     def load(self, path: Path) -> Session:
         """A model that ``save`` has written, run as it is: nothing is optimized again."""
         require_ending(type(self), path)
-        ort = _import()
-        as_it_is = OnnxRuntime({**self.options, "optimization": "none"}, self.label)
+        ort = self.imported()
+        as_it_is = type(self)({**self.options, "optimization": "none"}, self.label)
         model = ModelInput(load.read_bytes(path), path.parent, path)
         options = as_it_is.session_options(ort, path.parent)
         if path.suffix == ".ort":
@@ -117,7 +128,7 @@ class OnnxRuntime(Engine):
 
     def write_optimized(self, model: ModelInput, path: Path) -> None:
         """Write the graph as it is after optimization, in the format that the path's ending says."""
-        ort = _import()
+        ort = self.imported()
         options = self.session_options(ort, model.folder)
         options.enable_profiling = False
         options.optimized_model_filepath = str(path)
@@ -277,22 +288,13 @@ class OnnxRuntimeSession(BuiltModel):
             return array
         if elem not in BYTE_WIDE_OR_MORE or value.device_name() != "cpu":
             raise self._unsupported(f"an output of type {DTYPE_OF_ELEM.get(elem, elem)} cannot be read from Python")
-        return copy_of_memory(value.data_ptr(), DTYPE_OF_ELEM[elem], value.shape())
+        memory = self._engine.imports.module("ctypes").string_at
+        return copied(memory, value.data_ptr(), DTYPE_OF_ELEM[elem], value.shape())
 
     def _unsupported(self, message: str) -> errors.EngineFailure:
         return errors.EngineFailure(
             f"onnxruntime: {message}", engine=self._engine.name, stage="run", kind="UnsupportedType"
         )
-
-
-def _import() -> Any:
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise errors.EngineMissing(
-            f"onnxruntime cannot be imported: {error}", next_steps=["pip install onnxruntime"]
-        ) from error
-    return onnxruntime
 
 
 def _level(ort: Any, word: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,12 +67,10 @@ def readable(value: Any) -> Array:
     return text_array(array) if array.dtype == object else array
 
 
-def copy_of_memory(address: int, dtype_name: str, shape: Sequence[int]) -> Array:
-    """What stands at an address, in a type of ml_dtypes."""
-    import ctypes
-
+def copied(memory: Callable[[int, int], bytes], address: int, dtype_name: str, shape: Sequence[int]) -> Array:
+    """What stands at an address, in a type of ml_dtypes. ``memory`` gives the bytes at an address."""
     import ml_dtypes
 
     dtype = np.dtype(getattr(ml_dtypes, dtype_name))
     size = math.prod(shape) * dtype.itemsize
-    return np.frombuffer(ctypes.string_at(address, size), dtype=dtype).reshape(shape).copy()
+    return np.frombuffer(memory(address, size), dtype=dtype).reshape(shape).copy()

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, LayerRecord, ModelInput, Option, Session
 from biopsy.engines.built_model import BuiltModel, indexed, require_ending
-from biopsy.engines.openvino.facts import layer_records, mean_times, numpy_name, precision_remarks, refused_nodes
+from biopsy.engines.imports import Imports
+from biopsy.engines.openvino.facts import layer_records, mean_times, precision_remarks, refused_nodes
 from biopsy.engines.openvino.ignored_inputs import ignored_inputs
+from biopsy.engines.openvino.ports import any_name, array_of, matched, tensor_of, type_of
 from biopsy.engines.option import count, switch
 from biopsy.filesystem.plain_file import read_whole
 from biopsy.filesystem.write import write_whole
 from biopsy.filesystem.write_together import written_together
 from biopsy.model import load
 from biopsy.model.index import ModelIndex
-from biopsy.model.tensor_type import ELEM_OF_DTYPE, TensorType
 from biopsy.tensors.results import Array, Feed
 
 PRECISIONS = ("f32", "f16", "bf16")
-
-_ML_DTYPES = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2", "f8e8m0": "float8_e8m0fnu"}
-"""OpenVINO's name of a type that NumPy lacks -> the name in ml_dtypes. All are read bit by bit."""
 
 _OWN_OPTIONS = {"INFERENCE_PRECISION_HINT": "precision", "PERF_COUNT": "profile", "INFERENCE_NUM_THREADS": "threads"}
 """Properties of OpenVINO that an option of ours sets."""
@@ -45,6 +40,7 @@ class OpenVino(Engine):
     name = "openvino"
     summary = "OpenVINO"
     package = "biopsy[openvino]"
+    distributions = ("openvino", "openvino-nightly")
     capabilities = Capabilities(
         layers=True,
         layer_times=True,
@@ -65,20 +61,33 @@ class OpenVino(Engine):
     @classmethod
     def version(cls) -> str:
         """The version of the package openvino, without its build number."""
-        return str(_import().__version__).partition("-")[0]
+        package = cls._package()
+        told = getattr(package, "__version__", None) or package.get_version()
+        return str(told).partition("-")[0]
+
+    @classmethod
+    def _package(cls) -> Any:
+        """The module that has what we use, which older releases have in another place. Raises EngineMissing."""
+        try:
+            package = cls.imports.module("openvino")
+            return package if hasattr(package, "Core") else cls.imports.module("openvino.runtime")
+        except ImportError as error:
+            raise errors.EngineMissing(
+                f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
+            ) from error
 
     @classmethod
     def devices(cls) -> Sequence[str]:
         """The devices that OpenVINO finds."""
-        return tuple(_import().Core().available_devices)
+        return tuple(cls._package().Core().available_devices)
 
     def build(self, model: ModelInput) -> Session:
         """Read and compile the model for the device. A precision that is not used although it was asked for is told."""
-        openvino = _import()
+        openvino = self._package()
         index = indexed(model)
         core = self._core(openvino)
         try:
-            read = _read(core, model, index)
+            read = _read(core, model, index, self.imports)
         except Exception as error:
             load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise _failure(error, "load") from error
@@ -95,18 +104,26 @@ class OpenVino(Engine):
             raise _failure(error, "build") from error
         wanted, device = self.options["precision"], self.options["device"]
         remarks = [
-            *ignored_inputs(core, index),
+            *ignored_inputs(core, index, self.imports),
             *precision_remarks(read, wanted, _precision(compiled) or wanted, device),
         ]
-        return OpenVinoSession(openvino, compiled, index, remarks, profiled=self.options["profile"], uncompiled=read)
+        return self._session(compiled, index, remarks, uncompiled=read)
+
+    def _session(
+        self, compiled: Any, index: ModelIndex | None, remarks: Sequence[str], *, uncompiled: Any = None
+    ) -> Session:
+        package = self._package(), self.imports
+        return OpenVinoSession(
+            package, compiled, index, remarks, profiled=self.options["profile"], uncompiled=uncompiled
+        )
 
     def load(self, path: Path) -> Session:
         """A model that ``save`` has written; a .blob needs the same version of OpenVINO, on a like device."""
         require_ending(OpenVino, path)
-        openvino = _import()
+        openvino = self._package()
         core = self._core(openvino)
         if path.suffix == IR:
-            return self._compiled_ir(openvino, core, path)
+            return self._compiled_ir(openvino, core, path.absolute())
         try:
             exported = read_whole(path)
         except OSError as error:
@@ -117,7 +134,7 @@ class OpenVino(Engine):
             raise _failure(error, "load") from error
         wanted, used = self.options["precision"], _precision(compiled)
         remarks = [] if used in (wanted, "") else [f"{path.name} computes in {used}: {wanted} does not apply"]
-        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"])
+        return self._session(compiled, None, remarks)
 
     def _compiled_ir(self, openvino: Any, core: Any, path: Path) -> Session:
         stage: errors.Stage = "load"
@@ -129,16 +146,16 @@ class OpenVino(Engine):
             raise _failure(error, stage) from error
         wanted = self.options["precision"]
         remarks = precision_remarks(read, wanted, _precision(compiled) or wanted, self.options["device"])
-        return OpenVinoSession(openvino, compiled, None, remarks, profiled=self.options["profile"], uncompiled=read)
+        return self._session(compiled, None, remarks, uncompiled=read)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:
         """The nodes with an operation that the device says it does not have."""
-        openvino = _import()
+        openvino = self._package()
         index = indexed(model)
         core = self._core(openvino)
         device = self.options["device"]
         try:
-            read = _read(core, model, index)
+            read = _read(core, model, index, self.imports)
             supported = core.query_model(read, device)
         except Exception:
             return None  # it cannot be read as a whole, or the device is several
@@ -150,10 +167,8 @@ class OpenVino(Engine):
         Nothing is compiled: the threads that come with the first inference do not survive a fork, and it would hang.
         Nothing is read either: OpenVINO numbers what it makes, and the numbers stand in its messages.
         """
-        _import().Core().get_property("CPU", "FULL_DEVICE_NAME")
-        from openvino.frontend import FrontEndManager
-
-        FrontEndManager().load_by_framework("onnx")
+        self._package().Core().get_property("CPU", "FULL_DEVICE_NAME")
+        self.imports.module("openvino.frontend").FrontEndManager().load_by_framework("onnx")
 
     def _core(self, openvino: Any) -> Any:
         """A core that has the device, told the properties in the options."""
@@ -219,7 +234,7 @@ class OpenVinoSession(BuiltModel):
 
     def __init__(
         self,
-        openvino: Any,
+        package: tuple[Any, Imports],
         compiled: Any,
         index: ModelIndex | None,
         remarks: Sequence[str],
@@ -227,33 +242,34 @@ class OpenVinoSession(BuiltModel):
         profiled: bool = False,
         uncompiled: Any = None,
     ) -> None:
-        self._openvino = openvino
+        self._openvino, self._imports = package
         self._uncompiled = uncompiled
         self._compiled = compiled
         self._index = index
         self._request = compiled.create_infer_request()
         self._profiles: list[Sequence[Any]] | None = [] if profiled else None
         if index is None:
-            types = {_any_name(port): _type_of(port) for port in compiled.inputs}
-            super().__init__(types, [_any_name(port) for port in compiled.outputs], tuple(remarks))
+            types = {any_name(port): type_of(port) for port in compiled.inputs}
+            super().__init__(types, [any_name(port) for port in compiled.outputs], tuple(remarks))
             self._input_ports = dict(zip(self._inputs, compiled.inputs, strict=True))
             self._output_ports = dict(zip(self._outputs, compiled.outputs, strict=True))
             return
         declared = {index.names[tensor]: index.tensor_type(tensor) for tensor in index.fed_inputs()}
         super().__init__(declared, [index.names[tensor] for tensor in index.outputs], tuple(remarks))
         read = [index.names[tensor] for tensor in index.fed_inputs() if _is_read(index, tensor)]
-        self._input_ports = _match(read, compiled.inputs)
-        self._output_ports = _match(self._outputs, compiled.outputs)
+        self._input_ports = matched(read, compiled.inputs)
+        self._output_ports = matched(self._outputs, compiled.outputs)
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once."""
         try:
-            for name, port in self._input_ports.items():
-                self._request.set_tensor(port, self._to_tensor(feed[name], port))
+            fed = {name: tensor_of(self._openvino, feed[name], port) for name, port in self._input_ports.items()}
+            for name, tensor in fed.items():  # they may share the memory of the arrays, and stay until it has run
+                self._request.set_tensor(self._input_ports[name], tensor)
             self._request.infer()
             if self._profiles is not None:
                 self._profiles.append(self._request.profiling_info)
-            return {name: _to_array(self._request.get_tensor(port)) for name, port in self._output_ports.items()}
+            return {name: array_of(self._request.get_tensor(port)) for name, port in self._output_ports.items()}
         except Exception as error:
             raise _failure(error, "run") from error
 
@@ -270,7 +286,9 @@ class OpenVinoSession(BuiltModel):
         if path.suffix == IR:
             self._save_ir(path)
             return
-        exported = io.BytesIO()  # without one, older versions give bytes and newer ones a stream
+        exported = self._imports.module(
+            "io"
+        ).BytesIO()  # without one, older versions give bytes and newer ones a stream
         try:
             self._compiled.export_model(exported)
         except Exception as error:
@@ -287,97 +305,37 @@ class OpenVinoSession(BuiltModel):
             except Exception as error:
                 raise _failure(error, "build") from error
 
-    def _to_tensor(self, array: Array, port: Any) -> Any:
-        plain = np.ascontiguousarray(array).reshape(array.shape)
-        if port.element_type.get_type_name() not in _ML_DTYPES:
-            return self._openvino.Tensor(plain)
-        bits = plain.view(f"u{plain.dtype.itemsize}")
-        return self._openvino.Tensor(bits, self._openvino.Shape(list(array.shape)), port.element_type)
 
-
-def _import() -> Any:
-    try:
-        import openvino
-    except ImportError as error:
-        raise errors.EngineMissing(
-            f"openvino is not installed ({error})", next_steps=['pip install "biopsy[openvino]"', "biopsy doctor"]
-        ) from error
-    return openvino
-
-
-def _read(core: Any, model: ModelInput, index: ModelIndex) -> Any:
+def _read(core: Any, model: ModelInput, index: ModelIndex, imports: Imports) -> Any:
     """Read from the file when there is one. OpenVINO seeks the weights of bytes in the current directory.
 
     By another ending of the file's name it might take it for something else than the ONNX model that was checked.
     """
     if model.path is not None and model.folder == model.path.parent and model.path.suffix == ".onnx":
-        return core.read_model(str(model.path))
+        return core.read_model(str(model.path.absolute()))
     if index.has_external_data:
-        return _within(model.folder, lambda: core.read_model(model.data))
+        return _within(model.folder.absolute(), lambda: core.read_model(model.data), imports.module("os"))
     return core.read_model(model.data)
 
 
-def _within(folder: os.PathLike[str], work: Callable[[], Any]) -> Any:
-    before = os.open(".", os.O_RDONLY) if os.supports_fd else None
-    home = os.getcwd()  # noqa: PTH109
-    os.chdir(folder)
+def _within(folder: Path, work: Callable[[], Any], system: Any) -> Any:
+    """Do something in another current folder, by the module ``os`` of the interpreter that does it."""
+    before = system.open(".", system.O_RDONLY) if os.supports_fd else None
+    home = system.getcwd()
+    system.chdir(str(folder))
     try:
         return work()
     finally:
         if before is None:
-            os.chdir(home)
+            system.chdir(home)
         else:
-            os.fchdir(before)
-            os.close(before)
+            system.fchdir(before)
+            system.close(before)
 
 
 def _is_read(index: ModelIndex, tensor: int) -> bool:
     """Whether anything reads an input: OpenVINO drops those that nothing reads."""
     return tensor in index.consumers or tensor in index.outputs
-
-
-def _match(names: Sequence[str], ports: Sequence[Any]) -> dict[str, Any]:
-    """The port of each name: by name, else in order, since OpenVINO renames what it simplifies while it reads."""
-    found: dict[str, Any] = {}
-    rest = list(ports)
-    for name in names:
-        port = next((port for port in rest if name in port.get_names() or name == _own_name(port)), None)
-        if port is not None:
-            found[name] = port
-            rest.remove(port)
-    left = [name for name in names if name not in found]
-    found.update(zip(left, rest, strict=False))
-    return {name: found[name] for name in names if name in found}
-
-
-def _own_name(port: Any) -> str:
-    name: str = port.node.friendly_name
-    return name.partition("/sink_port_")[0]
-
-
-def _to_array(tensor: Any) -> Array:
-    dtype_name = _ML_DTYPES.get(tensor.element_type.get_type_name())
-    array: Array = np.array(tensor.data)
-    if dtype_name is None:
-        return array
-    import ml_dtypes
-
-    return array.view(getattr(ml_dtypes, dtype_name))
-
-
-def _any_name(port: Any) -> str:
-    """A name of a port of a model whose ONNX file is not known."""
-    return min(port.get_names(), default=_own_name(port))
-
-
-def _type_of(port: Any) -> TensorType | None:
-    elem = ELEM_OF_DTYPE.get(numpy_name(port.element_type.get_type_name()))
-    shape = port.partial_shape
-    if elem is None:
-        return None
-    if shape.rank.is_dynamic:
-        return TensorType(elem, None)
-    return TensorType(elem, tuple(None if dim.is_dynamic else dim.get_length() for dim in shape))
 
 
 _SAYS_NOTHING = (

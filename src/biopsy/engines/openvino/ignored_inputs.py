@@ -9,35 +9,36 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from biopsy.engines.imports import Imports
 from biopsy.model.index import ModelIndex
 
 _SUSPECTS: Mapping[str, tuple[int, str]] = {"LSTM": (7, "the peepholes"), "DFT": (2, "the axis")}
 """Operator -> the place of an input that some version of OpenVINO ignores, and what it is."""
 
 
-def ignored_inputs(core: Any, index: ModelIndex) -> list[str]:
-    """A line for each node of the main graph that has an input which OpenVINO ignores."""
+def ignored_inputs(core: Any, index: ModelIndex, imports: Imports) -> list[str]:
+    """A line for each node of the main graph that has an input which OpenVINO ignores; ``imports`` tell which one."""
     found = []
     for node in index.nodes:
         place, what = _SUSPECTS.get(node.op_type, (0, ""))
         if what and not node.domain and node.inputs[place : place + 1] and node.inputs[place] >= 0:
             if node.op_type == "DFT" and index.opset < 20:
                 continue  # it was an attribute, and is read
-            if _ignores(core, node.op_type):
+            if _ignores(core, node.op_type, imports):
                 name = index.names[node.inputs[place]]
                 found.append(f"OpenVINO ignores {what} of {node.label} (its input {name!r}): other engines do not")
     return found
 
 
-_ANSWERS: dict[str, bool] = {}
+_ANSWERS: dict[tuple[Imports, str], bool] = {}
 
 
-def _ignores(core: Any, operator: str) -> bool:
-    if operator not in _ANSWERS:
+def _ignores(core: Any, operator: str, imports: Imports) -> bool:
+    if (imports, operator) not in _ANSWERS:
         read = core.read_model(_single(operator))
         asked = {"asked"} & {name for port in read.inputs for name in port.get_names() if _is_used(read, port)}
-        _ANSWERS[operator] = not asked
-    return _ANSWERS[operator]
+        _ANSWERS[imports, operator] = not asked
+    return _ANSWERS[imports, operator]
 
 
 def _is_used(read: Any, port: Any) -> bool:

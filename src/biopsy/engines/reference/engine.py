@@ -29,6 +29,7 @@ class Reference(Engine):
     name = "reference"
     summary = "reference evaluator of onnx"
     package = "onnx"
+    distributions = ("onnx", "onnx-weekly")
     capabilities = Capabilities(precision_used=True)
     forks_warm = True
     options_declared = (
@@ -39,10 +40,22 @@ class Reference(Engine):
     def version(cls) -> str:
         """The version of the package onnx."""
         try:
-            import onnx
+            return str(cls.imports.module("onnx").__version__)
         except ImportError as error:
             raise errors.EngineMissing(f"onnx cannot be imported: {error}", next_steps=["pip install onnx"]) from error
-        return str(onnx.__version__)
+
+    def _evaluator(self, proto: onnx.ModelProto) -> Any:
+        """The evaluator of a model, which may be that of another release."""
+        wide = self.options["float64"]
+        if self.imports.is_here:
+            return _evaluator_class(wide)(proto)
+        if wide:
+            raise errors.UsageError("engine 'reference': float64 is not there with another release of onnx")
+        try:
+            evaluator = self.imports.module("onnx.reference").ReferenceEvaluator
+        except ImportError as error:
+            raise errors.EngineMissing(f"onnx {self.version()} has no reference evaluator: {error}") from error
+        return evaluator(self.imports.module("onnx").load_model_from_string(proto.SerializeToString()))
 
     def build(self, model: ModelInput) -> Session:
         """Load the model, with its external data. Raises ModelError if that is missing or unsafe."""
@@ -54,7 +67,9 @@ class Reference(Engine):
         try:
             _give_loops_a_condition(proto)
             stack_outputs(proto)
-            evaluator = _evaluator_class(wide)(proto)
+            evaluator = self._evaluator(proto)
+        except (errors.UsageError, errors.EngineMissing):
+            raise
         except Exception as error:
             raise _failure(error, "load") from error
         return ReferenceSession(evaluator, index, _remarks(proto) if wide else None)

@@ -31,6 +31,8 @@ class ScriptedEngine:
 
 def scripted_engine(engine: Engine, index: ModelIndex) -> ScriptedEngine:
     """The call that does what an engine does with its options to a model. Raises OnlyBiopsyError."""
+    if not engine.imports.is_here:
+        raise OnlyBiopsyError("an engine from another release than the one that is installed")
     make = _CALLS.get(engine.name)
     if make is None:
         raise OnlyBiopsyError(f"the engine {engine.name}, which comes with biopsy or a plug-in of it")

@@ -29,8 +29,10 @@ _OUTCOMES = {
     "stopped": ("unsure", "■"),
     "failed": ("bad", "✕"),
 }
+_MOST_KNOWN = 5
 _TESTS = {
     "passed": ("good", "✓"),
+    "passes": ("good", "✓"),
     "reproduced": ("bad", "✕"),
     "fails": ("bad", "✕"),
     "another failure": ("bad", "△"),
@@ -83,6 +85,28 @@ def settings(report: Branch) -> Section | None:
     return Section(name="settings", title="Settings and optimizers", blocks=blocks) if blocks else None
 
 
+def transformation(report: Branch) -> Section | None:
+    """Both models of the piece, before a tool and after it, and the passes that do it."""
+    found = report.part("transformation")
+    if found is None:
+        return None
+    tool = " ".join(cut(each, 60) for each in (found.text("tool"), found.text("release")) if each)
+    piece, passes = found.part("piece"), found.part("passes")
+    blocks: list[Block] = []
+    if passes is not None:
+        alone, without = passes.texts("alone"), passes.text("command") or passes.text("python")
+        rows: list[tuple[str, Cell | str]] = []
+        rows += [("does it alone", ", ".join(cut(each, 80) for each in alone[:MOST_ROWS]))] if alone else []
+        rows += [("left out by", Cell(text=cut(without, 400), code=True))] if without else []
+        blocks += [Facts(rows=rows)] if rows else []
+    if piece is not None:
+        before, after = (piece.texts(key)[:200] for key in ("text_before", "text_after"))
+        shown = after or ["it writes no model"]
+        sides = (("before", before), (f"after {tool}", shown))
+        blocks.append(Columns(blocks=[Listing(caption=caption, lines=lines) for caption, lines in sides]))
+    return Section(name="transformation", title="Before and after", blocks=blocks) if blocks else None
+
+
 def _switch(switch: Branch) -> str:
     change, text = cut(switch.text("change") or "", 300), cut(switch.text("text") or "", 300)
     unsure = " (not confirmed in fresh processes)" if switch.flag("verified") is False else ""
@@ -106,6 +130,58 @@ def _grid_of_settings(tried: Sequence[Branch]) -> Grid:
         head=["change", "outcome", "reason"],
         rows=rows,
         folded=len(rows) > 12,
+        left=len(tried) - len(rows),
+    )
+
+
+def releases(report: Branch) -> Section | None:
+    """Which release of a package broke the model, or mended it, and what each answered."""
+    found = report.part("releases")
+    if found is None:
+        return None
+    blocks: list[Block] = []
+    borders, package = found.parts("borders"), cut(found.text("package") or "", 60)
+    if borders:
+        items = [_border(each) for each in borders[:50]]
+        blocks.append(Bullets(caption=f"Releases of {package} between which it changes", items=items))
+    elif text := found.text("text"):
+        blocks.append(Passage(text=f"{cut(text, 300)}."))
+    if yardstick := found.text("yardstick"):
+        blocks.append(Passage(text=f"As installed in every check: {cut(yardstick, 200)}."))
+    if doubt := found.text("doubt"):
+        blocks.append(Passage(text=cut(doubt, 400)))
+    if tried := found.parts("tried"):
+        blocks.append(_grid_of_releases(tried))
+    return Section(name="releases", title="Releases", blocks=blocks) if blocks else None
+
+
+def _border(border: Branch) -> Cell:
+    unsure = " (not confirmed when asked again)" if border.flag("verified") is False else ""
+    notes = f" Notes: {cut(border.text('notes') or '', 200)}" if border.text("notes") else ""
+    tone, sign = ("bad", "✕") if border.text("change") == "broke" else ("good", "✓")
+    return Cell(text=f"{cut(border.text('text') or '?', 300)}{unsure}.{notes}", tone=tone, sign=sign)
+
+
+def _grid_of_releases(tried: Sequence[Branch]) -> Grid:
+    rows: Rows = []
+    for each in tried[:MOST_ROWS]:
+        outcome = each.text("outcome") or "?"
+        tone, sign = _TESTS.get(outcome, ("unsure", "?"))
+        added = ", ".join(cut(one, 60) for one in each.texts("added")[:5])
+        rows.append(
+            [
+                Cell(text=cut(each.text("version") or "?", 60), code=True),
+                cut(each.text("date") or "", 20),
+                Cell(text=cut(outcome, 40), tone=tone, sign=sign),
+                added,
+                cut(each.text("reason") or "", 200),
+            ]
+        )
+    return Grid(
+        caption="What was asked",
+        head=["release", "date", "outcome", "with", "reason"],
+        rows=rows,
+        folded=len(rows) > 20,
         left=len(tried) - len(rows),
     )
 
@@ -157,6 +233,26 @@ def variation(report: Branch) -> Section | None:
     if found.flag("complete") is False:
         blocks.append(Passage(text="The search for what may vary was not finished."))
     return Section(name="variation", title="What may vary", blocks=blocks) if blocks else None
+
+
+def known(report: Branch) -> Section | None:
+    """Which known bugs the piece looks like."""
+    found = report.part("known")
+    if found is None:
+        return None
+    sentence, digest = found.text("sentence"), found.text("fingerprint")
+    blocks: list[Block] = [Passage(text=_as_sentence(cut(f"it {sentence}", 600)), tone="strong")] if sentence else []
+    for match in found.parts("matches")[:_MOST_KNOWN]:
+        rows: list[tuple[str, Cell | str]] = [
+            (cut(each.text("about") or "", 40), cut(each.text("text") or "", 600))
+            for each in match.parts("evidence")[:MOST_ROWS]
+        ]
+        blocks += [Passage(text=_as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))), Facts(rows=rows)]
+    lines = (found.text("graph") or "").splitlines()
+    if lines:
+        caption = f"The pattern of the piece, {cut(digest or '?', 60)}"
+        blocks.append(Listing(caption=caption, lines=[cut(line, 300) for line in lines[:40]]))
+    return Section(name="known", title="Known failures", blocks=blocks) if blocks else None
 
 
 def _as_sentence(text: str) -> str:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, types
+from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, packages, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import bundling
 
@@ -38,6 +38,12 @@ def add(parser: argparse.ArgumentParser) -> None:
         "(default); bisect: one piece, by halving, O(log N) checks; linear: node by node, O(N) checks",
     )
     _add_check(parser)
+    packages.add_packages(
+        parser,
+        "the releases that the check is made with",
+        "run the engines of this package in a check that is 'biopsy run' from this release of it; in any other check, "
+        "{python} stands for the interpreter of an environment with it",
+    )
     checks.add_repeating(parser.add_argument_group("flaky failures"))
     _add_limits(parser)
     _add_iteration(parser)

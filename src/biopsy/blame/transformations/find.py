@@ -1,0 +1,328 @@
+"""Finding what a tool does wrong: the control, the whole model, its smallest piece, the passes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.blame.transformations.asking import Asking
+from biopsy.blame.transformations.check import Asked, CommandOfUser, EngineCheck, TransformationCheck
+from biopsy.blame.transformations.findings import (
+    Fault,
+    PassFindings,
+    Piece,
+    SecondOpinion,
+    TransformationFindings,
+    after_file,
+)
+from biopsy.blame.transformations.model_lines import model_lines
+from biopsy.blame.transformations.pass_search import PassSearch
+from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
+from biopsy.blame.transformations.same_engine import EngineVerdicts
+from biopsy.blame.transformations.transformer import (
+    CommandTransformer,
+    KnownTransformer,
+    Samples,
+    Transformer,
+)
+from biopsy.checks.command_line import NO_WORDS, parse
+from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.signature import signature_of
+from biopsy.comparison.mismatch import worst_of
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.filesystem.write import write_whole
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model.index import index_file
+from biopsy.reduction.inputs_file import inputs_file
+from biopsy.reduction.job import RecordingOptions, ReductionJob
+from biopsy.reduction.job_run import run_job
+from biopsy.reduction.result import Reduction, Target
+from biopsy.session.options import SearchOptions
+from biopsy.tensors.files import read_feeds, write_feeds
+from biopsy.tensors.results import Feed
+from biopsy.text import first_line
+
+ANOTHER = PLAIN[1]
+"""The engine that is asked too: it shares no code with the others."""
+
+CONTROL = "only load and save"
+_FRESH = 2
+_FLAKY = "the tool does not do the same each time: what it makes of the model is right only sometimes"
+
+
+def find_transformation(
+    question: TransformationQuestion, listener: events.Listener = events.ignore
+) -> TransformationFindings:
+    """Find what a tool does wrong to a model.
+
+    Raises OriginalPasses if the transformed model is right, or if the model fails before any transformation;
+    CheckError if nobody can tell, as when the model gives other values in each run; UsageError, ModelError and
+    EngineMissing.
+    """
+    with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
+        feeds = _feeds(question, scratch)
+        with _check(question, transformer, scratch, feeds) as check:
+            return _Search(question, transformer, check, scratch, feeds, listener).run()
+
+
+@contextmanager
+def _transformer(question: TransformationQuestion, scratch: Path) -> Iterator[Transformer]:
+    if question.tool.words:
+        named = question.passes or ()
+        yield CommandTransformer(question.tool, question.limits, question.control, named)
+        return
+    known = KnownTransformer(question.tool, question.python, scratch, question.limits)
+    with known:
+        known.learn_release()
+        yield known
+
+
+@contextmanager
+def _check(
+    question: TransformationQuestion, transformer: Transformer, scratch: Path, feeds: Path
+) -> Iterator[TransformationCheck]:
+    asked, by = Asked(passes=question.passes), question.tool.text
+    decides = question.decides
+    if isinstance(decides, CommandQuestion):
+        command = CommandOfUser(transformer, by, scratch, decides, asked)
+        try:
+            yield command
+        finally:
+            command.close()
+        return
+    with EngineVerdicts(decides, question.tool.rounds_to, scratch) as verdicts:
+        verdicts.start()
+        yield EngineCheck(transformer, by, scratch, verdicts, feeds, asked)
+
+
+def _feeds(question: TransformationQuestion, scratch: Path) -> Path:
+    """The file of the samples; of none where a command decides."""
+    path = scratch / "inputs.safetensors"
+    if isinstance(question.decides, SameEngine):
+        write_feeds(path, question.decides.feeds())
+    return path
+
+
+class _Search:
+    """The steps, one after the other."""
+
+    def __init__(
+        self,
+        question: TransformationQuestion,
+        transformer: Transformer,
+        check: TransformationCheck,
+        scratch: Path,
+        feeds: Path,
+        listener: events.Listener,
+    ) -> None:
+        assert question.index.path is not None
+        self._question = question
+        self._model = question.index.path
+        self._transformer = transformer
+        self._check = check
+        self._scratch = scratch
+        self._feeds = feeds
+        self._listener = listener
+        self._asking = Asking(check, listener)
+
+    def run(self) -> TransformationFindings:
+        started = time.monotonic()
+        engine_version = self._require_right_original()
+        fault, judged = self._failure()
+        self._asking.reference = signature_of(judged.evidence)
+        self._listener(events.OriginalFails(str(self._asking.reference), judged.reason, judged.evidence.seconds))
+        passes = () if fault == "control" else self._question.passes
+        reduction = self._reduced(passes) if self._question.reduces else None
+        small = self._model if reduction is None else reduction.output
+        found = PassFindings()
+        if fault == "transformation":
+            on_piece = self._asking.about(self._check_of_piece(reduction))
+            search = PassSearch(on_piece, self._transformer, small, self._question.passes)
+            found = search.run(self._asking, self._model)
+        decides = self._question.decides
+        return TransformationFindings(
+            tool=self._question.tool.text,
+            release=self._transformer.release,
+            engine=decides.engine if isinstance(decides, SameEngine) else "",
+            engine_version=engine_version,
+            samples=len(read_feeds(self._feeds)) if isinstance(decides, SameEngine) else 0,
+            fault=fault,
+            failure=failure_text(judged),
+            judged=judged,
+            signature=self._asking.reference,
+            piece=self._piece(small, reduction, passes),
+            passes=found,
+            reduction=reduction,
+            checks=self._asking.counter.count + (reduction.checks if reduction else 0),
+            seconds=time.monotonic() - started,
+            stopped=reduction.stopped if reduction else None,
+            second_opinion=self._second_opinion(small, reduction, passes, judged),
+        )
+
+    # What must hold before anything is blamed
+
+    def _require_right_original(self) -> str:
+        """Raise OriginalPasses if the model fails by itself, CheckError if it is never twice the same."""
+        if isinstance(self._check, CommandOfUser):
+            itself = self._check.before(self._model)
+            if itself is not None and itself.status != 0:
+                raise errors.OriginalPasses(
+                    f"{self._model} does not pass the check before it is transformed: no tool is to blame",
+                    next_steps=["--check names the transformed model as {}, and the model itself as {original}"],
+                )
+            return ""
+        assert isinstance(self._check, EngineCheck)
+        try:
+            steady = self._check.is_steady(self._model)
+        except errors.EngineFailure as error:
+            raise errors.OriginalPasses(
+                f"the engine fails on {self._model} before it is transformed, so no tool is to blame: "
+                f"{first_line(error.message)}",
+                next_steps=[f"biopsy diagnose {self._model}"],
+            ) from error
+        if not steady:
+            raise errors.CheckError(
+                f"{self._model} gives other values in each run of the same engine: nothing can be compared",
+                next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
+            )
+        return self._check.engine_version
+
+    def _failure(self) -> tuple[Fault, Judged]:
+        """The control, then the transformation."""
+        control = self._asking.judged(self._model, (), CONTROL)
+        _require_told(control, "what only was loaded and saved")
+        if control.outcome is not Outcome.PASSES:
+            return "control", control
+        whole = self._asking.judged(self._model, self._question.passes, "the whole model")
+        _require_told(whole, "the transformed model")
+        if whole.outcome is Outcome.PASSES:
+            whole = self._once_more()
+        if whole.outcome is Outcome.PASSES:
+            raise errors.OriginalPasses(
+                f"what {_title(self._question, self._transformer)} makes of {self._model} is right: nothing is to blame"
+            )
+        return "transformation", whole
+
+    def _once_more(self) -> Judged:
+        """The transformation in fresh processes: some tools do not do the same in each."""
+        for _ in range(_FRESH):
+            judged = self._asking.judged(self._model, self._question.passes, "the whole model, afresh", cold=True)
+            if judged.outcome is not Outcome.PASSES:
+                self._listener(events.Remark(f"flaky      {_FLAKY}", warning=True))
+                break
+        return judged
+
+    # The piece
+
+    def _reduced(self, passes: Sequence[str] | None) -> Reduction:
+        question = self._question
+        asked = Asked(passes=None if passes is None else tuple(passes))
+        decides, compares = question.decides, isinstance(question.decides, SameEngine)
+        feeds: Sequence[Feed] = read_feeds(self._feeds) if compares else []
+        job = ReductionJob(
+            target=Target(question.output or self._scratch / "piece.onnx"),
+            search=SearchOptions(candidate=self._scratch / "candidate.onnx", budget=question.budget),
+            recording=RecordingOptions(samples=(lambda: feeds) if compares else None),
+            values="free" if compares else "auto",
+            command=NO_WORDS if isinstance(decides, SameEngine) else parse(decides.words),
+            feeds_recorded=compares,
+        )
+        return run_job(question.index, self._check.told(asked), job, self._listener)
+
+    def _check_of_piece(self, reduction: Reduction | None) -> TransformationCheck:
+        """The check, which feeds the piece what its reduction fed it."""
+        if reduction is None or reduction.inputs is None or not isinstance(self._check, EngineCheck):
+            return self._check
+        return self._check.fed(reduction.inputs)
+
+    def _piece(self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None) -> Piece:
+        """Both models of the piece, written beside each other if that is asked for."""
+        output = self._question.output
+        after = self._scratch / "after.onnx"
+        fed = self._fed(small, reduction)
+        samples = self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else Samples()
+        failed = self._transformer.transform(small, after, passes, samples, cold=True)
+        written = None if failed is not None or output is None else after_file(output)
+        if written is not None:
+            write_whole(written, [after.read_bytes()])
+        index = index_file(small)
+        return Piece(
+            path=output if reduction is not None and output is not None else None,
+            after_path=written,
+            inputs=fed if output is not None else None,
+            nodes_before=len(self._question.index.nodes),
+            nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
+            before=model_lines(small),
+            after=_lines_of(after) if failed is None else (),
+        )
+
+    def _second_opinion(
+        self, small: Path, reduction: Reduction | None, passes: Sequence[str] | None, judged: Judged
+    ) -> SecondOpinion:
+        """What another engine gives of both models: where they agree, the engine may be what is wrong."""
+        decides, check = self._question.decides, self._check_of_piece(reduction)
+        if isinstance(decides, CommandQuestion) or not isinstance(check, EngineCheck):
+            return ""
+        if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
+            return ""
+        asked = Asked(passes=None if passes is None else tuple(passes))
+        with EngineVerdicts(replace(decides, engine=ANOTHER), self._question.tool.rounds_to, self._scratch) as verdicts:
+            said = check.judged_by(verdicts).told(asked).run(small).verdict
+        if said.outcome == "passes":
+            return "right"
+        return "wrong" if said.outcome == "fails" and said.stage == "compare" else ""
+
+    def _fed(self, small: Path, reduction: Reduction | None) -> Path | None:
+        """The file of what the piece is fed, beside it."""
+        if not isinstance(self._check, EngineCheck):
+            return None
+        if reduction is not None and reduction.inputs is not None:
+            return reduction.inputs
+        given = self._check.feeds_for(small)
+        if self._question.output is None:
+            return given
+        path = inputs_file(self._question.output)
+        write_feeds(path, read_feeds(given))
+        return path
+
+
+def _title(question: TransformationQuestion, transformer: Transformer) -> str:
+    return f"{question.tool.text} {transformer.release}".strip()
+
+
+def failure_text(judged: Judged) -> str:
+    """A failure in a few words, with the size of the worst mismatch."""
+    verdict = judged.evidence.verdict
+    worst = worst_of(verdict.mismatches)
+    if verdict.stage == "compare" and worst is not None and worst.error is not None:
+        return f"output {worst.output!r} differs by {worst.error:.3g}"
+    if verdict.stage == "interface":
+        return verdict.message
+    if verdict.stage == "transform":
+        return (
+            f"it fails: {verdict.kind}: {first_line(verdict.message)}"
+            if verdict.message
+            else f"it fails: {verdict.kind}"
+        )
+    if verdict.stage in {"load", "build", "run"}:
+        return f"{verdict.engine or 'nobody'} cannot {verdict.stage} it: {first_line(verdict.message)}"
+    return judged.reason
+
+
+def _require_told(judged: Judged, what: str) -> None:
+    if judged.outcome not in {Outcome.PASSES, Outcome.REPRODUCES}:
+        raise errors.CheckError(
+            f"nothing can be said of {what}: {judged.reason}",
+            next_steps=["--atol 1e-2 --rtol 1e-2    decide then alone"],
+        )
+
+
+def _lines_of(path: Path) -> tuple[str, ...]:
+    try:
+        return model_lines(path)
+    except errors.ModelError as error:
+        return (f"no model: {first_line(error.summary)}",)

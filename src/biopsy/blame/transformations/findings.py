@@ -1,0 +1,167 @@
+"""What was found of a transformation that breaks a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from biopsy.blame.transformations.tool import Omission
+from biopsy.checks.outcome import Judged
+from biopsy.checks.signature import Signature
+from biopsy.comparison.mismatch import worst_of
+from biopsy.quantities import count
+from biopsy.reduction.result import Reduction
+from biopsy.text import html_table, printable, series
+
+Fault = Literal["transformation", "control"]
+"""What is wrong: what the tool makes of the model, or already what comes of loading and saving it with no pass."""
+
+
+SecondOpinion = Literal["", "right", "wrong"]
+"""What the reference evaluator says of the transformed piece; empty where it was not asked, or cannot say."""
+
+
+def after_file(output: Path) -> Path:
+    """The file beside a piece that holds what becomes of it."""
+    return output.with_name(f"{output.stem}.after.onnx")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """The model whose transformation is wrong, small if it was reduced, and what became of it.
+
+    ``path`` is None where nothing was written; ``before`` and ``after`` are both models as lines of text, ``after``
+    being empty if the tool fails. ``inputs`` is the file of what it was fed. ``nodes`` are its nodes, by operator and
+    name, of ``nodes_before`` that the whole model has.
+    """
+
+    path: Path | None
+    after_path: Path | None
+    inputs: Path | None
+    nodes_before: int
+    nodes: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassFindings:
+    """Which passes do it. All are empty where the tool gives its passes no names, or the search came to no end.
+
+    ``all`` may run on the piece. ``alone`` are the fewest that do it with all others off. ``without`` are the smallest
+    sets with which, left out, the piece is right; ``complete`` says whether there are no other sets of that size.
+    ``verified``: fresh processes say the same. ``whole_is_right``: whether the whole model is right without the first
+    of ``without``, None if that was not asked; ``whole`` says how it is wrong then. ``omission`` is how the tool is
+    told to leave them out.
+    """
+
+    all: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    without: tuple[tuple[str, ...], ...] = ()
+    complete: bool = True
+    verified: bool = False
+    whole_is_right: bool | None = None
+    whole: str = ""
+    omission: Omission = field(default_factory=Omission)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformationFindings:
+    """What a tool does to a model that is right before it.
+
+    ``fault`` says what is wrong; ``failure`` is in which way, ``signature`` what counts as the same. ``tool`` is as it
+    was asked for, ``release`` its version, ``engine`` the engine that ran both models, empty where a command decided.
+    ``checks`` counts transformations that were looked at. ``stopped`` names the limit that ended the search.
+    ``second_opinion`` is that of the reference evaluator: where that is "right", the engine may be what is wrong.
+    """
+
+    tool: str
+    release: str
+    engine: str
+    engine_version: str
+    samples: int
+    fault: Fault
+    failure: str
+    judged: Judged
+    signature: Signature
+    piece: Piece
+    passes: PassFindings = field(default_factory=PassFindings)
+    reduction: Reduction | None = None
+    checks: int = 0
+    seconds: float = 0.0
+    stopped: str | None = None
+    second_opinion: SecondOpinion = ""
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one sentence."""
+        title = f"{self.tool} {self.release}".strip()
+        if self.fault == "control":
+            return f"{title} breaks the model with no pass at all: it only loads and saves it ({self.failure})."
+        if self.passes.alone:
+            return f"{title} breaks the model by {series(self.passes.alone)} ({self.failure})."
+        return f"{title} breaks the model ({self.failure})."
+
+    def __repr__(self) -> str:
+        return f"<TransformationFindings: {printable(self.sentence)} {count(self.checks, 'check')}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(a, b) for a, b in zip(_padded(self.piece.before, self.piece.after), self._after, strict=True)]
+        return html_table(self.sentence, ["before", "after"], rows, 60)
+
+    @property
+    def _after(self) -> tuple[str, ...]:
+        return _padded(self.piece.after, self.piece.before)
+
+    def as_json(self) -> dict[str, Any]:
+        """The part of the report that tells what was found."""
+        piece, passes = self.piece, self.passes
+        worst = worst_of(self.judged.evidence.verdict.mismatches)
+        return {
+            "tool": self.tool,
+            "release": self.release,
+            "engine": self.engine,
+            "engine_version": self.engine_version,
+            "samples": self.samples,
+            "fault": self.fault,
+            "text": self.sentence,
+            "failure": {
+                "text": self.failure,
+                "stage": self.signature.stage,
+                "kind": self.signature.kind,
+                "message": str(self.judged.evidence.verdict.message),
+                "error": None if worst is None else worst.error,
+                "outputs": list(self.judged.evidence.verdict.outputs),
+            },
+            "piece": {
+                "nodes_before": piece.nodes_before,
+                "nodes": list(piece.nodes),
+                "path": _text(piece.path),
+                "after": _text(piece.after_path),
+                "inputs": _text(piece.inputs),
+                "text_before": list(piece.before),
+                "text_after": list(piece.after),
+            },
+            "passes": {
+                "all": list(passes.all),
+                "alone": list(passes.alone),
+                "without": [list(one) for one in passes.without],
+                "complete": passes.complete,
+                "verified": passes.verified,
+                "whole_model_is_right_without": passes.whole_is_right,
+                "command": passes.omission.command,
+                "python": passes.omission.python,
+            },
+            "checks": self.checks,
+            "stopped": self.stopped,
+            "second_opinion": self.second_opinion,
+        }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _padded(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return (*lines, *[""] * (len(other) - len(lines)))

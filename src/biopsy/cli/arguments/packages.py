@@ -1,0 +1,134 @@
+"""``--package``, ``--with`` and ``--python``: the releases that engines are run from, for those that name none."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from biopsy import errors
+from biopsy.text import printable
+
+if TYPE_CHECKING:
+    from biopsy.engines.registry import EngineSpec
+
+_PINNED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*==\s*(?P<version>[0-9A-Za-z][0-9A-Za-z.!+_-]*)")
+
+
+class PinnedPackage(NamedTuple):
+    """A release that was asked for, by the distribution's name on the package index."""
+
+    name: str
+    version: str
+
+    @property
+    def text(self) -> str:
+        """As it is typed."""
+        return f"{self.name}=={self.version}"
+
+
+def add_packages(parser: argparse.ArgumentParser, title: str, meaning: str) -> None:
+    """Add the three options; ``meaning`` says for what the releases are taken."""
+    group = parser.add_argument_group(title)
+    group.add_argument(
+        "--package",
+        dest="packages",
+        action="append",
+        default=[],
+        metavar="NAME==VERSION",
+        help=f"{meaning}, such as onnxruntime==1.20.1 (repeatable): installed into an environment of its own, once",
+    )
+    group.add_argument(
+        "--with",
+        dest="beside",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="REQUIREMENT",
+        help="what is installed beside it, such as 'numpy<2'",
+    )
+    group.add_argument(
+        "--python", metavar="PYTHON", help="a version of Python, or its path (default: the one that runs biopsy)"
+    )
+
+
+def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
+    """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
+    from biopsy.environments.requirements import normalized
+
+    found = []
+    for text in getattr(args, "packages", ()):
+        pinned = _PINNED.fullmatch(text.strip())
+        if pinned is None:
+            raise errors.UsageError(
+                f"--package {printable(text)} is not NAME==VERSION", next_steps=["--package onnxruntime==1.20.1"]
+            )
+        found.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
+    for option, value in (("--with", getattr(args, "beside", ())), ("--python", getattr(args, "python", None))):
+        if value and not found:
+            raise errors.UsageError(f"{option} belongs to --package, which is missing", next_steps=[
+                f"--package onnxruntime==1.20.1 {option} ..."
+            ])  # fmt: skip
+    names = [package.name for package in found]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise errors.UsageError(
+            f"--package {twice} is given twice",
+            next_steps=["--engine onnxrt:release=1.20.1 --engine onnxrt:release=1.23.2    compares two releases"],
+        )
+    return found
+
+
+def of_packages(specs: Sequence[EngineSpec], args: argparse.Namespace) -> list[EngineSpec]:
+    """The engines, each from the release that was asked for of its package; one that names a release keeps that.
+
+    Raises UsageError for a package that is that of no engine.
+    """
+    found = list(specs)
+    for package in packages_of(args):
+        found = _of_package(found, package, args)
+    return found
+
+
+def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argparse.Namespace) -> list[EngineSpec]:
+    from biopsy.engines.registry import RELEASE_SETTINGS, EngineSpec, engines_of_distribution
+
+    names = engines_of_distribution(package.name)
+    if not any(spec.name in names for spec in specs):
+        raise _not_used(package, names, specs)
+    asked = _settings(package, names[0], args)
+    return [
+        EngineSpec(spec.name, {**asked, **spec.settings})
+        if spec.name in names and not spec.settings.keys() & {*RELEASE_SETTINGS}
+        else spec
+        for spec in specs
+    ]
+
+
+def _settings(package: PinnedPackage, engine: str, args: argparse.Namespace) -> dict[str, str | None]:
+    """What asks for this release in the spec of an engine."""
+    from biopsy.engines.registry import find_class
+
+    usual = find_class(engine).distributions[0]
+    settings: dict[str, str | None] = {"release": package.version if package.name == usual else package.text}
+    if args.beside:
+        settings["with"] = "+".join(args.beside)
+    if args.python is not None:
+        settings["python"] = args.python
+    return settings
+
+
+def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:
+    from biopsy.engines.registry import parse_spec
+
+    shown = ", ".join(dict.fromkeys(parse_spec(spec.text).name for spec in specs))
+    if names:
+        return errors.UsageError(
+            f"--package {package.text} is of the engine {names[0]}, and what runs here is {shown}",
+            next_steps=[f"--engine {names[0]}    or leave out --package {package.text}"],
+        )
+    return errors.UsageError(
+        f"--package {package.text} is of no engine that runs here: {shown}",
+        next_steps=[f"--package ... --with {package.text}    installs it beside the release of an engine"],
+    )

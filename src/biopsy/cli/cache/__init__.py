@@ -1,0 +1,1 @@
+"""``biopsy cache ...``: the environments that other releases of packages are installed in."""

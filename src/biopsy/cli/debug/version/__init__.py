@@ -1,0 +1,1 @@
+"""``biopsy debug version``: which release of a package broke a model, or mended it."""

@@ -1,0 +1,1 @@
+"""``biopsy debug workaround``: options, the question, what is shown."""

@@ -1,0 +1,126 @@
+"""The options of ``biopsy debug workaround``."""
+
+from __future__ import annotations
+
+import argparse
+
+from biopsy.cli.arguments import checks, comparing, file_kinds, groups, types
+from biopsy.cli.arguments.report_option import add_report
+
+DEFAULT_TIME = "10m"
+
+KINDS = ("setting", "release", "mark", "barrier", "precision", "spelling")
+"""What may be tried, in the order of what it costs: those of ``workarounds.question``, which is imported late."""
+
+_EPILOG = f"""\
+examples:
+  The engine that must be used, against ONNX Runtime without its optimizer:
+    biopsy debug workaround model.onnx --engine openvino -o fixed.onnx
+  A check; the last engine of this name in it is the one that must be used:
+    biopsy debug workaround model.onnx --engine onnxrt -o fixed.onnx \\
+        --check biopsy run {{}} --engine onnxrt:optimization=none --engine onnxrt --load-inputs inputs.npz
+  Where to look is known from a reduction; any check, in which {{engine}} is the engine with its settings:
+    biopsy debug workaround model.onnx --engine onnxrt --piece reduced.onnx -o fixed.onnx \\
+        --load-inputs inputs.npz --check ./check.sh {{}} {{engine}}
+
+exit status: 0 a workaround was found and verified; 1 nothing that was tried is one; 2 wrong usage; 3 the model does not
+fail; 4 nothing was concluded, or nobody can tell what is right; 5 interrupted, or a limit was reached before anything
+was found
+
+{checks.STATUSES}"""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add all of them."""
+    parser.epilog = _EPILOG
+    parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model that fails")
+    parser.add_argument(
+        "--engine",
+        metavar="NAME[:key=value,...]",
+        help="the engine that must be used: in a check that is 'biopsy run' the last one written exactly so, else the "
+        "last one of this name (default: the last one)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=file_kinds.WRITTEN,
+        metavar="FILE",
+        help="write the best patched model, with its weights where they stand if it is in the same folder",
+    )
+    add_report(parser)
+    _add_tried(parser)
+    _add_right(parser)
+    groups.add_inputs(parser, saved=False)
+    _add_check(parser)
+    group = parser.add_argument_group("limits")
+    _add_limits(group)
+    checks.add_events(group)
+    group = parser.add_argument_group("weights")
+    groups.add_weights_folder(group)
+    groups.add_weights_file(group)
+    groups.add_weights_threshold(group)
+
+
+def _add_tried(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is tried, and where")
+    listed = ", ".join(KINDS)
+    group.add_argument(
+        "--only", nargs="+", choices=KINDS, default=None, metavar="KIND", help=f"try only changes of these: {listed}"
+    )
+    group.add_argument("--skip", nargs="+", choices=KINDS, default=(), metavar="KIND", help="try no changes of these")
+    where = group.add_mutually_exclusive_group()
+    where.add_argument(
+        "--piece",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="a small part of the model that fails, as 'debug reduce' writes it: its nodes are changed, then those "
+        "beside them (default: the model is reduced first)",
+    )
+    where.add_argument(
+        "--nodes",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="change these nodes, by their names or those of what they compute; patterns allowed",
+    )
+
+
+def _add_right(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "what is right (of a check that is 'biopsy run', its own options say it, and how inputs are made)"
+    )
+    group.add_argument(
+        "--reference-engine",
+        metavar="NAME[:key=value,...]",
+        help="the engine whose outputs are right (default: the first other one of the check; else ONNX Runtime without "
+        "its optimizer, else the reference evaluator)",
+    )
+    comparing.add_tolerances(group)
+    comparing.add_limits(parser)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("the check")
+    checks.add_command(
+        group,
+        "the command that tells whether the model fails",
+        f"In it, {{}}, or the name {checks.DEFAULT_CANDIDATE}, stands for the model, {{engine}} for the engine with "
+        "its settings, {settings} for the settings alone",
+        "Without --check, the engine is compared with the one that is right",
+    )
+    checks.add_rules(group, "how alike two failures must be to count as the same")
+    checks.add_timeout(group, "20 times as long as the first, at least 60")
+    checks.add_shown_output(group, "the first failure")
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-checks", type=types.positive, metavar="N", help="stop after N checks, with what was found by then"
+    )
+    group.add_argument(
+        "--max-time",
+        type=types.duration,
+        default=types.duration(DEFAULT_TIME),
+        metavar="TIME",
+        help=f"stop after this time (90s, 10m, 2h), with what was found by then (default: {DEFAULT_TIME})",
+    )

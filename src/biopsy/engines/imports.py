@@ -1,0 +1,68 @@
+"""Where an engine imports its package: in this interpreter, or in another one that holds another release of it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from biopsy import events
+
+
+class Imports(Protocol):
+    """Gives modules: those that stand here, or objects that stand for them and do there what is done to them here."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether modules are those of this interpreter."""
+
+    def module(self, name: str) -> Any:
+        """A module by its full name. Raises ImportError."""
+
+    def packages(self) -> Mapping[str, str]:
+        """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
+
+    def facts(self) -> Mapping[str, str]:
+        """What stands there, if that is elsewhere: versions, of ``python`` and of packages; else nothing."""
+
+    def install(self, listener: events.Listener) -> None:
+        """Have the packages there, if that is elsewhere. Raises CannotInstall, UsageError."""
+
+    def close(self) -> None:
+        """End the interpreter, if that is another one, until something is asked of it again."""
+
+    def warm(self) -> None:
+        """Have an interpreter that is warmed up from now on, until ``serve``."""
+
+    def serve(self) -> None:
+        """Let each fork of this process have a fork of the warmed interpreter."""
+
+
+class Here:
+    """The interpreter that runs this program."""
+
+    is_here = True
+
+    def module(self, name: str) -> Any:
+        """A module by its full name. Raises ImportError."""
+        return importlib.import_module(name)
+
+    def packages(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
+        return {}
+
+    def facts(self) -> Mapping[str, str]:
+        """Nothing: it is no other interpreter."""
+        return {}
+
+    def install(self, listener: events.Listener) -> None:
+        """Do nothing: what is not here is missing."""
+
+    def close(self) -> None:
+        """Do nothing: this interpreter goes on."""
+
+    def warm(self) -> None:
+        """Do nothing: this process itself is warmed up."""
+
+    def serve(self) -> None:
+        """Do nothing: forks of this process have what it has."""

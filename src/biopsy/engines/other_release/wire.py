@@ -1,0 +1,231 @@
+"""How values travel between this program and an interpreter with another release: JSON, and arrays as raw bytes.
+
+A message is the length of its JSON (4 bytes, little-endian), the JSON, and the buffers that ``sizes`` in it counts.
+Nothing is executed to read it, and sizes are checked before there is memory for them.
+
+This file imports nothing of biopsy, and runs in any Python from 3.8 on: the interpreter of the other release reads it.
+Both ends stand here, since they must agree; what stands for an object of the other end is the caller's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+
+import numpy as np
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+_LENGTH = struct.Struct("<I")
+_LONGEST_JSON = 256 << 20
+_MOST_AT_ONCE = 1 << 20
+_MOST_DIMENSIONS = 64
+
+_PLAIN = frozenset({
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    "complex64", "complex128",
+})  # fmt: skip
+_BITS = {
+    "bfloat16": 2, "float8_e4m3fn": 1, "float8_e4m3fnuz": 1, "float8_e5m2": 1, "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1, "int4": 1, "uint4": 1, "int2": 1, "uint2": 1, "float4_e2m1fn": 1,
+}  # fmt: skip
+"""Types that NumPy lacks -> bytes of an element. They are those of ml_dtypes, or bits where that is not installed."""
+
+_OF_OLD_ONNX = {
+    "bfloat16": "bfloat16", "e4m3fn": "float8_e4m3fn", "e4m3fnuz": "float8_e4m3fnuz", "e5m2": "float8_e5m2",
+    "e5m2fnuz": "float8_e5m2fnuz", "int4": "int4", "uint4": "uint4",
+}  # fmt: skip
+"""The field that releases of onnx before 1.19 mark such bits with -> the type."""
+
+
+class WireError(Exception):
+    """What came is no message, or a value cannot be sent."""
+
+
+class GoneError(Exception):
+    """Nobody is at the other end any more."""
+
+
+class Outgoing:
+    """A message in the making: values as JSON, and the buffers that they refer to.
+
+    ``of_object`` gives the JSON of a value that stays where it is; it raises WireError where that is not possible.
+    """
+
+    def __init__(self, of_object: Callable[[Any], dict[str, Any]]) -> None:
+        self._of_object = of_object
+        self._buffers: list[Any] = []
+
+    def value(self, value: Any) -> Any:
+        """A value as JSON."""
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if type(value) in (list, tuple, set, frozenset):
+            kind = "list" if isinstance(value, list) else "tuple" if isinstance(value, tuple) else "set"
+            return {kind: [self.value(each) for each in value]}
+        if type(value) is dict:
+            return {"dict": [[self.value(key), self.value(held)] for key, held in value.items()]}
+        if type(value) in (bytes, bytearray):
+            return {"bytes": self._buffer(value)}
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(np.asarray(value))
+        return self._of_object(value)
+
+    def _array(self, array: np.ndarray[Any, Any]) -> dict[str, Any]:
+        shape = list(array.shape)
+        if array.dtype.kind in "UO":
+            items = array.reshape(-1).tolist()
+            if not all(isinstance(item, str) for item in items):
+                raise WireError("an array of objects that are no strings cannot be sent")
+            data = json.dumps(items).encode()  # with lone surrogates, which have no UTF-8
+            return {"strings": self._buffer(data), "shape": shape, "objects": array.dtype.kind == "O"}
+        name = _name_of(array.dtype)
+        plain = np.ascontiguousarray(array).reshape(-1)
+        plain = plain.astype(plain.dtype.newbyteorder("<"), copy=False) if name in _PLAIN else plain
+        return {"array": self._buffer(plain.view("u1").data), "dtype": name, "shape": shape}
+
+    def _buffer(self, data: Any) -> int:
+        self._buffers.append(data)
+        return len(self._buffers) - 1
+
+    def write_to(self, connection: socket.socket, tree: dict[str, Any]) -> None:
+        """Write a message that holds these values. Raises GoneError."""
+        sizes = [memoryview(data).nbytes for data in self._buffers]
+        text = json.dumps(dict(tree, sizes=sizes)).encode()
+        if len(text) > _LONGEST_JSON:
+            raise WireError("a message is too long")
+        try:
+            connection.sendall(_LENGTH.pack(len(text)) + text)
+            for data in self._buffers:
+                connection.sendall(data)
+        except OSError as error:
+            raise GoneError from error
+
+
+class Incoming:
+    """A message that has come. ``object_of`` gives what stands for JSON that a value of the other end was sent as."""
+
+    def __init__(self, connection: socket.socket, object_of: Callable[[dict[str, Any]], Any]) -> None:
+        """Wait for it. Raises GoneError, and WireError for what is none."""
+        self._object_of = object_of
+        length = _LENGTH.unpack(_received(connection, _LENGTH.size))[0]
+        if length > _LONGEST_JSON:
+            raise WireError("a message is too long")
+        self.tree = _tree(bytes(_received(connection, length)))
+        sizes = self.tree.pop("sizes", None)
+        if not isinstance(sizes, list) or not all(type(size) is int and size >= 0 for size in sizes):
+            raise WireError("a message lacks the sizes of its buffers")
+        if sum(sizes) > _memory_of_this_machine():
+            raise WireError("a message is larger than the memory of this machine")
+        self._buffers = [_received(connection, size) for size in sizes]
+
+    def value(self, tree: Any) -> Any:
+        """The value that JSON stands for. Raises WireError."""
+        try:
+            return self._value(tree)
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
+            raise WireError("a value is not understood: " + type(error).__name__) from error
+
+    def _value(self, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            if isinstance(tree, list):
+                raise WireError("a list stands where a value is wanted")
+            return tree
+        if "list" in tree:
+            return [self._value(each) for each in tree["list"]]
+        if "tuple" in tree:
+            return tuple(self._value(each) for each in tree["tuple"])
+        if "set" in tree:
+            return {self._value(each) for each in tree["set"]}
+        if "dict" in tree:
+            return {self._value(key): self._value(held) for key, held in tree["dict"]}
+        if "bytes" in tree:
+            return bytes(self._buffers[tree["bytes"]])
+        if "array" in tree:
+            return self._array(self._buffers[tree["array"]], str(tree["dtype"]), _shape(tree))
+        if "strings" in tree:
+            return self._strings(self._buffers[tree["strings"]], _shape(tree), bool(tree["objects"]))
+        return self._object_of(tree)
+
+    def _array(self, data: bytearray, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        dtype = _dtype_of(name)
+        if math.prod(shape) * dtype.itemsize != len(data):
+            raise WireError("an array has not the size that its shape says")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def _strings(self, data: bytearray, shape: tuple[int, ...], objects: bool) -> np.ndarray[Any, Any]:
+        items = json.loads(bytes(data))
+        if len(items) != math.prod(shape) or not all(isinstance(item, str) for item in items):
+            raise WireError("an array of strings holds something else")
+        array: np.ndarray[Any, Any] = np.empty(len(items), dtype=object)
+        array[:] = items
+        return (array if objects else array.astype(str)).reshape(shape)
+
+
+def _shape(tree: dict[str, Any]) -> tuple[int, ...]:
+    shape = tree["shape"]
+    if len(shape) > _MOST_DIMENSIONS or not all(type(size) is int and size >= 0 for size in shape):
+        raise WireError("a shape is none")
+    return tuple(shape)
+
+
+def _name_of(dtype: np.dtype[Any]) -> str:
+    """What a type is called on the way. Raises WireError for one that cannot be sent."""
+    fields = dtype.fields
+    if fields is not None and len(fields) == 1:
+        old = _OF_OLD_ONNX.get(next(iter(fields)))
+        if old is not None:
+            return old
+    if dtype.name not in _PLAIN and dtype.name not in _BITS:
+        raise WireError("values of type " + dtype.name + " cannot be sent")
+    return str(dtype.name)
+
+
+def _dtype_of(name: str) -> np.dtype[Any]:
+    if name in _PLAIN:
+        return np.dtype(name).newbyteorder("<")
+    try:
+        import ml_dtypes
+
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
+    except (ImportError, AttributeError):
+        return np.dtype(f"u{_BITS[name]}")
+
+
+def _tree(text: bytes) -> dict[str, Any]:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a message is no JSON") from error
+    if not isinstance(tree, dict):
+        raise WireError("a message is no object")
+    return tree
+
+
+def _received(connection: socket.socket, size: int) -> bytearray:
+    """So many bytes. Memory is taken as they come. Raises GoneError."""
+    data = bytearray(min(size, _MOST_AT_ONCE))
+    place = 0
+    while place < size:
+        if place == len(data):
+            data.extend(bytes(min(size - place, max(_MOST_AT_ONCE, place))))
+        try:
+            with memoryview(data) as view:
+                count = connection.recv_into(view[place:])
+        except OSError as error:
+            raise GoneError from error
+        if not count:
+            raise GoneError
+        place += count
+    return data
+
+
+def _memory_of_this_machine() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

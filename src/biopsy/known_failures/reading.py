@@ -1,0 +1,366 @@
+"""From a model to its pattern: what does not matter is left out here.
+
+Constants, however they are written, become words of the nodes that read them: an initializer, a Constant node and a
+value that two nodes share are the same. Identity nodes go, unless there is nothing else. Outputs that nobody reads
+go. Bodies of If, Loop and Scan, and functions that the model brings along, are part of the same pattern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from biopsy import errors
+from biopsy.known_failures.attributes import (
+    AXES,
+    attribute_text,
+    axes_text,
+    default_axes,
+    element_type,
+    operator_schema,
+    word,
+)
+from biopsy.known_failures.pattern import ABSENT, BODY, FUNCTION, Operand, Pattern, Tensor, Vertex
+from biopsy.model import walk
+from biopsy.model.infer import infer_types
+from biopsy.model.load import parse, read_bytes
+from biopsy.model.node import FunctionKey
+
+if TYPE_CHECKING:
+    import onnx
+
+MOST_VERTICES = 2000
+"""A pattern is that of a piece, which a person can read."""
+
+_MOST_AXES = 64
+_LAST_IR_WITH_INPUTS_FOR_WEIGHTS = 3
+
+_Scope: TypeAlias = dict[str, Operand]
+
+
+def pattern_of_file(path: Path) -> Pattern:
+    """The pattern of a model's file. Raises UsageError if there is none, ModelError as ``pattern_of`` does."""
+    return pattern_of(parse(read_bytes(path), path), str(path))
+
+
+def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
+    """The pattern of a model. ``name`` is what a message calls it.
+
+    Raises ModelError if it has more than 2,000 nodes and inputs, or reads a tensor that nothing makes.
+    """
+    size = sum(1 for _ in walk.nodes(model)) + len(model.graph.input)
+    if size > MOST_VERTICES:
+        raise errors.ModelError(
+            f"{name} has {size:,} nodes and inputs: only a piece of at most {MOST_VERTICES:,} is looked up",
+            next_steps=["biopsy debug reduce MODEL -o piece.onnx --check ...    makes a piece of it"],
+        )
+    reader = _PatternReader(model, name)
+    reader.read_model()
+    return Pattern(tuple(one.done() for one in reader.drafts))
+
+
+@dataclass(kw_only=True)
+class _Draft:
+    """A vertex before all that refers to it is known."""
+
+    label: str
+    attributes: list[str] = field(default_factory=list)
+    operands: list[Operand] = field(default_factory=list)
+    bodies: list[tuple[str, int]] = field(default_factory=list)
+    home: int | None = None
+    results: set[int] = field(default_factory=set)
+
+    def done(self) -> Vertex:
+        while self.operands and self.operands[-1] == ABSENT and self.label != BODY:
+            self.operands.pop()
+        return Vertex(
+            label=self.label,
+            attributes=tuple(sorted(self.attributes)),
+            operands=tuple(self.operands),
+            bodies=tuple(sorted(self.bodies)),
+            home=self.home,
+            results=tuple(sorted(self.results)),
+        )
+
+
+class _PatternReader:
+    """Reads graphs one inside the other; ``drafts`` are the vertices so far."""
+
+    def __init__(self, model: onnx.ModelProto, name: str) -> None:
+        self.drafts: list[_Draft] = []
+        self._model = model
+        self._name = name
+        self._functions = {walk.function_key(one): one for one in model.functions}
+        self._definitions: dict[FunctionKey, int] = {}
+        self._opsets = _opsets(model.opset_import)
+        self._ranks = _Ranks(model)
+        self._keeps_identities = False
+
+    def read_model(self) -> None:
+        graph = self._model.graph
+        self._keeps_identities = all(node.op_type in ("Identity", "Constant") for node in graph.node)
+        scope: _Scope = {}
+        held = {weight.name for weight in graph.initializer} if self._weights_are_constant else set()
+        for info in graph.input:
+            if info.name not in held:
+                scope[info.name] = Tensor(self._add(_Draft(label=f"input {_type_text(info.type)}")), 0)
+        self._read_nodes(graph, scope, None)
+        for info in graph.output:
+            found = self._operand(info.name, scope)
+            if isinstance(found, Tensor):
+                self.drafts[found.source].results.add(found.slot)
+            else:
+                self._add(_Draft(label=f"output {found}"))
+        self._drop_unread_inputs()
+
+    @property
+    def _weights_are_constant(self) -> bool:
+        """Whether an initializer that is an input too is a weight, as older models write all of theirs."""
+        return self._model.ir_version <= _LAST_IR_WITH_INPUTS_FOR_WEIGHTS
+
+    def _add(self, draft: _Draft) -> int:
+        self.drafts.append(draft)
+        return len(self.drafts) - 1
+
+    def _operand(self, name: str, scope: Mapping[str, Operand]) -> Operand:
+        if not name:
+            return ABSENT
+        if name not in scope:
+            raise errors.ModelError(f"{self._name} reads a tensor that nothing makes: {name!r:.100}")
+        return scope[name]
+
+    # Graphs
+
+    def _read_nodes(self, graph: onnx.GraphProto | onnx.FunctionProto, scope: _Scope, home: int | None) -> None:
+        """Add the nodes of a graph; what they make is in ``scope`` afterwards."""
+        fed = {one if isinstance(one, str) else one.name for one in graph.input} & scope.keys()
+        scope.update({name: found for name, found in _constants(graph) if name not in fed})
+        added = []
+        for node in graph.node:  # in any order: what is read may stand behind
+            if not self._skips(node):
+                place = self._add(_Draft(label=self._label(node), home=home))
+                scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
+                added.append((node, place))
+        self._pass_on(graph.node, scope)
+        for node, place in added:
+            self._fill(self.drafts[place], node, scope, place)
+
+    def _skips(self, node: onnx.NodeProto) -> bool:
+        if node.domain not in ("", "ai.onnx"):
+            return False
+        return node.op_type == "Constant" or (node.op_type == "Identity" and not self._keeps_identities)
+
+    def _pass_on(self, nodes: Iterable[onnx.NodeProto], scope: _Scope) -> None:
+        """Give what an Identity node makes the meaning of what it reads."""
+        copies = {
+            node.output[0]: node.input[0]
+            for node in nodes
+            if node.op_type == "Identity" and self._skips(node) and node.input and node.output
+        }
+        for name in copies:
+            source, passed = copies[name], {name}
+            while source in copies and source not in passed:
+                passed.add(source)
+                source = copies[source]
+            scope[name] = self._operand(source, scope)
+
+    def _label(self, node: onnx.NodeProto) -> str:
+        if walk.operator(node) in self._functions:
+            return FUNCTION
+        domain = "" if node.domain == "ai.onnx" else f"{word(node.domain)}::" if node.domain else ""
+        return f"{domain}{word(node.op_type)}"
+
+    def _fill(self, draft: _Draft, node: onnx.NodeProto, scope: _Scope, place: int) -> None:
+        schema = operator_schema(node, self._opsets)
+        ranks = self._ranks if draft.home is None else _NO_RANKS
+        rank = ranks.of(node) if _says_axes(node, schema) else None
+        draft.operands = [self._operand(name, scope) for name in node.input]
+        key = walk.operator(node)
+        if key in self._functions:
+            draft.bodies.append(("definition", self._definition(key)))
+            draft.attributes = [f"argument={text.partition('=')[2]}" for text in self._attributes(node, None, rank)]
+        else:
+            draft.attributes = [*self._attributes(node, schema, rank), *default_axes(node, schema, rank)]
+            _read_axes(draft, node, schema, ranks)
+        for attribute in node.attribute:
+            inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
+            for number, body in enumerate(inner):
+                name = f"{word(attribute.name)}{number or ''}"
+                draft.bodies.append((name, self._body(body, scope, self.drafts[place].home)))
+
+    def _attributes(self, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterator[str]:
+        for attribute in node.attribute:
+            text = attribute_text(attribute, schema, rank)
+            if text is not None:
+                yield text
+
+    def _body(self, graph: onnx.GraphProto, outer: Mapping[str, Operand], around: int | None) -> int:
+        place = self._add(_Draft(label=BODY, home=around))
+        scope = dict(outer)
+        for number, info in enumerate(graph.input):
+            label = f"argument {number} {_type_text(info.type)}"
+            scope[info.name] = Tensor(self._add(_Draft(label=label, home=place)), 0)
+        self._read_nodes(graph, scope, place)
+        self.drafts[place].operands = [self._operand(info.name, scope) for info in graph.output]
+        return place
+
+    def _definition(self, key: FunctionKey) -> int:
+        """The body of a function of the model: one, however often it is called."""
+        if key in self._definitions:
+            return self._definitions[key]
+        function = self._functions[key]
+        place = self._definitions[key] = self._add(_Draft(label=BODY))
+        scope: _Scope = {}
+        for number, name in enumerate(function.input):
+            scope[name] = Tensor(self._add(_Draft(label=f"argument {number} any", home=place)), 0)
+        outside, self._opsets = self._opsets, _opsets(function.opset_import) or self._opsets
+        self._read_nodes(function, scope, place)
+        self._opsets = outside
+        self.drafts[place].operands = [self._operand(name, scope) for name in function.output]
+        return place
+
+    def _drop_unread_inputs(self) -> None:
+        read = {one.source for draft in self.drafts for one in draft.operands if isinstance(one, Tensor)}
+        dropped = [
+            place
+            for place, one in enumerate(self.drafts)
+            if one.label.startswith("input ") and place not in read and not one.results
+        ]
+        if not dropped:
+            return
+        kept = [place for place in range(len(self.drafts)) if place not in set(dropped)]
+        place_of = {old: new for new, old in enumerate(kept)}
+        self.drafts = [self.drafts[place] for place in kept]
+        for one in self.drafts:
+            one.operands = [
+                Tensor(place_of[each.source], each.slot) if isinstance(each, Tensor) else each for each in one.operands
+            ]
+            one.bodies = [(name, place_of[body]) for name, body in one.bodies]
+            one.home = None if one.home is None else place_of[one.home]
+
+
+class _Ranks:
+    """Ranks of tensors of a model's own graph, and constant lists of axes; found out where they are asked for."""
+
+    def __init__(self, model: onnx.ModelProto | None) -> None:
+        self._model = model
+        self._found: dict[str, int] | None = None
+        self._axes: dict[str, list[int]] | None = None
+
+    def of(self, node: onnx.NodeProto, axes: int | None = None) -> int | None:
+        """The rank in which a node counts its axes, of which it has so many; None where nobody knows.
+
+        It is that of what the node reads first; Unsqueeze adds as many dimensions as it has axes.
+        """
+        if self._model is None or not node.input:
+            return None
+        if self._found is None:
+            self._found = {
+                name: len(kind.shape) for name, kind in infer_types(self._model).items() if kind.shape is not None
+            }
+        rank = self._found.get(node.input[0])
+        if rank is None or node.op_type != "Unsqueeze":
+            return rank
+        if axes is None:
+            axes = next((len(one.ints) for one in node.attribute if one.name == "axes"), 0)
+        return rank + axes
+
+    def axes(self, name: str) -> list[int] | None:
+        """The numbers of a small constant; None for any other tensor."""
+        if self._model is None:
+            return None
+        if self._axes is None:
+            self._axes = dict(_small_integers(self._model.graph))
+        return self._axes.get(name)
+
+
+def _says_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> bool:
+    names = {attribute.name for attribute in node.attribute}
+    if schema is not None:
+        names.update(schema.attributes, (formal.name for formal in schema.inputs))
+    return not names.isdisjoint(AXES)
+
+
+def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, ranks: _Ranks) -> None:
+    """Write axes that are an input, and constant, as older versions do: as an attribute."""
+    for number, formal in enumerate(schema.inputs if schema is not None else ()):
+        if formal.name in AXES and number < len(node.input) and isinstance(draft.operands[number], str):
+            axes = ranks.axes(node.input[number])
+            if axes is not None:
+                draft.operands[number] = ABSENT
+                draft.attributes.append(f"{formal.name}={axes_text(axes, ranks.of(node, len(axes)))}")
+
+
+def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
+    import onnx
+
+    stored = [(weight.name, weight) for weight in graph.initializer]
+    for node in graph.node:
+        if node.op_type == "Constant" and node.output:
+            stored += [(node.output[0], one.t) for one in node.attribute if one.name == "value"]
+            for one in node.attribute:
+                if one.name in ("value_int", "value_ints"):
+                    yield node.output[0], list(one.ints) if one.name == "value_ints" else [one.i]
+    for name, tensor in stored:
+        if tensor.data_type not in (onnx.TensorProto.INT64, onnx.TensorProto.INT32) or tensor.data_location:
+            continue
+        if len(tensor.dims) <= 1 and all(0 <= size <= _MOST_AXES for size in tensor.dims):
+            try:
+                yield name, [int(one) for one in onnx.numpy_helper.to_array(tensor).ravel()]
+            except (ValueError, TypeError):  # fewer bytes than it says
+                continue
+
+
+_NO_RANKS = _Ranks(None)
+"""Of tensors inside bodies: their names say nothing outside."""
+
+
+# Constants and types
+
+
+def _constants(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[tuple[str, str]]:
+    """What a graph holds by itself: the tensor, and the word for it."""
+    for weight in getattr(graph, "initializer", ()):
+        yield weight.name, f"const {element_type(weight.data_type)}"
+    for sparse in getattr(graph, "sparse_initializer", ()):
+        yield sparse.values.name, f"const sparse-{element_type(sparse.values.data_type)}"
+    for node in graph.node:
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and node.output:
+            yield node.output[0], f"const {_type_of_constant(node)}"
+
+
+_OF_CONSTANT = {
+    "value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64",
+    "value_string": "string", "value_strings": "string",
+}  # fmt: skip
+
+
+def _type_of_constant(node: onnx.NodeProto) -> str:
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return element_type(attribute.t.data_type)
+        if attribute.name == "sparse_value":
+            return f"sparse-{element_type(attribute.sparse_tensor.values.data_type)}"
+        if attribute.name in _OF_CONSTANT:
+            return _OF_CONSTANT[attribute.name]
+    return "any"
+
+
+def _type_text(kind: onnx.TypeProto) -> str:
+    """The element type, and what holds the elements where that is no tensor."""
+    which = kind.WhichOneof("value")
+    if which == "tensor_type":
+        return element_type(kind.tensor_type.elem_type) if kind.tensor_type.elem_type else "any"
+    if which == "sparse_tensor_type":
+        return f"sparse-{element_type(kind.sparse_tensor_type.elem_type)}"
+    if which == "sequence_type":
+        return f"sequence-{_type_text(kind.sequence_type.elem_type)}"
+    if which == "optional_type":
+        return f"optional-{_type_text(kind.optional_type.elem_type)}"
+    return "map" if which == "map_type" else "any"
+
+
+def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {"" if one.domain == "ai.onnx" else one.domain: one.version for one in imports}

@@ -1,0 +1,23 @@
+"""The sections of a look-up among known failures."""
+
+from __future__ import annotations
+
+from biopsy.known_failures.lookup import KnownLookup
+from biopsy.report.tree import Tree
+from biopsy.report.verdict import verdict_tree
+
+
+def known_tree(found: KnownLookup) -> Tree:
+    """The key ``known``."""
+    return found.as_json()
+
+
+def known_verdict(found: KnownLookup) -> Tree:
+    """Whether it looks like a known bug; that is no proof, so what would make it sure is said."""
+    best = found.best
+    if best is None:
+        return verdict_tree("unknown", f"It is {found.sentence}.", not_tried=[f"{one}" for one in found.undecided])
+    doubt = None if best.is_sure else "engine, way of failing and release do not all agree, or are not known"
+    return verdict_tree(
+        "fails", f"It {best.sentence}.", certainty=doubt, not_tried=[f"{one}" for one in found.undecided]
+    )

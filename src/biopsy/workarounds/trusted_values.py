@@ -1,0 +1,226 @@
+"""What the outputs of a model should be: values of an engine that is trusted, and whether another one confirms them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors, events
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import parse_spec
+from biopsy.engines.worker import Worker
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.layerwise.tensor_errors import Judge
+from biopsy.tensors.files import write_feeds
+from biopsy.tensors.results import Array, Feed
+
+Outputs = Sequence[Mapping[str, Array]]
+"""Outputs of a model by name, per sample."""
+
+CANNOT_RUN = (errors.EngineFailure, errors.EngineMissing, errors.CannotCompare, errors.DataError)
+"""What says that an engine does not run a model."""
+
+_ALIKE = 10.0
+"""Two engines that compute the same may differ by so many times the tolerances: they round in another order."""
+
+_MOST_SECONDS = 120.0
+"""For an engine that only confirms what another one has said: an evaluator in Python may take for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedValues:
+    """What ``engine`` computes of the original, per sample: ``own`` of them are the check's, those after them fresh.
+
+    ``confirmed_by`` is an engine of another package that computes the same, None if there is none. ``names`` are the
+    outputs in the model's order. ``feeds`` is the file of all samples.
+    """
+
+    engine: str
+    confirmed_by: str | None
+    names: tuple[str, ...]
+    feeds: Path
+    own: int
+    expected: Outputs
+
+    @property
+    def fresh(self) -> int:
+        """How many samples the check has not seen."""
+        return len(self.expected) - self.own
+
+    def objection(self, actual: Outputs, judge: Judge, also: Mapping[str, np.dtype[Any]]) -> str | None:
+        """Why outputs are not right, in one line; None if they are.
+
+        They may be those of the first samples alone. ``also`` are types that the engine gives the outputs of the
+        original, where these are others than the trusted ones.
+        """
+        for number, (found, wanted) in enumerate(zip(actual, self.expected, strict=False)):
+            for name in self.names:
+                said = _difference(name, found, wanted, judge, also.get(name))
+                if said is not None:
+                    return f"{said}{self._of_sample(number)}"
+        return None
+
+    def _of_sample(self, number: int) -> str:
+        if number >= self.own:
+            return " on a fresh input"
+        return f" in sample {number}" if self.own > 1 else ""
+
+
+def _difference(
+    name: str, found: Mapping[str, Array], wanted: Mapping[str, Array], judge: Judge, other: np.dtype[Any] | None
+) -> str | None:
+    if name not in found:
+        return f"output {name!r} is missing"
+    actual, expected = found[name], wanted[name]
+    if actual.dtype not in (expected.dtype, other or expected.dtype):
+        return f"output {name!r} is {actual.dtype}, not {expected.dtype}"
+    error = judge.error(name, [actual], [expected])
+    return None if error.passed else f"output {name!r}: {error.reason}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustQuestion:
+    """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
+
+    model: ModelInput
+    names: tuple[str, ...]
+    references: tuple[str, ...]
+    named: bool
+    suspect: str
+    judge: Judge
+    golden: Outputs | None
+    scratch: Path
+    timeout: float | None
+
+
+def trusted_values(
+    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], wider: Feed | None, listener: events.Listener
+) -> TrustedValues:
+    """What the model should give: on the check's samples, on fresh ones, and on a wider one if that makes sense.
+
+    It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
+    or if those that can contradict.
+    """
+    feeds = asked.scratch / "samples.safetensors"
+    write_feeds(feeds, [*samples, *fresh])
+    refused: list[str] = []
+    for engine in dict.fromkeys(asked.references):
+        if parse_spec(engine) == parse_spec(asked.suspect):
+            continue
+        found = _run(engine, asked, feeds, asked.timeout, refused)
+        if found is None:
+            continue
+        trusted = TrustedValues(
+            engine=engine, confirmed_by=None, names=asked.names, feeds=feeds, own=len(samples), expected=found
+        )
+        against = _against_golden(trusted, asked)
+        if against is not None:
+            refused.append(f"{engine} contradicts the values of the check: {against}")
+            continue
+        _require_meaning(trusted)
+        confirmed = _confirmed(trusted, asked, listener)
+        return confirmed if wider is None else _widened(confirmed, asked, [*samples, *fresh], wider)
+    raise errors.CannotCompare(
+        "cannot tell what is right: no engine that could be trusted runs the model",
+        details=[f"  {line}" for line in refused],
+        next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
+    )
+
+
+def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
+    with Worker(engine, asked.scratch, timeout) as worker:
+        try:
+            return worker.run(asked.model, feeds)
+        except CANNOT_RUN as error:
+            refused.append(f"{engine}: {error.summary.splitlines()[0]}")
+            return None
+
+
+def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
+    """Why the values contradict those that the check holds against; None if they do not."""
+    if asked.golden is None:
+        return None
+    known = [{name: one[name] for name in asked.names if name in one} for one in asked.golden]
+    pairs = zip(trusted.expected, known, strict=False)
+    for found, wanted in pairs:
+        for name, value in wanted.items():
+            error = asked.judge.error(name, [found[name]], [value])
+            if not error.passed and error.tolerance_ratio > _ALIKE:
+                return f"output {name!r}: {error.reason}"
+    return None
+
+
+def _require_meaning(trusted: TrustedValues) -> None:
+    """Raise CannotCompare where a comparison proves nothing: no elements, or nothing finite."""
+    for name in trusted.names:
+        if not any(_says_something(one[name]) for one in trusted.expected[: trusted.own]):
+            raise errors.CannotCompare(
+                f"cannot tell what is right: {trusted.engine} gives no finite number for output {name!r}",
+                next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
+            )
+
+
+def _says_something(value: Array) -> bool:
+    if not value.size:
+        return False
+    return value.dtype.kind not in "fc" or bool(np.isfinite(value).any())
+
+
+def _confirmed(trusted: TrustedValues, asked: TrustQuestion, listener: events.Listener) -> TrustedValues:
+    """The values, with the name of another engine that agrees. Raises CannotCompare if it contradicts a guess."""
+    name = parse_spec(trusted.engine).name
+    for other in reversed(PLAIN):
+        if parse_spec(other).name == name or parse_spec(other) == parse_spec(asked.suspect):
+            continue
+        found = _run(other, asked, trusted.feeds, _MOST_SECONDS, [])
+        if found is None:
+            continue
+        against = _disagreement(trusted, found, asked.judge)
+        if against is None:
+            return replace(trusted, confirmed_by=other)
+        told = f"{other} does not agree with {trusted.engine}: {against}"
+        if not asked.named:
+            raise errors.CannotCompare(
+                f"cannot tell what is right: {told}",
+                next_steps=[f"--reference-engine {trusted.engine}    or {other}: the one that is right"],
+            )
+        listener(events.Remark(told, warning=True))
+        return trusted
+    if name == parse_spec(asked.suspect).name:
+        listener(events.Remark(f"no engine of another package could confirm what {trusted.engine} gives", warning=True))
+    return trusted
+
+
+def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Feed], wider: Feed) -> TrustedValues:
+    """The values with those of one more sample, where two engines agree on it, and none of its outputs overflows."""
+    if trusted.confirmed_by is None:
+        return trusted
+    feeds = asked.scratch / "wider.safetensors"
+    write_feeds(feeds, [wider])
+    found, other = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
+    if found is None or other is None or not all(_is_finite(found[0][name]) for name in trusted.names):
+        return trusted
+    if any(not asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in trusted.names):
+        return trusted
+    every = asked.scratch / "all_samples.safetensors"
+    write_feeds(every, [*samples, wider])
+    return replace(trusted, feeds=every, expected=[*trusted.expected, *found])
+
+
+def _is_finite(value: Array) -> bool:
+    return value.dtype.kind not in "fc" or bool(np.isfinite(value).all())
+
+
+def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:
+    for left, right in zip(found, trusted.expected, strict=True):
+        for name in trusted.names:
+            if name not in left:
+                return f"output {name!r} is missing"
+            error = judge.error(name, [left[name]], [right[name]])
+            if not error.passed and error.tolerance_ratio > _ALIKE:
+                return f"output {name!r}: {error.reason}"
+    return None

@@ -1,0 +1,171 @@
+"""Searches for a release, with packages that are installed from an index and checks that are processes."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from biopsy import errors, events
+from biopsy.blame.releases.find import ReleaseSearch
+from biopsy.blame.releases.findings import ReleaseFindings
+from biopsy.blame.releases.probe import ReleaseQuestion, installed
+from biopsy.blame.releases.release_check import ReleaseCheck
+from biopsy.blame.releases.span import NamedReleases, span_of
+from biopsy.checks.judge import Rules
+from biopsy.environments.releases import releases
+from support.models import chain, save
+from support.package_index import PackageIndex
+from support.releases_here import ReleasesHere
+
+PASSES, FAILS = "def look(): pass", "def look(): raise SystemExit(1)"
+OTHERWISE = "def look(): raise ValueError('something else')"
+CANNOT_TELL = "def look(): raise SystemExit(125)"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "check.py").write_text("import thing\nthing.look()\n")
+    return save(chain(1), tmp_path / "model.onnx")
+
+
+def search(
+    model: Path,
+    here: ReleasesHere | None = None,
+    *,
+    asked: NamedReleases = NamedReleases(),  # noqa: B008
+    words: Sequence[str] = ("{python}", "check.py", "{}"),
+    listener: events.Listener = events.ignore,
+    every: bool = False,
+    jobs: int = 1,
+) -> ReleaseSearch:
+    told = tuple(str(model.parent / word) if word == "check.py" else word for word in words)
+    check = ReleaseCheck(package="thing", words=told)
+    question = ReleaseQuestion(check=check, model=model, rules=Rules())
+    span = span_of("thing", releases("thing") if here is None else here.known, asked)
+    preparing = installed if here is None else here.preparing
+    return ReleaseSearch(question, span, listener, every=every, jobs=jobs, preparing=preparing)
+
+
+def here(model: Path, *sources: str, **broken: errors.Obstacle) -> ReleasesHere:
+    """Releases 1.0, 2.0, ... of one module; ``two="yanked"`` is one that cannot be installed."""
+    numbers = {"one": "1.0", "two": "2.0", "three": "3.0"}
+    return ReleasesHere(model.parent, sources, {numbers[name]: why for name, why in broken.items()})
+
+
+def publish(index: PackageIndex, *sources: str) -> None:
+    """Releases 1.0, 2.0, ... of one module."""
+    for number, source in enumerate(sources, 1):
+        index.add("thing", f"{number}.0", source, uploaded=f"2026-01-{number:02}T00:00:00Z")
+
+
+def told(found: ReleaseFindings) -> dict[str, str]:
+    return {one.release.version: one.words for one in found.tried}
+
+
+def test_the_release_that_broke_it_is_found_with_its_day_and_the_line_to_pin(index: PackageIndex, model: Path) -> None:
+    publish(index, PASSES, PASSES, FAILS, FAILS)
+    found = search(model).run()
+    (border,) = found.borders
+    assert (border.before.version, border.after.version, border.broke, border.verified) == ("2.0", "3.0", True, True)
+    assert str(border.after.date) == "2026-01-03"
+    assert found.text == "thing: 3.0 broke it, 2.0 is right"
+    assert found.pins == ("<3.0", "==2.0")
+    assert (found.failure_of, found.failed, found.runs) == ("4.0", 3, 3)
+    assert found.as_json()["answer"] == "changed"
+    assert border.notes == "https://pypi.org/project/thing/3.0/"
+
+
+def test_what_cannot_tell_is_between_the_ends_of_a_border_and_named(model: Path) -> None:
+    releases_ = here(model, PASSES, PASSES, OTHERWISE, CANNOT_TELL, FAILS, two="import fails")
+    found = search(model, releases_, asked=NamedReleases(good="1.0", bad="5.0")).run()
+    assert told(found) == {
+        "1.0": "passes", "2.0": "not installed", "3.0": "another failure", "4.0": "cannot tell", "5.0": "fails",
+    }  # fmt: skip
+    (border,) = found.borders
+    assert border.text == (
+        "broken between 1.0 and 5.0; nobody can tell of 2.0 (not installed), 3.0 (another failure), 4.0 (cannot tell)"
+    )
+    assert found.pins == ("<2.0", "==1.0")
+    assert found.tried[1].obstacle == "import fails"
+
+
+def test_the_release_that_mended_it_is_found_from_a_newest_one_that_passes(model: Path) -> None:
+    releases_ = here(model, PASSES, FAILS, PASSES)
+    found = search(model, releases_).run()
+    assert [(one.before.version, one.after.version, one.broke) for one in found.borders] == [
+        ("1.0", "2.0", True),
+        ("2.0", "3.0", False),
+    ]
+    assert found.pins == (">=3.0", "<2.0", "==1.0")
+    assert not found.as_json()["monotone"]
+
+
+def test_every_release_that_was_tried_fails_is_an_answer(model: Path) -> None:
+    releases_ = here(model, FAILS, FAILS)
+    found = search(model, releases_).run()
+    assert (found.answer, found.borders, found.pins) == ("every release tried fails", (), ())
+    assert found.text == "thing: every release tried fails (2 of 2, 1.0 to 2.0)"
+
+
+def test_none_fails_is_that_the_failure_is_not_there(model: Path) -> None:
+    releases_ = here(model, PASSES, PASSES)
+    with pytest.raises(errors.OriginalPasses, match=r"every release tried passes \(2 of 2, 1.0 to 2.0\)"):
+        search(model, releases_).run()
+
+
+def test_a_release_that_cannot_be_judged_does_not_make_the_others_right(model: Path) -> None:
+    releases_ = here(model, PASSES, FAILS, two="import fails")
+    with pytest.raises(errors.CheckError, match=r"nobody can tell whether thing 2\.0 fails"):
+        search(model, releases_, asked=NamedReleases(good="1.0", bad="2.0")).run()
+
+
+def test_a_check_that_uses_no_release_proves_nothing(model: Path) -> None:
+    releases_ = here(model, PASSES, FAILS)
+    asking = search(model, releases_, words=(sys.executable, "-c", "raise SystemExit(1)"))
+    with pytest.raises(errors.CheckError, match="it may use none of them"):
+        asking.run()
+    script = "import os, subprocess, sys; sys.exit(subprocess.call([os.environ['BIOPSY_PYTHON'], 'check.py']))"
+    (model.parent / "through.py").write_text(script.replace("check.py", str(model.parent / "check.py")))
+    found = search(model, releases_, words=(sys.executable, str(model.parent / "through.py"))).run()
+    assert found.borders[0].text == "2.0 broke it, 1.0 is right"
+
+
+def test_a_table_of_all_is_the_same_for_any_number_of_jobs(model: Path) -> None:
+    releases_ = here(model, PASSES, FAILS, PASSES, FAILS)
+    heard: list[str] = []
+
+    def listener(event: events.Event) -> None:
+        if isinstance(event, events.ReleaseTried):
+            heard.append(f"{event.version} {event.date} {event.outcome}")
+
+    one = search(model, releases_, every=True).run()
+    two = search(model, releases_, every=True, jobs=3, listener=listener).run()
+    assert told(one) == told(two) == {"1.0": "passes", "2.0": "fails", "3.0": "passes", "4.0": "fails"}
+    assert [border.after.version for border in two.borders] == ["2.0", "3.0", "4.0"]
+    assert sorted(heard)[0] == "1.0 2026-01-01 passes"
+
+
+def test_a_flaky_failure_is_measured_and_a_release_that_shows_none_must_pass_often(model: Path) -> None:
+    count = model.parent / "count"
+    flaky = (
+        "import os\n"
+        f"def look():\n    runs = os.path.getsize({str(count)!r}) if os.path.exists({str(count)!r}) else 0\n"
+        f"    open({str(count)!r}, 'ab').write(b'.')\n    raise SystemExit(runs % 2 == 0)"
+    )
+    releases_ = here(model, PASSES, flaky)
+    found = search(model, releases_).run()
+    assert (found.failed, found.runs) == (10, 20)
+    assert found.borders[0].verified
+    assert found.tried[0].runs >= 5
+
+
+@pytest.mark.parametrize("obstacle", ["network", "disk full"])
+def test_what_is_known_is_kept_when_this_machine_can_install_nothing_more(
+    model: Path, obstacle: errors.Obstacle
+) -> None:
+    releases_ = here(model, PASSES, PASSES, FAILS, two=obstacle)
+    asking = search(model, releases_)
+    with pytest.raises(errors.CannotInstall):
+        asking.run()
+    assert told(asking.found) == {"3.0": "fails"}

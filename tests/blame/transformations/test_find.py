@@ -1,0 +1,207 @@
+"""What breaks a model is found in real tools, run in real processes."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from biopsy import errors, events
+from biopsy.blame.transformations.question import CommandQuestion, SameEngine
+from biopsy.comparison.tolerance import Tolerances
+from biopsy.isolation.watch import Limits
+from support import bug
+from support.transformations import (
+    CAST_OF_INTEGERS,
+    CLIP_RELU,
+    LAYER_NORM,
+    asked,
+    graph,
+    own_tool,
+    sparse,
+)
+
+TWO_PASSES = """
+if {"first", "second"} <= set(passes):
+    data = data.replace(b"Add", b"Sub")
+"""
+
+ADDS = graph(
+    "g (float[4] in_x) => (float[4] out_y) <float[4] c = {1, 2, 3, 4}> "
+    "{ a = Relu (in_x)  b = Add (a, c)  out_y = Neg (b) }"
+)
+
+
+@pytest.mark.slow
+def test_the_fusion_of_onnx_runtime_is_named_with_the_smallest_model_that_it_breaks(tmp_path: Path):
+    bug.skip_without_it()
+    found = asked(tmp_path, LAYER_NORM, "onnxruntime:level=extended", output=tmp_path / "piece.onnx")
+    assert found.fault == "transformation"
+    assert found.passes.alone == ("SimplifiedLayerNormFusion",)
+    assert found.passes.without == (("SimplifiedLayerNormFusion",),)
+    assert found.passes.verified and found.passes.whole_is_right
+    assert [name.split()[0] for name in found.piece.nodes] == ["Pow", "ReduceMean", "Add", "Sqrt", "Div", "Mul"]
+    assert any("SimplifiedLayerNormalization" in line for line in found.piece.after)
+    assert "disabled_optimizers=['SimplifiedLayerNormFusion']" in found.passes.omission.python
+
+
+@pytest.mark.slow
+def test_the_files_of_the_piece_show_the_failure_without_biopsy(tmp_path: Path):
+    import onnxruntime
+
+    from biopsy.tensors.files import read_feeds
+
+    found = asked(tmp_path, CLIP_RELU, "onnxscript", output=tmp_path / "piece.onnx")
+    assert found.passes.alone == ("FuseSuccessiveReluClip",)
+    assert found.piece.path and found.piece.after_path and found.piece.inputs
+    (feed,) = read_feeds(found.piece.inputs)
+    before, after = (
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, dict(feed))[0]
+        for path in (found.piece.path, found.piece.after_path)
+    )
+    assert not np.allclose(before, after)
+
+
+@pytest.mark.slow
+def test_a_model_that_loading_and_saving_breaks_blames_no_pass(tmp_path: Path):
+    found = asked(tmp_path, sparse(), "onnxscript")
+    assert found.fault == "control"
+    assert found.passes.alone == ()
+    assert [name.split()[0] for name in found.piece.nodes] == ["MatMul"]
+
+
+def test_what_is_right_after_it_is_no_failure(tmp_path: Path):
+    with pytest.raises(errors.OriginalPasses, match="is right"):
+        asked(tmp_path, ADDS, own_tool(tmp_path, ""))
+
+
+def test_a_model_that_fails_by_itself_blames_no_tool(tmp_path: Path):
+    model = graph("g (float[2,3] x) => (float[a,b] y) <float[2,3] w = {1,2,3,4,5,6}> { y = MatMul (x, w) }")
+    with pytest.raises(errors.OriginalPasses, match="before it is transformed"):
+        asked(tmp_path, model, own_tool(tmp_path, ""))
+
+
+def test_a_model_that_is_never_twice_the_same_cannot_be_judged(tmp_path: Path):
+    model = graph("g (float[4] x) => (float[4] y) { r = RandomUniformLike (x)  y = Add (x, r) }")
+    with pytest.raises(errors.CheckError, match="in each run"):
+        asked(tmp_path, model, own_tool(tmp_path, ""), decides=same_engine("reference", x=np.ones(4, np.float32)))
+
+
+def same_engine(engine: str, **feed: np.ndarray) -> SameEngine:
+    return SameEngine(feeds=lambda: [feed], engine=engine)
+
+
+# Commands
+
+
+def test_passes_that_do_it_together_only_are_named_together(tmp_path: Path):
+    by = own_tool(tmp_path, TWO_PASSES)
+    found = asked(tmp_path, ADDS, by, passes=("harmless", "first", "other", "second"), reduces=False)
+    assert set(found.passes.alone) == {"first", "second"}
+    assert {frozenset(one) for one in found.passes.without} == {frozenset({"first"}), frozenset({"second"})}
+
+
+def test_a_tool_whose_passes_have_no_names_is_blamed_as_a_whole(tmp_path: Path):
+    by = own_tool(tmp_path, "data = data.replace(b'Add', b'Sub')").replace(" {passes}", " none")
+    found = asked(tmp_path, ADDS, by)
+    assert found.passes.all == ()
+    assert [name.split()[0] for name in found.piece.nodes] == ["Add"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("data = data.replace(b'out_y', b'out_z')", "missing-output", "loses output 'out_y'"),
+        ("data = data.replace(b'in_x', b'in_z')", "new-input", "wants an input 'in_z'"),
+        ("raise ValueError('no rule for Relu')", "exit status 1", "no rule for Relu"),
+        ("os.abort()", "SIGABRT", ""),
+        ("time.sleep(60)", "Timeout", "too long"),
+        ("data = data.replace(b'Relu', b'ReLU')", "InvalidGraph", "ReLU"),
+        ("data = b'no model'", "InvalidModel", ""),
+        ("sys.exit(0)", "NoModel", "wrote no model"),
+    ],
+)
+def test_each_way_to_fail_is_a_kind_of_its_own(tmp_path: Path, code: str, kind: str, words: str):
+    by = own_tool(tmp_path, f"if passes:\n    {code}")
+    found = asked(tmp_path, ADDS, by, passes=("wrong",), reduces=False, limits=Limits(seconds=1))
+    assert found.signature.kind == kind
+    assert words in found.failure or words in str(found.judged.evidence.verdict.message)
+
+
+@pytest.mark.slow
+def test_a_check_of_the_user_decides_about_the_transformed_model(tmp_path: Path):
+    import sys
+
+    check = tmp_path / "check.py"
+    check.write_text("import onnx, sys\nsys.exit(any(n.op_type == 'Sub' for n in onnx.load(sys.argv[1]).graph.node))")
+    by = own_tool(tmp_path, TWO_PASSES)
+    decides = CommandQuestion(words=(sys.executable, str(check), "{}"))
+    found = asked(tmp_path, ADDS, by, passes=("first", "second"), decides=decides, output=tmp_path / "piece.onnx")
+    assert set(found.passes.alone) == {"first", "second"}
+    assert found.engine == ""
+
+
+# Rounding
+
+
+def test_what_only_rounds_is_no_failure(tmp_path: Path):
+    """The weight 40 is one rounding greater, which is more in the output than the tolerances allow."""
+    model = graph(
+        "g (float[64] x) => (float[64] y) <float k = {40.0}> "
+        "{ s = Mul (x, k)  a = Exp (s)  n = Sigmoid (a)  y = Mul (a, n) }"
+    )
+    by = own_tool(tmp_path, "data = data.replace(bytes([0, 0, 0x20, 0x42]), bytes([1, 0, 0x20, 0x42]))")
+    with pytest.raises(errors.OriginalPasses):
+        asked(tmp_path, model, by)
+
+
+@pytest.mark.slow
+def test_a_conversion_to_float16_is_held_against_float16(tmp_path: Path):
+    pytest.importorskip("onnxruntime.transformers.float16")
+    model = graph("g (float[4,64] x) => (float[4,64] y) <float k = {1.001}> { [m] s = Mul (x, k)  [e] y = Exp (s) }")
+    with pytest.raises(errors.OriginalPasses):
+        asked(tmp_path, model, "onnxruntime.float16")
+    feeds = [{"x": np.linspace(0, 1, 256, dtype=np.float32).reshape(4, 64)}]
+    told = SameEngine(feeds=lambda: feeds, tolerances=Tolerances({"": 1e-6}, {"": 1e-6}), is_told=True)
+    assert asked(tmp_path, model, "onnxruntime.float16", decides=told, reduces=False).signature.kind == "mismatch"
+
+
+@pytest.mark.slow
+def test_a_correct_quantization_is_no_failure(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    weights = onnx.numpy_helper.from_array(rng.normal(size=(16, 16)).astype(np.float32), "w")
+    model = graph("g (float[8,16] x) => (float[8,16] y) { [m] t = MatMul (x, w)  [r] y = Relu (t) }")
+    model.graph.initializer.append(weights)
+    with pytest.raises(errors.OriginalPasses):
+        asked(tmp_path, model, "quantize-static")
+
+
+@pytest.mark.slow
+def test_the_converter_that_forgets_a_cast_is_found(tmp_path: Path):
+    pytest.importorskip("onnxconverter_common")
+    found = asked(tmp_path, CAST_OF_INTEGERS, "fp16")
+    assert found.passes.alone == ("Cast",)
+    assert [name.split()[0] for name in found.piece.nodes] == ["Cast"]
+
+
+# What is told
+
+
+@pytest.mark.slow
+def test_the_control_comes_first_and_every_check_is_told(tmp_path: Path):
+    told: list[events.Event] = []
+    asked(tmp_path, CLIP_RELU, "onnxscript", told.append)
+    checking = [event.description for event in told if type(event) is events.Checking]
+    assert checking[:2] == ["only load and save", "the whole model"]
+    assert sum(isinstance(event, events.Checked) for event in told) >= len(checking)
+
+
+@pytest.mark.slow
+def test_findings_are_plain_values(tmp_path: Path):
+    import json
+
+    found = asked(tmp_path, CLIP_RELU, "onnxscript")
+    tree = json.loads(json.dumps(found.as_json()))
+    assert tree["passes"]["alone"] == ["FuseSuccessiveReluClip"]
+    assert "Clip" in " ".join(tree["piece"]["text_before"])
+    assert "FuseSuccessiveReluClip" in repr(found) and "<table" in found._repr_html_()

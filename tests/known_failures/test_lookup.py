@@ -1,0 +1,202 @@
+"""What is said of a piece: never more than what agrees."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from biopsy import errors, events
+from biopsy.known_failures.lookup import KnownLookup, KnownMatch, SeenFailure, look_up
+from support.known_pieces import convolution_with_a_sum, normalization_of_columns_in_full, there_and_back
+from support.models import chain, info, model, save, weight
+from support.real_failures import normalization_of_columns, relu_clip_of_integers
+from support.rewritten import permuted, renamed, resized, with_constant_nodes, with_identities
+
+HERE = SeenFailure(engine="onnxrt", release="1.32.0", stage="compare", kind="mismatch")
+ISSUE = "microsoft/onnxruntime#30513"
+
+
+def looked_up(made: onnx.ModelProto, folder: Path, seen: SeenFailure | None = HERE) -> KnownLookup:
+    return look_up(save(made, folder / "piece.onnx"), seen)
+
+
+def best(found: KnownLookup) -> KnownMatch:
+    assert found.best is not None
+    return found.best
+
+
+def told(found: KnownLookup) -> str:
+    return "\n".join(f"{head} {text}" for match in found.matches for head, text in match.evidence(found.seen))
+
+
+def test_a_piece_looks_like_a_known_bug_whatever_its_names_sizes_and_weights(tmp_path: Path) -> None:
+    other = resized(with_identities(with_constant_nodes(renamed(permuted(normalization_of_columns(), 1), 2))), 3)
+    match = best(looked_up(other, tmp_path))
+    assert (match.grade, match.failure.reference, match.is_sure) == ("same", ISSUE, True)
+    assert match.sentence.startswith(f"looks like {ISSUE}: ")
+
+
+def test_what_is_known_is_found_in_a_larger_piece_with_what_is_there_besides(tmp_path: Path) -> None:
+    made = normalization_of_columns_in_full()
+    made.graph.node.append(helper.make_node("Softplus", ["y"], ["z"]))
+    made.graph.output[0].name = "z"
+    found = looked_up(made, tmp_path)
+    assert best(found).grade == "contains"
+    assert best(found).differences == ("1 node more here: Softplus",)
+    assert not best(found).is_sure
+    assert found.sentence.startswith(f"contains the pattern of {ISSUE}: ")
+
+
+def test_a_constant_that_is_fed_and_inputs_that_are_exchanged_are_told(tmp_path: Path) -> None:
+    made = normalization_of_columns()
+    made.graph.node[-1].input[:] = ["gain", "d"]
+    made.graph.node[2].input[:] = ["fed", "m"]
+    made.graph.input.append(info("fed", ()))
+    match = best(looked_up(made, tmp_path))
+    assert match.grade == "alike"
+    assert set(match.differences) == {
+        "the inputs of Mul are exchanged",
+        "the inputs of Add are exchanged",
+        "an input of Add is computed or fed here, a constant there",
+    }
+
+
+def test_a_tensor_inside_that_others_read_is_told(tmp_path: Path) -> None:
+    made = normalization_of_columns()
+    made.graph.output.append(info("s", None))
+    match = best(looked_up(made, tmp_path))
+    assert match.differences == ("what Sqrt makes is read by others too, or an output, here",)
+
+
+def test_an_attribute_or_a_type_that_differs_is_only_similar(tmp_path: Path) -> None:
+    kept = normalization_of_columns()
+    kept.graph.node[1].attribute[0].i = 1
+    found = looked_up(kept, tmp_path)
+    assert found.best is None
+    assert [match.grade for match in found.matches] == ["similar"]
+    assert "ReduceMean has the default here, keepdims=0 there" in told(found)
+    assert found.sentence == "not in our list of 7"
+    relu6 = relu_clip_of_integers()
+    for value in (*relu6.graph.input, *relu6.graph.output):
+        value.type.tensor_type.elem_type = 1
+    for limit in relu6.graph.initializer:
+        limit.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(limit).astype("float32"), limit.name))
+    found = looked_up(relu6, tmp_path)
+    assert found.best is None and "a constant of float32 of Clip here, a constant of int32 there" in told(found)
+
+
+def test_an_ordinary_normalization_in_a_larger_piece_is_not_known_at_all(tmp_path: Path) -> None:
+    made = normalization_of_columns()
+    made.graph.node[1].attribute[0].i = 1
+    made.graph.node.append(helper.make_node("Softplus", ["y"], ["z"]))
+    made.graph.output[0].name = "z"
+    assert looked_up(made, tmp_path).matches == ()
+
+
+def test_a_single_node_is_known_alone_and_not_among_others(tmp_path: Path) -> None:
+    assert best(looked_up(convolution_with_a_sum(), tmp_path)).failure.reference == "microsoft/onnxruntime#23284"
+    more = convolution_with_a_sum()
+    more.graph.node.append(helper.make_node("Softplus", ["y"], ["e"]))
+    more.graph.output[0].name = "e"
+    assert looked_up(more, tmp_path).matches == ()
+
+
+@pytest.mark.parametrize(
+    ("seen", "sentence", "line"),
+    [
+        (None, f"looks like {ISSUE}: ", "engine onnxrt there; nobody has said which fails here"),
+        (
+            SeenFailure(engine="openvino"),
+            f"has the pattern of {ISSUE}, a failure of onnxrt",
+            "engine openvino here, onnxrt",
+        ),
+        (SeenFailure(engine="onnxrt", stage="build"), f"looks like {ISSUE}, but fails otherwise", "fails build here, "),
+        (SeenFailure(engine="onnxrt", release="1.99"), f"looks like {ISSUE}: ", "release of 1.99 nothing is known: "),
+        (HERE, f"looks like {ISSUE}: ", "fails compare · mismatch, as known"),
+        (HERE, f"looks like {ISSUE}: ", "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"),
+    ],
+)
+def test_engine_release_and_way_of_failing_are_told(
+    seen: SeenFailure | None, sentence: str, line: str, tmp_path: Path
+) -> None:
+    found = looked_up(normalization_of_columns(), tmp_path, seen)
+    assert found.matches[0].sentence.startswith(sentence)
+    assert line in told(found)
+    disagrees = seen is not None and (seen.engine == "openvino" or seen.stage == "build")
+    assert (found.best is None) == disagrees
+    assert found.matches[0].is_sure == (seen == HERE)
+
+
+def test_a_release_in_which_it_is_mended_and_that_fails_has_a_regression_or_another_bug(tmp_path: Path) -> None:
+    found = looked_up(convolution_with_a_sum(), tmp_path)
+    assert "known as mended in >=1.27.0,<=1.32.0, yet it fails here" in found.sentence
+    assert "yet 1.32.0 fails here: a regression, or another bug" in told(found)
+    assert not best(found).is_sure
+
+
+def test_a_release_as_an_engine_tells_it_is_understood(tmp_path: Path) -> None:
+    seen = SeenFailure(engine="openvino", release="2026.4.1-22982-e213a147257-releases/2026/4", stage="compare")
+    assert best(looked_up(there_and_back(), tmp_path, seen)).release == "fails"
+    odd = SeenFailure(engine="openvino", release="custom build", stage="compare")
+    assert best(looked_up(there_and_back(), tmp_path, odd)).release == "untold"
+
+
+def test_what_is_not_known_is_said(tmp_path: Path) -> None:
+    found = looked_up(chain(3, ("Neg", "Exp")), tmp_path)
+    assert (found.matches, found.sentence) == ((), "not in our list of 7")
+
+
+def test_too_many_ways_to_compare_are_said_and_not_counted_as_no_match(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], [f"r{number}"]) for number in range(200)]
+    nodes += [helper.make_node("Clip", ["f", "low", "high"], [f"c{number}"]) for number in range(200)]
+    held = [weight("low", 0, shape=(), dtype="int32"), weight("high", 6, shape=(), dtype="int32")]
+    made = model(nodes, [info("x", elem=6), info("f", elem=6)], [info(node.output[0], elem=6) for node in nodes], held)
+    found = looked_up(made, tmp_path)
+    assert found.undecided == ("microsoft/onnxruntime#23116",)
+    assert found.sentence == "not in our list of 7; 1 could not be compared in time"
+
+
+def test_a_look_up_takes_less_than_50_milliseconds(tmp_path: Path) -> None:
+    path = save(normalization_of_columns_in_full(), tmp_path / "piece.onnx")
+    look_up(path, HERE)
+    began = time.process_time()
+    look_up(path, HERE)
+    assert time.process_time() - began < 0.05
+
+
+# The user's own list
+
+
+def test_entries_of_the_user_and_of_other_folders_are_looked_up_too(tmp_path: Path, no_list_of_the_user: Path) -> None:
+    from biopsy.known_failures.new_entry import entry_text, new_file, write_entry
+
+    piece = save(chain(2, ("Neg", "Exp")), tmp_path / "piece.onnx")
+    unknown = look_up(piece, HERE)
+    write_entry(new_file("mine"), entry_text(unknown.fingerprint, unknown.seen, title="it is mine"))
+    write_entry(tmp_path / "more" / "other.yaml", entry_text(unknown.fingerprint, unknown.seen))
+    found = look_up(piece, HERE, [tmp_path / "more"])
+    assert [match.failure.name for match in found.matches] == ["mine", "other"]
+    assert found.matches[0].sentence == "looks like mine: it is mine"
+    assert found.matches[1].failure.title == "onnxrt fails on Neg, Exp"
+    assert all(match.is_sure for match in found.matches)
+    assert found.matches[0].failure.origin == str(no_list_of_the_user / "mine.yaml")
+
+
+def test_a_broken_file_is_told_in_one_line_and_the_others_count(tmp_path: Path, no_list_of_the_user: Path) -> None:
+    no_list_of_the_user.mkdir(parents=True)
+    (no_list_of_the_user / "a.yaml").write_text("biopsy_known: 2\n")
+    remarks: list[events.Event] = []
+    found = look_up(save(normalization_of_columns(), tmp_path / "piece.onnx"), HERE, listener=remarks.append)
+    assert best(found).is_sure
+    [line] = found.broken
+    assert line.startswith(f"{no_list_of_the_user / 'a.yaml'}: ") and "\n" not in line
+    assert [event.text for event in remarks if isinstance(event, events.Remark)] == [f"{line}: left out"]
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(errors.UsageError, match="there is no folder"):
+        look_up(save(chain(1), tmp_path / "piece.onnx"), None, [tmp_path / "nowhere"])
