@@ -81,7 +81,7 @@ def test_a_proxy_that_does_not_answer_is_told(
 ) -> None:
     monkeypatch.setenv("PIP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setattr("biopsy.environments.index._RETRIES", 0)
-    with pytest.raises(errors.CannotInstall, match="its proxy does not answer: .*refused") as caught:
+    with pytest.raises(errors.CannotInstall, match=r"its proxy does not answer: .*refused") as caught:
         releases("bolt", python=here)
     assert caught.value.kind == "network"
 
