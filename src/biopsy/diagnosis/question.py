@@ -54,6 +54,9 @@ class DiagnosisQuestion:
     or ``{settings}`` in place of the last of the engines, if the check has them. ``folder`` keeps the evidence.
     ``seconds`` is how long it may take, ``jobs`` how many checks run at once. ``weights_folder`` is where external
     weights stand if that is not the model's folder. ``fresh`` begins anew what was interrupted.
+
+    ``thorough``: what takes minutes is asked too. ``downloads``: other releases of an engine may be installed for that.
+    ``tool`` is what the model goes through, as ``debug transform --by`` takes it; None if nobody said.
     """
 
     index: ModelIndex
@@ -68,6 +71,9 @@ class DiagnosisQuestion:
     seconds: float = DEFAULT_SECONDS
     jobs: int = 1
     fresh: bool = False
+    thorough: bool = False
+    downloads: bool = True
+    tool: str | None = None
 
     @property
     def rivals(self) -> tuple[Words, ...]:

@@ -26,10 +26,12 @@ def settings(
     ``probe`` has seen the failure.
     """
     found: Flags = switches_of(probe, template, model, weights_folder)
-    candidates = [
-        ChangeCandidate(kind="setting", text=switch.change.text, change=switch.change) for switch in found.switches
-    ]
-    return candidates, list(_tried(found.tried))
+    return [setting_candidate(switch.change) for switch in found.switches], list(_tried(found.tried))
+
+
+def setting_candidate(change: SettingChange) -> ChangeCandidate:
+    """A change of settings as what may be a workaround."""
+    return ChangeCandidate(kind="setting", text=change.text, change=change)
 
 
 def _tried(tried: Sequence[Tried]) -> Iterator[TriedChange]:

@@ -24,7 +24,7 @@ from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
 from biopsy.workarounds.candidate import ChangeCandidate
-from biopsy.workarounds.engine_changes import releases_to_try, settings
+from biopsy.workarounds.engine_changes import releases_to_try, setting_candidate, settings
 from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
@@ -227,12 +227,18 @@ class WorkaroundSearch:
         if kind == "release":
             self._try_releases(trials)
         else:
-            folder = self._question.index.folder
-            candidates, tried = settings(self._probe, self._question.template, self._question.model, folder)
-            for one in tried:
-                self._note(one)
-            for candidate in candidates:
+            for candidate in self._settings():
                 self._verify(candidate, trials)
+
+    def _settings(self) -> Sequence[ChangeCandidate]:
+        """Those that are known already, else the smallest changes with which the check passes."""
+        question = self._question
+        if question.settings is not None:
+            return [setting_candidate(change) for change in question.settings]
+        candidates, tried = settings(self._probe, question.template, question.model, question.index.folder)
+        for one in tried:
+            self._note(one)
+        return candidates
 
     def _try_releases(self, trials: ChangeTrials) -> None:
         """The first release that helps."""

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.blame.transformations.spec import parse_tool
 from biopsy.checks.words import names_path
 from biopsy.cli.arguments import checks, comparing, engine_options
 from biopsy.cli.arguments.given_options import LIMITS, given
@@ -33,6 +34,7 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
     Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
     """
     own_run = checking.own_run(args)
+    tool = _tool(args)
     engines = _engines(args, own_run, console)
     index = index_file(args.model, args.external_data_dir)
     asked = own_run if own_run is not None else args
@@ -55,7 +57,15 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
         seconds=args.max_time,
         jobs=args.jobs or processors(),
         fresh=args.fresh,
+        thorough=args.thorough,
+        downloads=args.downloads,
+        tool=tool,
     )
+
+
+def _tool(args: argparse.Namespace) -> str | None:
+    """The tool, by its words. Raises UsageError for one that there is not."""
+    return None if args.by is None else parse_tool(args.by).text
 
 
 def _engines(args: argparse.Namespace, own_run: argparse.Namespace | None, console: Console) -> Words:
