@@ -27,7 +27,7 @@ from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.diagnose import diagnose as diagnosed
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.facts import Diagnosis
-from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Judging, Samples
+from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Effort, Judging, Samples
 from biopsy.diagnosis.samples import require_sizes, settled
 from biopsy.engines.registry import create
 from biopsy.layerwise.tensor_errors import Judge
@@ -104,11 +104,8 @@ def diagnose(
                     rules=rules_of(rules),
                 ),
                 weights_folder=None if folder is None else weights,
-                seconds=max_time,
-                jobs=jobs,
+                effort=Effort(seconds=max_time, jobs=jobs, thorough=thorough, downloads=downloads),
                 fresh=fresh,
-                thorough=thorough,
-                downloads=downloads,
                 tool=None if by is None else parse_tool(by).text,
             )
             return diagnosed(question, listener)

@@ -60,8 +60,8 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
         "layers": examined,
         "settings": _tree(question.folder / settings.REPORT) if facts.settings is not None else None,
         "transformation": _tree(question.folder / transformation.REPORT) if _is_broken(facts) else None,
-        "workaround": _tree(question.folder / changes.REPORT) if facts.changes is not None else None,
-        "releases": _tree(question.folder / releases.REPORT) if facts.releases is not None else None,
+        "workaround": _tree(question.folder / changes.REPORT) if facts.further.changes is not None else None,
+        "releases": _tree(question.folder / releases.REPORT) if facts.further.releases is not None else None,
         "precision": _tree(question.folder / precision.REPORT) if facts.precision is not None else None,
         "variation": _tree(question.folder / variation.REPORT) if facts.variation is not None else None,
         "known": _tree(question.folder / known.REPORT) if facts.known is not None else None,
@@ -71,7 +71,7 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
 
 
 def _is_broken(facts: KnownFacts) -> bool:
-    return facts.transformation is not None and facts.transformation.breaks
+    return facts.further.transformation is not None and facts.further.transformation.breaks
 
 
 def _failure(failure: FailureSeen, found: Diagnosis) -> Tree:

@@ -95,8 +95,8 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
         ran = ", ".join(question.engines)
         return "unknown", f"{ran} runs the model, but nothing could be compared: {'; '.join(compared.not_compared)}."
     passes = f"The model does not fail: {'; '.join(compared.passed)}, with {_inputs(question)}{_inside(facts)}."
-    if facts.transformation is not None and facts.transformation.breaks:
-        return "fails", f"{facts.transformation.sentence} {_before_it(passes)}"
+    if facts.further.transformation is not None and facts.further.transformation.breaks:
+        return "fails", f"{facts.further.transformation.sentence} {_before_it(passes)}"
     return "passes", passes
 
 
@@ -286,7 +286,7 @@ def _known(facts: KnownFacts) -> Iterator[str]:
 
 
 def _transformed(facts: KnownFacts) -> Iterator[str]:
-    seen = facts.transformation
+    seen = facts.further.transformation
     if seen is not None and not seen.of_piece:
         yield seen.sentence if seen.breaks else f"{_begun(seen.sentence).rstrip('.')}."
 
@@ -296,7 +296,7 @@ def _before_it(passes: str) -> str:
 
 
 def _released(facts: KnownFacts) -> Iterator[str]:
-    releases = facts.releases
+    releases = facts.further.releases
     if releases is not None and releases.is_sure:
         yield f"{releases.text}."
 
@@ -341,7 +341,7 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
 
 def _made(facts: KnownFacts) -> Iterator[str]:
     """What the optimizer has written, which is evidence of what it does."""
-    seen = facts.transformation
+    seen = facts.further.transformation
     if seen is None or not seen.breaks:
         return
     if seen.of_piece and seen.nodes_after:
@@ -351,7 +351,7 @@ def _made(facts: KnownFacts) -> Iterator[str]:
 
 
 def _doubts_of_releases(facts: KnownFacts) -> Iterator[str]:
-    releases = facts.releases
+    releases = facts.further.releases
     if releases is None or not releases.complete:
         return
     if releases.doubt:
@@ -370,7 +370,7 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     is_rounding = facts.rounding is not None and facts.rounding.is_rounding
     is_precision = facts.precision is not None and bool(facts.precision.high)
     is_of_engine = facts.fault_before is None and not is_rounding and not is_precision
-    is_open = facts.releases is None and not any(step.name == RELEASES.name and step.seconds for step in steps)
+    is_open = facts.further.releases is None and not any(step.name == RELEASES.name and step.seconds for step in steps)
     if facts.failure is not None and facts.failure.suspect is not None and is_of_engine and is_open:
         yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
 

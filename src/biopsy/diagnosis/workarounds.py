@@ -99,7 +99,7 @@ def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) ->
 
 def _cost_of(switch: SwitchSeen, facts: KnownFacts) -> str:
     """What a closer look has said of a switch: how much slower the model is with it, or that it is not right."""
-    changes = facts.changes
+    changes = facts.further.changes
     if changes is None:
         return ""
     rejected = dict(changes.rejected).get(switch.engine)
@@ -112,7 +112,7 @@ def _cost_of(switch: SwitchSeen, facts: KnownFacts) -> str:
 def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
     """The best changes of the model; those of settings are told with what has found them."""
     failure = facts.failure
-    for change in facts.changes.best if facts.changes is not None else ():
+    for change in facts.further.changes.best if facts.further.changes is not None else ():
         if change.kind == "setting" or failure is None:
             continue
         cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
@@ -131,7 +131,7 @@ def _begun(text: str) -> str:
 
 def _of_releases(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
     """The last change alone: a release that the original was asked with."""
-    releases = facts.releases
+    releases = facts.further.releases
     if releases is None or releases.doubt or not releases.changes or not releases.changes[-1].verified:
         return
     last = releases.changes[-1]
@@ -177,7 +177,7 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
 def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words) -> Iterator[tuple[str, str]]:
     """What takes minutes, and was not asked: which release it was, and which change of the model avoids it."""
     failure, piece = facts.failure, facts.piece
-    if question.thorough or why_not_varied(facts, question, "") or failure is None or piece is None:
+    if question.effort.thorough or why_not_varied(facts, question, "") or failure is None or piece is None:
         return
     assert failure.suspect is not None
     spec = parse_spec(failure.suspect)

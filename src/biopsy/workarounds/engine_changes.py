@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 
-def settings(
+def settings_that_pass(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
 ) -> tuple[list[ChangeCandidate], list[TriedChange]]:
     """The smallest changes of settings with which the check passes; and those with which it does not, or cannot say.

@@ -14,7 +14,7 @@ from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex
 from biopsy.model.weights_file import MOST_SMALL
 from biopsy.session.budget import Budget
-from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
+from biopsy.tactics.setting_changes import CheckTemplate
 from biopsy.tensors.results import Array, Feed
 
 Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", "spelling"]
@@ -71,8 +71,6 @@ class WorkaroundQuestion:
     ``kinds`` is what to try. ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of what
     they compute: where to look; without both the model is reduced first. ``default_name`` stands for the model in the
     words, as ``{}`` does. ``timeout`` is in seconds per check. ``target`` is where the best patched model is written.
-    ``settings`` are changes of settings that were found already: they are verified, and no others looked for; None to
-    look for them.
     """
 
     index: ModelIndex
@@ -87,4 +85,3 @@ class WorkaroundQuestion:
     timeout: float | None = None
     budget: Budget = USUAL_BUDGET
     target: PatchedFile | None = None
-    settings: tuple[SettingChange, ...] | None = None

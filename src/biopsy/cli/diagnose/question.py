@@ -16,7 +16,7 @@ from biopsy.cli.debug import checking, preconditions
 from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
 from biopsy.diagnosis.evidence import held_folder
-from biopsy.diagnosis.question import DiagnosisQuestion, Judging, Samples, Words
+from biopsy.diagnosis.question import DiagnosisQuestion, Effort, Judging, Samples, Words
 from biopsy.diagnosis.samples import require_sizes, settled
 from biopsy.engines.registry import create
 from biopsy.isolation.memory import processors
@@ -54,11 +54,13 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
             rules=checking.rules_of(args),
         ),
         weights_folder=args.external_data_dir,
-        seconds=args.max_time,
-        jobs=args.jobs or processors(),
+        effort=Effort(
+            seconds=args.max_time,
+            jobs=args.jobs or processors(),
+            thorough=args.thorough,
+            downloads=args.downloads,
+        ),
         fresh=args.fresh,
-        thorough=args.thorough,
-        downloads=args.downloads,
         tool=tool,
     )
 

@@ -10,7 +10,8 @@ from biopsy.checks.command_line import OwnRun, parse
 from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.engine_place import original_template, why_not_varied
-from biopsy.diagnosis.facts import ChangeSeen, ChangesSeen, FailureSeen, KnownFacts, SwitchSeen
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SwitchSeen
+from biopsy.diagnosis.further_facts import ChangeSeen, ChangesSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.reasons import NOT_THOROUGH
 from biopsy.diagnosis.samples import feeds_of
@@ -36,7 +37,9 @@ REPORT = "workaround.json"
 _SHARE = 0.6
 """Of the time that is left, if releases are asked about after it."""
 
-_OF_THE_MODEL: tuple[Kind, ...] = ("mark", "barrier", "precision", "spelling")
+_KINDS: tuple[Kind, ...] = ("setting", "mark", "barrier", "precision", "spelling")
+"""Releases are asked about by a step of their own."""
+
 _MOST_INSIDE = 512 << 20
 """Bytes of weights that are written into the model; more stand in a file beside it."""
 
@@ -45,30 +48,25 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
     why = why_not_varied(facts, context.question, "workaround")
     if why is not None:
         return why
-    return None if context.question.thorough else NOT_THOROUGH
+    return None if context.question.effort.thorough else NOT_THOROUGH
 
 
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     question, failure = context.question, facts.failure
     assert failure is not None
-    context.begin_step(_SHARE if question.downloads else 1.0)
+    context.begin_step(_SHARE if question.effort.downloads else 1.0)
     context.cool()
     switches = [switch for switch in facts.settings.switches if switch.mends_original] if facts.settings else []
-    asked = _question(facts, failure, switches, context)
-    found = find_workarounds(asked, context.listener)
+    settings = [_change(switch, failure) for switch in switches]
+    found = find_workarounds(_question(facts, failure, context), context.listener, settings)
     write_whole(question.folder / REPORT, [as_json(plain(workarounds_tree(found)))])
-    seen = _record(found, {asked_change.text: switch.engine for asked_change, switch in _paired(asked, switches)})
+    engines = {change.text: switch.engine for change, switch in zip(settings, switches, strict=True)}
+    seen = _record(found, engines)
     ended = PERSON if found.interrupted else TIME if found.stopped is not None else None
-    return StepAnswer(replace(facts, changes=seen), _line(seen), ended)
+    return StepAnswer(replace(facts, further=replace(facts.further, changes=seen)), _line(seen), ended)
 
 
-def _paired(asked: WorkaroundQuestion, switches: Sequence[SwitchSeen]) -> list[tuple[SettingChange, SwitchSeen]]:
-    return list(zip(asked.settings or (), switches, strict=True))
-
-
-def _question(
-    facts: KnownFacts, failure: FailureSeen, switches: Sequence[SwitchSeen], context: StepContext
-) -> WorkaroundQuestion:
+def _question(facts: KnownFacts, failure: FailureSeen, context: StepContext) -> WorkaroundQuestion:
     question = context.question
     template = original_template(failure, question)
     large = question.index.weight_bytes > _MOST_INSIDE
@@ -78,11 +76,10 @@ def _question(
         template=template,
         right=_right(failure, question),
         rules=question.judging.rules,
-        kinds=("setting", *_OF_THE_MODEL) if switches else _OF_THE_MODEL,
+        kinds=_KINDS,
         piece=None if facts.piece is None else Path(facts.piece.path),
         default_name=str(context.candidate),
         target=PatchedFile(path=question.folder / PATCHED, external=f"{PATCHED}.data" if large else None),
-        settings=tuple(_change(switch, failure) for switch in switches),
         budget=Budget(seconds=context.seconds_left),
     )
 

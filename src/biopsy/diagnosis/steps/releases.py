@@ -12,7 +12,8 @@ from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings
 from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.context import StepContext, TimeUpError
 from biopsy.diagnosis.engine_place import original_template, piece_template, why_not_varied
-from biopsy.diagnosis.facts import FailureSeen, KnownFacts, ReleaseChangeSeen, ReleasesSeen
+from biopsy.diagnosis.facts import FailureSeen, KnownFacts
+from biopsy.diagnosis.further_facts import ReleaseChangeSeen, ReleasesSeen
 from biopsy.diagnosis.reasons import NO_DOWNLOAD, NOT_THOROUGH
 from biopsy.diagnosis.step import PERSON, TIME, DiagnosisStep, StepAnswer
 from biopsy.filesystem.write import write_whole
@@ -29,9 +30,9 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
     why = why_not_varied(facts, context.question, "release")
     if why is not None:
         return why
-    if not context.question.thorough:
+    if not context.question.effort.thorough:
         return NOT_THOROUGH
-    return None if context.question.downloads else NO_DOWNLOAD
+    return None if context.question.effort.downloads else NO_DOWNLOAD
 
 
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
@@ -55,7 +56,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         raise TimeUpError
     write_whole(context.question.folder / REPORT, [as_json(plain(releases_tree(found)))])
     seen = _record(found, template, complete=ended is None)
-    return StepAnswer(replace(facts, releases=seen), found.text, ended)
+    return StepAnswer(replace(facts, further=replace(facts.further, releases=seen)), found.text, ended)
 
 
 def _search(facts: KnownFacts, failure: FailureSeen, template: CheckTemplate, context: StepContext) -> ReleaseSearch:

@@ -14,7 +14,8 @@ from biopsy.blame.transformations.question import SameEngine, TransformationQues
 from biopsy.blame.transformations.spec import parse_tool
 from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.context import StepContext
-from biopsy.diagnosis.facts import KnownFacts, PieceFound, TransformationSeen
+from biopsy.diagnosis.facts import KnownFacts, PieceFound
+from biopsy.diagnosis.further_facts import TransformationSeen
 from biopsy.diagnosis.samples import feeds_of
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.engines.registry import EngineSpec, parse_spec
@@ -64,10 +65,10 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
         found = find_transformation(question, context.bounded)
     except errors.OriginalPasses as error:
         seen = TransformationSeen(tool=question.tool.text, sentence=error.message, breaks=False)
-        return StepAnswer(replace(facts, transformation=seen), f"no: {error.message}")
+        return StepAnswer(replace(facts, further=replace(facts.further, transformation=seen)), f"no: {error.message}")
     write_whole(context.question.folder / REPORT, [as_json(plain(transformation_tree(found)))])
     seen = _record(found, of_piece=tool is None)
-    return StepAnswer(replace(facts, transformation=seen), _line(seen))
+    return StepAnswer(replace(facts, further=replace(facts.further, transformation=seen)), _line(seen))
 
 
 def _of_optimizer(facts: KnownFacts, context: StepContext) -> TransformationQuestion:
