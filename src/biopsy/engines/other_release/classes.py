@@ -38,8 +38,13 @@ class OtherImports:
         self._server: RunnerProcess | None = None
 
     def module(self, name: str) -> Any:
-        """A module by its full name. Raises ImportError."""
-        return self._interpreter().module(name)
+        """A module by its full name. Raises ImportError, and EngineMissing for a package that is not there at all."""
+        try:
+            return self._interpreter().module(name)
+        except ImportError as error:
+            if "." in name:
+                raise
+            raise errors.EngineMissing(f"{name} cannot be imported in {self.release.place}: {error}") from error
 
     def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
         """What stands at the end of some steps from each object, all in one list, for one question."""

@@ -38,6 +38,11 @@ class EngineRelease:
         """What is installed."""
         return (f"{self.distribution}=={self.version}", *self.others)
 
+    @property
+    def place(self) -> str:
+        """Where it stands, in words."""
+        return f"the environment of {self.python}" if self.version is None else f"the environment with {self}"
+
     def __str__(self) -> str:
         if self.version is None:
             return f"{self.distribution} of {self.python}"
