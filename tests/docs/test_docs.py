@@ -40,6 +40,7 @@ LONG = {
     "find-the-release.md",
     "find-a-workaround.md",
     "find-the-setting.md",
+    "find-the-transformation.md",
     "find-what-may-vary.md",
     "measure-a-flaky-failure.md",
     "reduce-a-flaky-failure.md",
