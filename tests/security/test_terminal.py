@@ -65,6 +65,16 @@ CASES: dict[str, list[str]] = {
         *("debug", "reduce", "nonstandard.onnx", "-o", "made.onnx", "-v", "--values", "free", "--allow-vacuous-check"),
         *("--explain-checks", "9", *check("1", "{}")),
     ],
+    **{
+        f"known {name}": ["debug", "known", f"{name}.onnx", "--known-dir", "known", "-v", "--kind", HOSTILE]
+        for name in (*MODELS, "torn")
+    },
+    "known hostile path": ["debug", "known", PATH, "--engine", FAKE, "--release", HOSTILE],
+    "known nowhere": ["debug", "known", PATH, "--known-dir", hostile("none")],
+    "known engine": ["debug", "known", PATH, "--engine", hostile("e")],
+    "known check": ["debug", "known", PATH, "--check", sys.executable, "check.py", "1", "{}"],
+    "known add": ["debug", "known", PATH, "--engine", FAKE, "--add", hostile("a")],
+    "known save": ["debug", "known", PATH, "--engine", FAKE, "--save", f"{hostile('made')}.yaml"],
     # run
     "run verbose": ["run", "ordinary.onnx", *TWO, "-vv"],
     "run hostile path": ["run", PATH, *TWO],
@@ -232,6 +242,11 @@ CASES: dict[str, list[str]] = {
     "layers nodes": [*LAYERS, "--suspect", "onnxrt", "--nodes", hostile("(")],
     "flags": [*FLAGS, "-o", f"{hostile('r')}.json", "--engine", "onnxrt", *check("1", "{engine}")],
     "flags by run": [*FLAGS, "--engine", "onnxrt", *check("flaky", "{engine}", HOSTILE)],
+    "version package": ["debug", "version", "ordinary.onnx", "--package", hostile("p"), *check("1", "{python}")],
+    "version python": [
+        *["debug", "version", "ordinary.onnx", "--package", "thing", "--python", hostile("p")],
+        *check("1", "{python}"),
+    ],
     "workaround": [*WORKAROUND, "-v", "--report", f"{hostile('r')}.json", "--only", "mark", "spelling", "--nodes", T],
     "workaround nodes": [*WORKAROUND, "--nodes", hostile("nodes")],
     "workaround written": ["debug", "workaround", PATH, "--engine", "onnxrt", "-o", FOLDER, *check("1", "{}")],
