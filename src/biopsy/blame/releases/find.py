@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from biopsy import errors, events
 from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
@@ -21,27 +21,36 @@ from biopsy.search.borders import AnswerRow, Asking, Side, all_changes, change_b
 from biopsy.search.drive import drive
 
 
-class ReleaseSearch:
-    """A search for the releases between which the answer of a check changes.
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSearchOptions:
+    """How a search for a release is done.
 
     ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``whole`` is
     the question about the whole model, by which the borders are verified, if the search is with a piece of it.
+    ``allow_vacuous``: a check that fails on a model of one Identity node too is taken for one that says something.
     """
+
+    every: bool = False
+    jobs: int = 1
+    whole: ReleaseQuestion | None = None
+    allow_vacuous: bool = False
+
+
+class ReleaseSearch:
+    """A search for the releases between which the answer of a check changes."""
 
     def __init__(
         self,
         question: ReleaseQuestion,
         span: ReleaseSpan,
         listener: events.Listener = events.ignore,
+        options: ReleaseSearchOptions | None = None,
         *,
-        every: bool = False,
-        jobs: int = 1,
-        whole: ReleaseQuestion | None = None,
         preparing: Preparing = installed,
     ) -> None:
         self._span = span
         self._listener, self._preparing = listener, preparing
-        self._every, self._jobs, self._whole = every, jobs, whole
+        self._options = options or ReleaseSearchOptions()
         self._probe = ReleaseProbe(question, listener, preparing)
         self._row = AnswerRow(len(span.releases))
         self._tried: dict[int, TriedRelease] = {}
@@ -59,6 +68,7 @@ class ReleaseSearch:
         started = time.monotonic()
         drive(self._search(), self._answered)
         self._require_an_answer()
+        self._require_a_check_that_may_pass()
         self._borders = tuple(self._border(border.before, border.after) for border in self._row.borders())
         self._borders = tuple(self._verified(border) for border in self._borders)
         self._doubt = self._blamed_on_the_yardstick()
@@ -68,10 +78,9 @@ class ReleaseSearch:
 
     def failing(self) -> Release:
         """The first release that fails, of those that a search for changes asks. Raises as ``run`` does."""
-        row = self._row
-        drive(first_that_holds(row, self._span.start, self._span.end), self._answered)
+        drive(first_that_holds(self._row, self._span.start, self._span.end), self._answered)
         self._require_an_answer()
-        return next(self._span.releases[place] for place in self._tried if row.known[place])
+        return self._failing
 
     @property
     def found(self) -> ReleaseFindings:
@@ -96,7 +105,7 @@ class ReleaseSearch:
     # Asking
 
     def _search(self) -> Asking[None]:
-        if self._every:
+        if self._options.every:
             return all_changes(self._row, self._span.start)
         if self._span.end is not None:
             return change_between(self._row, self._span.start, self._span.end)
@@ -117,9 +126,9 @@ class ReleaseSearch:
 
     def _make_environments(self, releases: Sequence[Release]) -> None:
         """Make several at once; what hinders that is told by who asks for them."""
-        if self._jobs < 2 or len(releases) < 2:
+        if self._options.jobs < 2 or len(releases) < 2:
             return
-        pool = ThreadPoolExecutor(min(self._jobs, len(releases)))
+        pool = ThreadPoolExecutor(min(self._options.jobs, len(releases)))
         try:
             list(pool.map(self._make_environment, releases))
         finally:
@@ -138,7 +147,7 @@ class ReleaseSearch:
 
     def _line(self, release: Release) -> str:
         question = self._probe.question
-        words = question.check.words_of(release.version, PYTHON_PLACE)
+        words = question.check.words_of(release.version, self._probe.pythons.get(release.version, PYTHON_PLACE))
         return CommandCheck(words, question.default_name).line(question.model)
 
     # Answers
@@ -165,6 +174,26 @@ class ReleaseSearch:
                 next_steps=[f"run it by hand: {self._line(self._span.releases[self._span.start])}"],
             )
 
+    def _require_a_check_that_may_pass(self) -> None:
+        """Raise VacuousCheck if every release fails, and a model of one Identity node does so too."""
+        if self._options.allow_vacuous or self.found.answer != "every release tried fails":
+            return
+        reason = self._probe.fails_on_anything(self._failing)
+        if reason:
+            raise errors.VacuousCheck(
+                f"every release tried fails, and so does a model of one Identity node ({reason}): the check may fail "
+                "on anything",
+                next_steps=[
+                    f"look at what it prints: {self._line(self._failing)}",
+                    "--allow-vacuous-check    if it must fail on any other model",
+                ],
+            )
+
+    @property
+    def _failing(self) -> Release:
+        """The first release that was seen to fail."""
+        return next(tried.release for tried in self._tried.values() if tried.side)
+
     def _border(self, before: int, after: int) -> ReleaseBorder:
         releases = self._span.releases
         return ReleaseBorder(
@@ -178,15 +207,15 @@ class ReleaseSearch:
     def _verified(self, border: ReleaseBorder) -> ReleaseBorder:
         """The border, asked once more on both sides: with the original, if the search was with a piece of it."""
         if self._verifying is None:
-            self._verifying = self._probe.again(self._whole)
+            self._verifying = self._probe.again(self._options.whole)
         fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
         holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
         return replace(border, verified=holds)
 
     def _blamed_on_the_yardstick(self) -> str:
         """What float64 says against the answer: that what fails is right, and what it is compared with is not."""
-        failing = [one.release for one in self._tried.values() if one.side]
-        if not failing or not self._probe.is_right_by_float64(failing[-1]):
+        failing = self._failing
+        if not self._probe.is_right_by_float64(failing):
             return ""
-        name = f"{self._probe.question.check.package} {failing[-1].version}"
+        name = f"{self._probe.question.check.package} {failing.version}"
         return f"float64 says that {name} errs by no more than rounding: what it is compared with is what is wrong"
