@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from biopsy import errors, events
+from biopsy.blame.releases.environments_ahead import EnvironmentsAhead
 from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.blame.releases.notes import notes_of
 from biopsy.blame.releases.probe import STAGE, Preparing, ReleaseProbe, ReleaseQuestion, installed
@@ -17,7 +17,16 @@ from biopsy.blame.releases.span import ReleaseSpan
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
 from biopsy.environments.releases import Release
-from biopsy.search.borders import AnswerRow, Asking, Side, all_changes, change_between, changes_around, first_that_holds
+from biopsy.search.borders import (
+    AnswerRow,
+    Asking,
+    Side,
+    all_changes,
+    asked_next,
+    change_between,
+    changes_around,
+    first_that_holds,
+)
 from biopsy.search.drive import drive
 
 
@@ -57,6 +66,7 @@ class ReleaseSearch:
         self._borders: tuple[ReleaseBorder, ...] = ()
         self._doubt = ""
         self._verifying: ReleaseProbe | None = None
+        self._ahead: EnvironmentsAhead | None = None
 
     def run(self) -> ReleaseFindings:
         """Search to the end.
@@ -66,7 +76,8 @@ class ReleaseSearch:
         What is known by then is in ``found``.
         """
         started = time.monotonic()
-        drive(self._search(), self._answered)
+        with self._environments():
+            drive(self._search(self._row), self._answered)
         self._require_an_answer()
         self._require_a_check_that_may_pass()
         self._borders = tuple(self._border(border.before, border.after) for border in self._row.borders())
@@ -104,39 +115,46 @@ class ReleaseSearch:
 
     # Asking
 
-    def _search(self) -> Asking[None]:
+    @contextmanager
+    def _environments(self) -> Iterator[None]:
+        """Have environments made ahead, if several may be made at once."""
+        if self._options.jobs > 1:
+            self._ahead = EnvironmentsAhead(self._probe.question.check, self._preparing, self._options.jobs)
+        try:
+            yield
+        finally:
+            if self._ahead is not None:
+                self._ahead.close()
+            self._ahead = None
+
+    def _search(self, row: AnswerRow) -> Asking[None]:
         if self._options.every:
-            return all_changes(self._row, self._span.start)
+            return all_changes(row, self._span.start)
         if self._span.end is not None:
-            return change_between(self._row, self._span.start, self._span.end)
-        return changes_around(self._row, self._span.start)
+            return change_between(row, self._span.start, self._span.end)
+        return changes_around(row, self._span.start)
 
     def _answered(self, round_: Iterable[int]) -> Mapping[int, Side]:
         places = list(round_)
-        self._make_environments([self._span.releases[place] for place in places])
+        if self._ahead is not None:
+            self._ahead.make([self._span.releases[place] for place in (*places, *self._likely_next(places))])
         return {place: self._asked(place) for place in places}
 
+    def _likely_next(self, places: Sequence[int]) -> Iterator[int]:
+        """What is asked after a round of one place, whichever side that is; of longer ones nobody knows enough."""
+        for side in (True, False) if len(places) == 1 else ():
+            yield from asked_next(self._search, self._row, {places[0]: side})
+
     def _asked(self, place: int) -> Side:
-        tried = self._probe.ask(self._span.releases[place])
+        release = self._span.releases[place]
+        if self._ahead is not None:
+            self._ahead.wait_for(release)
+        tried = self._probe.ask(release)
         first = not self._tried
         self._tried[place] = tried
         if first and tried.outcome is Outcome.INFRASTRUCTURE and tried.obstacle is None:
             raise self._cannot_run(tried)
         return tried.side
-
-    def _make_environments(self, releases: Sequence[Release]) -> None:
-        """Make several at once; what hinders that is told by who asks for them."""
-        if self._options.jobs < 2 or len(releases) < 2:
-            return
-        pool = ThreadPoolExecutor(min(self._options.jobs, len(releases)))
-        try:
-            list(pool.map(self._make_environment, releases))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _make_environment(self, release: Release) -> None:
-        with suppress(errors.CannotInstall), self._preparing(self._probe.question.check, release, events.ignore):
-            return
 
     def _cannot_run(self, tried: TriedRelease) -> errors.CheckError:
         named = f"{self._probe.question.check.package} {tried.release.version}"
