@@ -151,10 +151,25 @@ def test_bounds_that_cross_are_no_clip() -> None:
     assert declined("max-and-min-as-clip", model(nodes, [info("x")], [info("y")], crossing))
 
 
-def test_calls_of_local_functions_are_passed_over() -> None:
-    function = helper.make_function(
-        "", "Neg", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [helper.make_opsetid("", 17)]
-    )
-    made = model([helper.make_node("Neg", ["x"], ["y"])], [info("x")], [info("y")])
+def _calling(body: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """A model that calls a function of its own, named as an operator of ONNX."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "Neg", ["a"], ["b"], body, opsets)
+    made = model([helper.make_node("Neg", ["x"], ["y"], domain="own")], [info("x")], [info("y")])
+    made.opset_import.append(helper.make_opsetid("own", 1))
     made.functions.append(function)
-    assert spellings(made, [0]) == []
+    return made
+
+
+def test_a_call_of_a_local_function_is_written_as_its_nodes() -> None:
+    made = _calling([helper.make_node("Abs", ["a"], ["t"]), helper.make_node("Exp", ["t"], ["b"])])
+    (patch,) = spellings(made, [0])
+    found = _applied(patch, made)
+    assert _operators(found) == ["Abs", "Exp"]
+    assert patch.applied(found) is None
+    feeds = {"x": np.array([[1, -2], [3, 0.5]], np.float32)}
+    np.testing.assert_array_equal(run(found, feeds)[0], run(made, feeds)[0])
+
+
+def test_a_function_that_calls_itself_has_no_other_spelling() -> None:
+    assert spellings(_calling([helper.make_node("Neg", ["a"], ["b"], domain="own")]), [0]) == []
