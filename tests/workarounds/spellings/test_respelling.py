@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from biopsy.workarounds.barriers import barriers
 from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.spellings.table import spellings
+from biopsy.workarounds.spellings.table import SPELLINGS, spellings
 from support.control_flow import body, branching, looping
 from support.models import info, model, weight
 from workarounds.spellings.proving import declined, run
@@ -173,3 +174,20 @@ def test_a_call_of_a_local_function_is_written_as_its_nodes() -> None:
 
 def test_a_function_that_calls_itself_has_no_other_spelling() -> None:
     assert spellings(_calling([helper.make_node("Neg", ["a"], ["b"], domain="own")]), [0]) == []
+
+
+@pytest.mark.parametrize("shape", [None, (), ("N", 3)])
+@pytest.mark.parametrize("value", [None, "text", [9, -9]])
+def test_a_damaged_model_is_no_error(shape: tuple[int | str, ...] | None, value: object) -> None:
+    names = ("axis", "axes", "perm", "split", "pads", "auto_pad", "kernel_shape", "strides", "group", "alpha", "mode")
+    attributes = {} if value is None else dict.fromkeys(names, value)
+    operators = {(spelling.domain, operator) for spelling in SPELLINGS for operator in spelling.operators}
+    nodes = []
+    for number, (domain, operator) in enumerate(sorted(operators)):
+        node = helper.make_node(operator, ["x", "x", "k", "x", "k"], [f"y{number}"], domain=domain)
+        node.attribute.extend(helper.make_attribute(name, each) for name, each in attributes.items())
+        nodes.append(node)
+    made = model(nodes, [info("x", shape)], [info("y0", shape)], [weight("k", 7, -8, dtype="int64")])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    for patch in (*spellings(made, range(len(nodes))), *barriers(made, range(len(nodes)))):
+        patch.applied(made)
