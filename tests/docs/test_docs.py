@@ -45,6 +45,7 @@ LONG = {
     "measure-a-flaky-failure.md",
     "reduce-a-flaky-failure.md",
     "reduce-with-dynamic-shapes.md",
+    "run-on-another-release.md",
     "send-a-bug.md",
     "share-a-model.md",
     "use-from-python.md",

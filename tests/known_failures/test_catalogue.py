@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import biopsy
 from biopsy import errors
@@ -70,3 +71,27 @@ def test_an_entry_says_how_its_pieces_fare_in_the_installed_release(name: str, t
 def test_no_two_entries_have_the_same_pattern() -> None:
     texts = [pattern.text for entry in ENTRIES.values() for pattern in entry.patterns]
     assert len(set(texts)) == len(texts)
+
+
+ENDS = [
+    (name, release, kind)
+    for name, entry in ENTRIES.items()
+    for kind, releases in (("fails", entry.fails), ("mended", entry.mended))
+    for release in dict.fromkeys(one.version for one in SpecifierSet(releases))
+]
+"""The releases at the ends of what an entry says; the newest is the installed one, or nearly so."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "release", "kind"), ENDS)
+def test_an_entry_says_what_happens_at_the_ends_of_its_releases(name: str, release: str, kind: str) -> None:
+    entry = ENTRIES[name]
+    assert entry.release_kind(release) == kind
+    for number, make in enumerate(PIECES[name]):
+        try:
+            seen = seen_with(entry, make().SerializeToString(), f"{entry.engine}:release={release}")
+        except errors.CannotInstall as refused:
+            pytest.skip(str(refused))
+        assert (seen is not None) == (kind == "fails"), f"piece {number}"
+        if seen is not None:
+            assert entry.shows_as(seen.stage, seen.kind), f"piece {number}: {seen}"

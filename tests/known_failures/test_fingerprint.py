@@ -154,6 +154,7 @@ UNLIKE = [
     (one_node("Gelu", opset=20), one_node("Gelu", opset=20, approximate="tanh")),
     (one_node("LeakyRelu"), one_node("LeakyRelu", alpha=0.0)),
     (one_node("Einsum", equation="abc->acb"), one_node("Einsum", equation="abc->cba")),
+    (one_node("ConvTranspose", "x", "w"), one_node("ConvTranspose", "x", "w", output_shape=[9])),
     (one_node("Relu"), one_node("Relu", domain="com.microsoft")),
 ]
 
@@ -168,6 +169,7 @@ ALIKE = [
     (one_node("Conv", "x", "w", pads=[0, 0]), one_node("Conv", "x", "w")),
     (one_node("Conv", "x", "w", pads=[1, 2]), one_node("Conv", "x", "w", pads=[3, 3])),
     (one_node("Conv", "x", "w", group=2), one_node("Conv", "x", "w", group=3)),
+    (one_node("ConvTranspose", "x", "w", output_shape=[7]), one_node("ConvTranspose", "x", "w", output_shape=[9])),
     (one_node("Clip", "x", "w", ""), one_node("Clip", "x", "w")),
     (one_node("Einsum", equation="abc->acb"), one_node("Einsum", equation="i j k -> i k j")),
     (one_node("LayerNormalization", "x", "w", epsilon=1e-6), one_node("LayerNormalization", "x", "w")),
@@ -238,6 +240,17 @@ def test_a_function_of_the_model_is_what_it_computes_and_not_its_name() -> None:
     assert not found.same_as(fingerprint(with_function("Mine", "Neg")))
     assert "Mine" not in found.text
     assert fingerprint_of(pattern_in(found.text)) == found
+
+
+def test_functions_that_call_each_other_too_deep_are_refused() -> None:
+    made = with_function("f0", "Relu")
+    made.graph.node[0].op_type = "f900"
+    for number in range(1, 901):
+        function = made.functions.add()
+        function.CopyFrom(made.functions[0])
+        function.name, function.node[0].op_type, function.node[0].domain = f"f{number}", f"f{number - 1}", "own"
+    with pytest.raises(errors.ModelError, match="nested too deep"):
+        fingerprint(made)
 
 
 def test_a_function_that_calls_itself_has_an_end() -> None:

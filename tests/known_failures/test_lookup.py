@@ -89,6 +89,16 @@ def test_an_attribute_or_a_type_that_differs_is_only_similar(tmp_path: Path) -> 
     assert found.best is None and "a constant of float32 of Clip here, a constant of int32 there" in told(found)
 
 
+def test_what_is_read_inside_of_a_larger_piece_must_have_the_type_too(tmp_path: Path) -> None:
+    for elem, known in ((1, True), (11, False)):  # float32, float64
+        made = there_and_back()
+        made.graph.node[0].input[0] = "before"
+        made.graph.node.insert(0, helper.make_node("Softplus", ["x"], ["before"]))
+        made.graph.input[0].type.tensor_type.elem_type = elem
+        found = looked_up(made, tmp_path, SeenFailure(engine="openvino", stage="compare", kind="mismatch"))
+        assert (found.best is not None) == known
+
+
 def test_an_ordinary_normalization_in_a_larger_piece_is_not_known_at_all(tmp_path: Path) -> None:
     made = normalization_of_columns()
     made.graph.node[1].attribute[0].i = 1

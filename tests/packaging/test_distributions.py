@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from biopsy.known_failures.catalogue import OWN_FOLDER
 from support.distributions import RUBBISH, built, copy_of_the_project, own_files, skip_without_setuptools
 from support.pages import ROOT, links
 
@@ -66,6 +67,12 @@ def metadata(wheel: Path) -> Message:
 def test_the_types_of_the_package_are_announced_in_both(made: Distributions) -> None:
     assert "src/biopsy/py.typed" in in_the_source(made)
     assert "biopsy/py.typed" in in_the_wheel(made.wheel)
+
+
+def test_the_list_of_known_failures_is_in_both(made: Distributions) -> None:
+    files = {f"biopsy/{file.relative_to(ROOT / 'src' / 'biopsy')}" for file in OWN_FOLDER.glob("*.yaml")}
+    assert files and files <= in_the_wheel(made.wheel)
+    assert {f"src/{name}" for name in files} <= in_the_source(made)
 
 
 def test_the_source_distribution_holds_every_file_of_the_project_and_nothing_else(made: Distributions) -> None:

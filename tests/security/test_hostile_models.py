@@ -31,6 +31,7 @@ COMMANDS = {
     "sanitize": "surgeon sanitize m.onnx -o o.onnx --fold-constants --toposort --cleanup",
     "extract": "surgeon extract m.onnx -o o.onnx --outputs y:auto",
     "insert": "surgeon insert m.onnx -o o.onnx --op Relu --inputs x --outputs y",
+    "known": "debug known m.onnx",
     "prune": "surgeon prune m.onnx -o o.onnx --save-external-data",
     "strip": "surgeon weight-strip m.onnx -o o.onnx",
     "reference": "run m.onnx --reference --onnx-outputs mark all --save-outputs o.npz",

@@ -23,6 +23,7 @@ from onnx.external_data_helper import convert_model_to_external_data
 from biopsy.checks.journal import Journal
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.engines.base import LayerRecord
+from biopsy.known_failures.catalogue import OWN_FOLDER
 from biopsy.tactics.record import TacticRecord, write_record
 from biopsy.tensors.files import write_feeds, write_results
 from biopsy.tensors.results import Iteration, RunnerResult
@@ -72,6 +73,7 @@ def examples(place: Path, scratch: Path) -> None:
         "mismatches": [{"output": "y", "kind": "mismatch", "elements": 8, "wrong": 3, "error": 0.5, "index": [1, 2]}],
         "rounding": {"verdict": "bug", "times": 20.0}, "looked": True,
     }))  # fmt: skip
+    (place / "known.yaml").write_text((OWN_FOLDER / "onnxruntime-23116-relu-clip.yaml").read_text())
     remembered(place / "journal")
     reduced(place, scratch)
     recorded(place, scratch)

@@ -182,6 +182,7 @@ def write_files(folder: Path) -> None:
     for name, make in MODELS.items():
         save(make(), folder / f"{name}.onnx")
     save(ordinary_model(), folder / f"{hostile('path')}.onnx")
+    _write_known_failures(folder / "known")
     (folder / "torn.onnx").write_bytes(ordinary_model().SerializeToString()[:-7])
     values = {hostile(name): np.ones((1, 2), np.float32) for name in ("x", "t", "y")}
     others = {name: array + 3 for name, array in values.items()}
@@ -276,3 +277,16 @@ def load_data():
 def wrong():
     yield {pathlib.Path("hostile.txt").read_bytes().decode(): [1]}
 """
+
+
+def _write_known_failures(folder: Path) -> None:
+    """A list that knows the ordinary model, and has a file that nobody can use."""
+    from biopsy.known_failures.fingerprint import fingerprint_of
+    from biopsy.known_failures.lookup import SeenFailure
+    from biopsy.known_failures.new_entry import entry_text, write_entry
+    from biopsy.known_failures.reading import pattern_of
+
+    found = fingerprint_of(pattern_of(ordinary_model()))
+    seen = SeenFailure(engine="fake", kind=hostile("kind"))
+    write_entry(folder / f"{hostile('bug')}.yaml", entry_text(found, seen, title=hostile("title")))
+    (folder / f"{hostile('odd')}.yaml").write_text(f"{json.dumps(hostile('key'))}: 1\n")

@@ -257,6 +257,28 @@ def rich() -> Tree:
     """What ``diagnose`` tells of a layer normalization that an optimizer fuses wrongly."""
     mismatch = {"output": "logits", "kind": "mismatch", "elements": 1024, "wrong": 740, "error": 0.458, "index": [8, 4]}
     mismatch |= {"actual": 2.638776, "expected": 2.180648, "times_tolerance": 144.0}
+    known = {
+        "sentence": "looks like owner/name#7: a fusion is wrong",
+        "fingerprint": "k1-0123456789abcdef0123",
+        "exact": True,
+        "graph": "x1 = input float32\nn1 = Relu(x1) -> output\n",
+        "seen": {"engine": "onnxrt", "release": "1.32.0", "stage": "compare", "kind": "mismatch"},
+        "matches": [
+            {
+                "reference": "owner/name#7",
+                "sentence": "looks like owner/name#7: a fusion is wrong",
+                "match": "same",
+                "evidence": [
+                    {"about": "pattern", "text": "the same fingerprint"},
+                    {"about": "release", "text": "1.32.0 is known to fail (>=1.20)"},
+                    {"about": "see", "text": "https://github.com/owner/name/issues/7"},
+                ],
+            }
+        ],
+        "entries": 7,
+        "broken": [],
+        "undecided": [],
+    }
     variation = {
         "sentence": "It fails for any x and any gain; only if keepdims = 0 and the matrix is square.",
         "complete": False,
@@ -349,6 +371,7 @@ def rich() -> Tree:
             ],
         },
         "variation": variation,
+        "known": known,
         "other_failures": [
             {"reason": "run · InvalidArgument · onnxrt", "times": 1, "model": "biopsy-run/other/1.onnx"}
         ],

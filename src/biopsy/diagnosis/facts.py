@@ -262,11 +262,13 @@ class VariationSeen:
 class KnownFailureSeen:
     """What the piece looks like, in a sentence without its beginning. ``reference`` is the known bug, "" for none.
 
-    ``is_sure``: the pattern, the engine, the way in which it fails and the release are all those that are known.
+    ``evidence`` says what agrees with it, and what does not. ``is_sure``: the pattern, the engine, the way in which it
+    fails and the release are all those that are known.
     """
 
     sentence: str
     reference: str = ""
+    evidence: str = ""
     is_sure: bool = False
 
 

@@ -42,9 +42,12 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
 
 
 def _installed(engine: str) -> str:
-    """The release of an engine; "" if it is not there, or nobody has said which."""
+    """The release of an engine as it is written; "" if it is not there, or nobody has said which."""
     if not engine:
         return ""
+    asked = parse_spec(engine).settings.get("release")
+    if asked:
+        return asked
     try:
         return create(engine).version() or ""
     except errors.UnknownEngine:

@@ -6,7 +6,7 @@ The rule, in the order in which it is applied (docs/explanation/known-failures.m
 2. Axes become ``first``, ``last`` or ``inner``, counted in the rank of what is read, also where they are the default.
 3. What says the default of the operator's schema, or that nothing is padded, strided or dilated, is left out.
 4. Element types are named; texts and ``perm`` are kept as they are; letters of an equation are those of their order.
-5. Of strides, pads and their like it is told that there are some.
+5. Of strides, pads, output_shape and their like it is told that there are some.
 6. Of any other number only the kind is kept: 0, 1, ``more``, ``negative``, ``fraction``; of a list, the kinds in it.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SIZES = frozenset(
     {
         "kernel_shape", "hidden_size", "split", "num_outputs", "blocksize", "block_size", "k", "num_heads", "shape",
-        "q_num_heads", "kv_num_heads", "num_groups", "output_size", "output_shape", "sample_size", "bits", "K", "N",
+        "q_num_heads", "kv_num_heads", "num_groups", "output_size", "sample_size", "bits", "K", "N",
         "pooled_shape", "output_height", "output_width", "height", "width", "size", "onesided_length", "max_length",
     }
 )  # fmt: skip
@@ -36,14 +36,13 @@ SIZES = frozenset(
 VALUES = frozenset({"epsilon", "seed", "ratio", "scale", "value", "values", "high", "low", "mean", "spatial_scale"})
 """Attributes that are values as weights are."""
 
-AXES = frozenset(
-    {"axis", "axes", "batch_axis", "time_axis", "scan_input_axes", "scan_output_axes", "batch_dims", "axis_w"}
-)
+AXES = frozenset({"axis", "axes", "batch_axis", "time_axis", "scan_input_axes", "scan_output_axes"})
 """Attributes, and inputs that are constants, that say axes."""
 
 _TYPES = frozenset({"to", "dtype", "output_dtype", "stash_type", "detect_type", "softmax_precision", "precision"})
 _EXACT = frozenset({"perm"})
 _NEUTRAL: Mapping[str, int] = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
+_TOLD_TO_BE_THERE = frozenset({*_NEUTRAL, "output_shape"})
 _LONGEST_TEXT = 60
 _SAFE = "_-.:+"
 
@@ -131,7 +130,7 @@ def _is_neutral(attribute: onnx.AttributeProto) -> bool:
 
 def _value(attribute: onnx.AttributeProto) -> str:
     kind = attribute.type
-    if attribute.name in _NEUTRAL:
+    if attribute.name in _TOLD_TO_BE_THERE:
         return "some"
     if attribute.name in _EXACT:
         return "-".join(map(str, attribute.ints))

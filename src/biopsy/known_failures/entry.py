@@ -103,6 +103,15 @@ class KnownFailure:
                 return "fails" if kind == "fails" else "mended"
         return "untold"
 
+    def shows_as(self, stage: str, kind: str) -> bool | None:
+        """Whether it shows at this stage as this kind of failure; "" is not known, and None says that nobody knows."""
+        if not self.signatures or not (stage or kind):
+            return None
+        return any(
+            (not one.stage or not stage or one.stage == stage) and (not one.kinds or not kind or kind in one.kinds)
+            for one in self.signatures
+        )
+
     def as_json(self) -> Mapping[str, object]:
         """What a report says of it."""
         return {

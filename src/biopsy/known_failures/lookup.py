@@ -93,6 +93,19 @@ class KnownMatch:
 
     def evidence(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
         """What agrees with the known bug, and what does not, each with what it is about; then what is told of it."""
+        yield from self._compared(seen)
+        yield from _named("needs", self.failure.conditions)
+        yield from _named("avoid", [one.full for one in self.failure.workarounds])
+        if self.failure.issue:
+            yield "see", self.failure.issue
+        if self.failure.origin != ORIGIN:
+            yield "from", self.failure.origin
+
+    def agreement(self, seen: SeenFailure) -> Iterator[str]:
+        """What agrees with the known bug, and what does not."""
+        yield from (f"{head} {text}".strip() for head, text in self._compared(seen))
+
+    def _compared(self, seen: SeenFailure) -> Iterator[tuple[str, str]]:
         yield "pattern", _PATTERNS[self.grade]
         yield from (("", difference) for difference in self.differences)
         if self.engine_agrees is not None:
@@ -107,12 +120,6 @@ class KnownMatch:
             ways = ", or ".join(map(str, self.failure.signatures))
             yield "fails", f"{told}, as known" if self.signature_agrees else f"{told} here, {ways} there"
         yield "release", self._of_release(seen)
-        yield from _named("needs", self.failure.conditions)
-        yield from _named("avoid", [one.full for one in self.failure.workarounds])
-        if self.failure.issue:
-            yield "see", self.failure.issue
-        if self.failure.origin != ORIGIN:
-            yield "from", self.failure.origin
 
     def _of_release(self, seen: SeenFailure) -> str:
         failure = self.failure
@@ -253,18 +260,8 @@ def _match(failure: KnownFailure, grade: Grade, there: Occurrence, seen: SeenFai
         differences=there.differences,
         more=len(there.more),
         engine_agrees=engine_agrees,
-        signature_agrees=_signature_agrees(failure, seen),
+        signature_agrees=failure.shows_as(seen.stage, seen.kind),
         release=failure.release_kind(seen.release) if seen.release and engine_agrees is not False else None,
-    )
-
-
-def _signature_agrees(failure: KnownFailure, seen: SeenFailure) -> bool | None:
-    if not failure.signatures or not (seen.stage or seen.kind):
-        return None
-    return any(
-        (not one.stage or not seen.stage or one.stage == seen.stage)
-        and (not one.kinds or not seen.kind or seen.kind in one.kinds)
-        for one in failure.signatures
     )
 
 

@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.engines.registry import find_class
 from biopsy.filesystem.write import write_whole
 from biopsy.known_failures.catalogue import SUFFIX, users_folder
 from biopsy.known_failures.entry import release_of
 from biopsy.known_failures.fingerprint import Fingerprint, pattern_in
 from biopsy.known_failures.lookup import SeenFailure
 from biopsy.text import first_of, printable
-
-PACKAGES = {"onnxrt": "onnxruntime", "openvino": "openvino", "trt": "tensorrt", "reference": "onnx"}
-"""The distribution that an engine of ours is in."""
 
 _MOST_NAMED = 6
 
@@ -51,7 +49,7 @@ def _parts(
     yield "# The address of a public report: https://github.com/OWNER/NAME/issues/NUMBER; '' if there is none.\n"
     yield told("issue", issue)
     yield told("engine", seen.engine)
-    yield told("package", PACKAGES.get(seen.engine, seen.engine))
+    yield told("package", _package(seen.engine))
     yield "# Releases that were tried: those that fail, and those in which it is mended ('' for none).\n"
     yield told("fails", "" if version is None else f"=={version}")
     yield told("mended", "")
@@ -64,6 +62,14 @@ def _parts(
     yield "# What this piece looks like, made by biopsy: more pieces of the same bug may follow.\n"
     yield f"patterns:\n  - fingerprint: {fingerprint.digest}\n    graph: |\n"
     yield "".join(f"      {line}\n" for line in fingerprint.text.splitlines())
+
+
+def _package(engine: str) -> str:
+    """The distribution that has the releases of an engine; the engine's own name where nobody knows."""
+    try:
+        return next(iter(find_class(engine).distributions), engine)
+    except errors.EngineMissing:
+        return engine
 
 
 def _signature(seen: SeenFailure) -> dict[str, object]:

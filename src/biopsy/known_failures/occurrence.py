@@ -7,6 +7,7 @@ commutative operator may be exchanged; and there may be more nodes. All of that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -48,10 +49,16 @@ def occurrence_in(known: Pattern, piece: Pattern) -> Occurrence | None:
     whole = len(known.nodes) == len(piece.nodes)
     if any(one.bodies for one in known.vertices) or not known.nodes or (len(known.nodes) == 1 and not whole):
         return None
+    if _operators(known) - _operators(piece):
+        return None
     found = _best(known, piece, strictly=True)
     if found is None and whole:
         found = _best(known, piece, strictly=False)
     return found
+
+
+def _operators(pattern: Pattern) -> Counter[str]:
+    return Counter(pattern.vertices[place].label for place in pattern.nodes)
 
 
 def _best(known: Pattern, piece: Pattern, *, strictly: bool) -> Occurrence | None:
@@ -173,8 +180,7 @@ class _PatternSearch:
                 match.told += (remark,)
             found = there.removeprefix("const ")
         else:
-            vertex = self._piece.vertices[there.source]
-            found = vertex.label.partition(" ")[2] if vertex.label.startswith("input ") else wanted
+            found = _element_type(self._piece.vertices[there.source], there.slot) or wanted
         return found == wanted or self._allowed(match, f"{found} here, {wanted} there")
 
     def _allowed(self, match: _Match, difference: str) -> bool:
@@ -185,6 +191,13 @@ class _PatternSearch:
             match.told += (difference,)
         match.essential = True
         return True
+
+
+def _element_type(vertex: Vertex, slot: int) -> str:
+    """Of what is read there; "" where nobody knows."""
+    if vertex.label.startswith("input "):
+        return vertex.label.partition(" ")[2]
+    return vertex.types[slot] if slot < len(vertex.types) else ""
 
 
 def _connected(known: Pattern) -> list[int]:

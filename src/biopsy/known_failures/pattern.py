@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 ABSENT = "none"
@@ -39,6 +39,8 @@ class Vertex:
     ``label`` is its operator with the domain, or what else it is. ``attributes`` are ``name=value``, sorted by name;
     ``bodies`` are those of a node: the attribute and the number of the vertex. ``home`` is the body that it stands in;
     None for the model's own graph. ``results``: which of its outputs are outputs of the model.
+    ``types`` are the element types of its outputs, "" where nobody knows: they follow from the rest, and are no part of
+    the text.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Vertex:
     bodies: tuple[tuple[str, int], ...] = ()
     home: int | None = None
     results: tuple[int, ...] = ()
+    types: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_node(self) -> bool:
@@ -93,6 +96,7 @@ def _renumbered(one: Vertex, place_of: dict[int, int]) -> Vertex:
         bodies=tuple((name, place_of[body]) for name, body in one.bodies),
         home=None if one.home is None else place_of[one.home],
         results=one.results,
+        types=one.types,
     )
 
 

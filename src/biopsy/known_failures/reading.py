@@ -27,6 +27,7 @@ from biopsy.model import walk
 from biopsy.model.infer import infer_types
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.node import FunctionKey
+from biopsy.model.tensor_type import TensorType
 
 if TYPE_CHECKING:
     import onnx
@@ -57,7 +58,10 @@ def pattern_of(model: onnx.ModelProto, name: str = "the model") -> Pattern:
             next_steps=["biopsy debug reduce MODEL -o piece.onnx --check ...    makes a piece of it"],
         )
     reader = _PatternReader(model, name)
-    reader.read_model()
+    try:
+        reader.read_model()
+    except RecursionError as error:
+        raise errors.ModelError(f"{name} has functions or bodies that are nested too deep to be looked up") from error
     return Pattern(tuple(one.done() for one in reader.drafts))
 
 
@@ -71,6 +75,7 @@ class _Draft:
     bodies: list[tuple[str, int]] = field(default_factory=list)
     home: int | None = None
     results: set[int] = field(default_factory=set)
+    types: list[str] = field(default_factory=list)
 
     def done(self) -> Vertex:
         while self.operands and self.operands[-1] == ABSENT and self.label != BODY:
@@ -82,6 +87,7 @@ class _Draft:
             bodies=tuple(sorted(self.bodies)),
             home=self.home,
             results=tuple(sorted(self.results)),
+            types=tuple(self.types),
         )
 
 
@@ -95,7 +101,7 @@ class _PatternReader:
         self._functions = {walk.function_key(one): one for one in model.functions}
         self._definitions: dict[FunctionKey, int] = {}
         self._opsets = _opsets(model.opset_import)
-        self._ranks = _Ranks(model)
+        self._tensors = _TensorFacts(model)
         self._keeps_identities = False
 
     def read_model(self) -> None:
@@ -140,7 +146,8 @@ class _PatternReader:
         added = []
         for node in graph.node:  # in any order: what is read may stand behind
             if not self._skips(node):
-                place = self._add(_Draft(label=self._label(node), home=home))
+                types = [] if home is not None else [self._tensors.element_type(name) for name in node.output]
+                place = self._add(_Draft(label=self._label(node), home=home, types=types))
                 scope.update({name: Tensor(place, slot) for slot, name in enumerate(node.output) if name})
                 added.append((node, place))
         self._pass_on(graph.node, scope)
@@ -174,8 +181,8 @@ class _PatternReader:
 
     def _fill(self, draft: _Draft, node: onnx.NodeProto, scope: _Scope, place: int) -> None:
         schema = operator_schema(node, self._opsets)
-        ranks = self._ranks if draft.home is None else _NO_RANKS
-        rank = ranks.of(node) if _says_axes(node, schema) else None
+        facts = self._tensors if draft.home is None else _NO_FACTS
+        rank = facts.rank(node) if _says_axes(node, schema) else None
         draft.operands = [self._operand(name, scope) for name in node.input]
         key = walk.operator(node)
         if key in self._functions:
@@ -183,7 +190,7 @@ class _PatternReader:
             draft.attributes = [f"argument={text.partition('=')[2]}" for text in self._attributes(node, None, rank)]
         else:
             draft.attributes = [*self._attributes(node, schema, rank), *default_axes(node, schema, rank)]
-            _read_axes(draft, node, schema, ranks)
+            _read_axes(draft, node, schema, facts)
         for attribute in node.attribute:
             inner = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
             for number, body in enumerate(inner):
@@ -241,31 +248,42 @@ class _PatternReader:
             one.home = None if one.home is None else place_of[one.home]
 
 
-class _Ranks:
-    """Ranks of tensors of a model's own graph, and constant lists of axes; found out where they are asked for."""
+class _TensorFacts:
+    """Types and ranks of tensors of a model's own graph, and constant lists of axes; found out when first asked for."""
 
     def __init__(self, model: onnx.ModelProto | None) -> None:
         self._model = model
-        self._found: dict[str, int] | None = None
+        self._types: dict[str, TensorType] | None = None
         self._axes: dict[str, list[int]] | None = None
 
-    def of(self, node: onnx.NodeProto, axes: int | None = None) -> int | None:
+    def rank(self, node: onnx.NodeProto, axes: int | None = None) -> int | None:
         """The rank in which a node counts its axes, of which it has so many; None where nobody knows.
 
         It is that of what the node reads first; Unsqueeze adds as many dimensions as it has axes.
         """
         if self._model is None or not node.input:
             return None
-        if self._found is None:
-            self._found = {
-                name: len(kind.shape) for name, kind in infer_types(self._model).items() if kind.shape is not None
-            }
-        rank = self._found.get(node.input[0])
-        if rank is None or node.op_type != "Unsqueeze":
+        kind = self._type(node.input[0])
+        if kind is None or kind.shape is None:
+            return None
+        rank = len(kind.shape)
+        if node.op_type != "Unsqueeze":
             return rank
         if axes is None:
             axes = next((len(one.ints) for one in node.attribute if one.name == "axes"), 0)
         return rank + axes
+
+    def element_type(self, name: str) -> str:
+        """The element type of a tensor; "" where nobody knows."""
+        kind = self._type(name)
+        return "" if kind is None else kind.dtype
+
+    def _type(self, name: str) -> TensorType | None:
+        if self._model is None:
+            return None
+        if self._types is None:
+            self._types = infer_types(self._model)
+        return self._types.get(name)
 
     def axes(self, name: str) -> list[int] | None:
         """The numbers of a small constant; None for any other tensor."""
@@ -283,14 +301,14 @@ def _says_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None) -> bool:
     return not names.isdisjoint(AXES)
 
 
-def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, ranks: _Ranks) -> None:
+def _read_axes(draft: _Draft, node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, facts: _TensorFacts) -> None:
     """Write axes that are an input, and constant, as older versions do: as an attribute."""
     for number, formal in enumerate(schema.inputs if schema is not None else ()):
         if formal.name in AXES and number < len(node.input) and isinstance(draft.operands[number], str):
-            axes = ranks.axes(node.input[number])
+            axes = facts.axes(node.input[number])
             if axes is not None:
                 draft.operands[number] = ABSENT
-                draft.attributes.append(f"{formal.name}={axes_text(axes, ranks.of(node, len(axes)))}")
+                draft.attributes.append(f"{formal.name}={axes_text(axes, facts.rank(node, len(axes)))}")
 
 
 def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
@@ -313,7 +331,7 @@ def _small_integers(graph: onnx.GraphProto) -> Iterator[tuple[str, list[int]]]:
                 continue
 
 
-_NO_RANKS = _Ranks(None)
+_NO_FACTS = _TensorFacts(None)
 """Of tensors inside bodies: their names say nothing outside."""
 
 

@@ -86,6 +86,9 @@ def test_what_a_diagnosis_has_found_stands_beside_the_failure() -> None:
     )
     text = issue_text(replace(facts("onnxrt"), found=found))
     assert "Its optimizer is wrong." in text and "`any x`" in text
+    known = EarlierFindings(known="owner/name#7: the same fingerprint")
+    told = issue_text(replace(facts("onnxrt"), found=known))
+    assert "How it compares with a known failure: `owner/name#7: the same fingerprint`" in told
     assert "A workaround that was tried: Fusion off: it passes.\n\n```text\nbiopsy run m\n```" in text
 
 

@@ -67,7 +67,7 @@ def _how_often(found: Diagnosis) -> str:
 
 def _known(found: Diagnosis) -> str:
     seen = found.facts.known
-    return seen.sentence if seen is not None and seen.reference else ""
+    return f"{seen.reference}: {seen.evidence}" if seen is not None and seen.reference else ""
 
 
 def _variation(found: Diagnosis) -> str:

@@ -38,6 +38,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     seen = KnownFailureSeen(
         sentence=found.sentence,
         reference="" if best is None else best.failure.reference,
+        evidence="" if best is None else "; ".join(best.agreement(found.seen)),
         is_sure=best is not None and best.is_sure,
     )
     return StepAnswer(replace(facts, known=seen), found.sentence)

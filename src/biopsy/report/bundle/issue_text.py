@@ -80,7 +80,7 @@ def _description(facts: IssueFacts) -> Iterator[str]:
     if facts.found.variation:
         yield f"What may vary, as far as it was tried: {_inline(facts.found.variation)}"
     if facts.found.known:
-        yield f"Compared with known failures, it {_inline(facts.found.known)}"
+        yield f"How it compares with a known failure: {_inline(facts.found.known)}"
     for text, line in facts.found.workarounds:
         yield f"A workaround that was tried: {_heading(text)}"
         if line:

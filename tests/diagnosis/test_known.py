@@ -1,0 +1,62 @@
+"""The question whether the piece is known: it takes what the diagnosis knows, runs nothing, and never ends it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from biopsy import errors, events
+from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.facts import ComparisonSeen, KnownFacts
+from biopsy.diagnosis.reasons import NO_PIECE
+from biopsy.diagnosis.step import StepAnswer
+from biopsy.diagnosis.steps import known
+from support.diagnoses import facts, failure, piece, question
+from support.models import chain, save
+from support.real_failures import relu_clip_of_integers
+
+
+def answered(folder: Path, model: Path, release: str = "1.32.0", kind: str = "Fail") -> StepAnswer:
+    seen = facts(
+        failure=failure(kind, "build"),
+        piece=replace(piece("Relu", "Clip"), path=str(model)),
+        compared=ComparisonSeen(engines=(("onnxrt", release),)),
+    )
+    with StepContext(question(folder), events.ignore) as context:
+        assert known.KNOWN.not_asked(seen, context) is None
+        return known.KNOWN.answer(seen, context)
+
+
+def test_the_piece_is_looked_up_with_engine_release_and_way_of_failing(tmp_path: Path) -> None:
+    found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"))
+    assert found.line.startswith("looks like microsoft/onnxruntime#23116: ")
+    assert found.facts.known is not None and found.facts.known.is_sure
+    assert found.facts.known.evidence == (
+        "pattern the same fingerprint; engine onnxrt, as known; fails build · Fail, as known; "
+        "release 1.32.0 is known to fail (>=1.17.3,<=1.32.0)"
+    )
+    assert json.loads((tmp_path / known.REPORT).read_text())["matches"][0]["release"] == "fails"
+
+
+def test_a_failure_of_another_kind_is_not_called_known(tmp_path: Path) -> None:
+    found = answered(tmp_path, save(relu_clip_of_integers(), tmp_path / "piece.onnx"), kind="NoSuchFile")
+    assert found.line == "not in our list of 7"
+    assert found.facts.known is not None and found.facts.known.reference == ""
+
+
+def test_whatever_goes_wrong_is_an_error_that_a_diagnosis_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save(chain(1), tmp_path / "piece.onnx")
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(errors.BiopsyError):
+        answered(tmp_path, path)
+    monkeypatch.setattr(known, "look_up", lambda *_, **__: 1 / 0)  # an error of our own, which nobody can foresee
+    with pytest.raises(errors.BiopsyError, match="the piece could not be looked up"):
+        answered(tmp_path, path)
+
+
+def test_it_is_not_asked_without_a_piece(tmp_path: Path) -> None:
+    with StepContext(question(tmp_path), events.ignore) as context:
+        assert known.KNOWN.not_asked(KnownFacts(), context) == NO_PIECE
