@@ -46,6 +46,7 @@ NAMES = [
     "Rules",
     "RunComparison",
     "RunnerResult",
+    "TransformationFindings",
     "UnknownEngine",
     "UsageError",
     "Variation",
@@ -60,6 +61,7 @@ NAMES = [
     "reduce",
     "releases",
     "run",
+    "transform",
     "vary",
     "workaround",
 ]

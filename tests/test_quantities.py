@@ -2,7 +2,7 @@
 
 import pytest
 
-from biopsy.quantities import count, size_text
+from biopsy.quantities import bytes_of, count, size_text
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,16 @@ def test_a_noun_whose_plural_is_not_made_by_an_s_is_given_with_it() -> None:
 )
 def test_a_size_has_one_digit_after_the_point_in_the_largest_unit_that_it_fills(size: int, text: str) -> None:
     assert size_text(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("12", 12), ("500MB", 500_000_000), ("2 GB", 2 * 10**9), ("1.5GiB", 3 << 29), ("3k", 3000), ("1T", 10**12)],
+)
+def test_a_size_is_read_in_the_units_that_people_write(text: str, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "GB", "1e3", "1 GB more", "٣", "9" * 400])
+def test_what_is_no_size_is_none(text: str) -> None:
+    assert bytes_of(text) is None

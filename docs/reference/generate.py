@@ -22,6 +22,8 @@ from biopsy.cli.parser import parser_of as whole_parser_of
 from biopsy.engines import registry
 from biopsy.reduction.passes.bypass import bypass
 from biopsy.reduction.schedule import MODEL_PASSES, PASSES
+from biopsy.workarounds.barriers import BARRIERS
+from biopsy.workarounds.spellings.table import FAMILIES
 
 HERE = Path(__file__).parent
 PAGES = (*sorted(HERE.glob("*.md")), HERE.parent / "how-to" / "come-from-polygraphy.md")
@@ -118,6 +120,26 @@ def passes() -> str:
     return "\n".join([*head, *rows, ""])
 
 
+def spellings() -> str:
+    """A table for each family of equivalent spellings."""
+    parts = []
+    for title, family in FAMILIES.items():
+        parts += [f"### {title}", "", "| name | found is | written is | from opset | equal for | costs |"]
+        parts += ["|---|---|---|---|---|---|"]
+        for one in family:
+            equal = "; ".join(filter(None, ["every bit" if one.exact else "", one.holds]))
+            cells = (_prose(text) for text in (one.matches, one.writes, str(one.least_opset), equal, one.cost))
+            parts.append(f"| `{one.name}` | {' | '.join(cells)} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def barriers() -> str:
+    """A table of the nodes that optimizers do not see through."""
+    rows = [f"| `{one.name}` | {_prose(one.writes)} | {one.least_opset} | {_prose(one.cost)} |" for one in BARRIERS]
+    return "\n".join(["| name | behind a node stands | from opset | costs |", "|---|---|---|---|", *rows, ""])
+
+
 def polygraphy() -> str:
     """What becomes here of each command and option of Polygraphy. Raises LookupError for one that nobody speaks of."""
     theirs: dict[str, list[list[str]]] = json.loads(POLYGRAPHY.read_text(encoding="utf-8"))
@@ -195,6 +217,8 @@ def renewed(text: str) -> str:
         "overview": overview,
         "passes": passes,
         "polygraphy": polygraphy,
+        "spellings": spellings,
+        "barriers": barriers,
     }
 
     def renew(match: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ def size_text(number: int) -> str:
 
 def bytes_of(text: str) -> int | None:
     """The bytes that a person means by ``500MB``, ``2GB``, ``1.5GiB`` or a number of them; None for anything else."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kKMGT]?)(i?)B?", text)
+    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kKMGT]?)(i?)B?", text, re.ASCII)
     if match is None or float(match[1]) == 0:
         return None
     return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))

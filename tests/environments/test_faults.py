@@ -250,3 +250,21 @@ def test_many_who_install_use_and_clear_at_once_never_meet_half_an_environment(
     many = [subprocess.Popen([*words, str(seed), "6"], stderr=subprocess.PIPE, text=True) for seed in range(5)]
     assert [process.communicate(timeout=120)[1] for process in many] == [""] * 5
     assert not Cache.of_user().clear().stuck
+
+
+@pytest.mark.slow
+def test_kills_at_any_moment_never_leave_half_an_environment(index: PackageIndex, here: Interpreter) -> None:
+    parts = {f"bolt/part{number}.py": "" for number in range(50)}
+    index.add("bolt", "1.0", modules={"bolt/__init__.py": "from bolt import part49", **parts})
+    for seed in range(12):
+        process = begun("bolt==1.0")
+        time.sleep(0.4 + 0.08 * seed)
+        process.kill()
+        process.communicate()
+        with prepared(["bolt==1.0"], python=here) as environment:
+            everything = "; ".join(f"import bolt.part{number}" for number in range(50))
+            subprocess.run([environment.python, "-I", "-c", everything], check=True)
+            time.sleep(0.02 * seed)  # for the one who cleans up after the killed one
+            subprocess.run([environment.python, "-I", "-c", everything], check=True)
+        Cache.of_user().clear()
+    assert not installers(index)

@@ -76,6 +76,16 @@ def test_an_index_that_refuses_is_told_with_its_status(index: PackageIndex, here
     assert caught.value.kind == "network"
 
 
+def test_a_proxy_that_does_not_answer_is_told(
+    index: PackageIndex, here: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setattr("biopsy.environments.index._RETRIES", 0)
+    with pytest.raises(errors.CannotInstall, match=r"its proxy does not answer: .*refused") as caught:
+        releases("bolt", python=here)
+    assert caught.value.kind == "network"
+
+
 def test_an_answer_that_is_no_page_is_told(index: PackageIndex, here: Interpreter) -> None:
     index.files["bolt"] = {"a": {"filename": 7, "url": None}}
     with pytest.raises(errors.CannotInstall) as caught:

@@ -47,3 +47,9 @@ def test_an_error_of_another_module_and_one_that_nobody_foresaw_are_told() -> No
 @pytest.mark.parametrize("name", ["Sequence", "annotations", "Stage", "nothing"])
 def test_what_is_no_error_becomes_one(name: str) -> None:
     assert type(from_json({**as_json(errors.CheckError("no")), "error": name})) is errors.BiopsyError
+
+
+def test_an_installation_that_is_impossible_says_why() -> None:
+    error = carried(errors.CannotInstall("no", kind="yanked", details=["line"], next_steps=["another"]))
+    assert isinstance(error, errors.CannotInstall)
+    assert (error.kind, error.message, error.next_steps) == ("yanked", "no\nline", ("another",))

@@ -33,6 +33,12 @@ def test_variables_are_added_to_the_environment(monkeypatch: pytest.MonkeyPatch)
     assert run([*PYTHON, code], Limits, environment={"THEIRS": "2"}).output == b"1 2\n"
 
 
+def test_a_variable_that_is_to_be_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIOPSY_TEST", "here")
+    words = ["sh", "-c", "echo ${BIOPSY_TEST-nothing}"]
+    assert run(words, Limits, environment={"BIOPSY_TEST": None}).output == b"nothing\n"
+
+
 def test_it_is_ended_at_the_limit_of_time_or_memory() -> None:
     assert run([*PYTHON, "import time; time.sleep(600)"], lambda: Limits(seconds=1)).cause == "time"
     grows = "import time; block = bytearray(200 << 20); time.sleep(600)"

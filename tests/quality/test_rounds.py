@@ -79,6 +79,23 @@ def test_needed_nodes_that_are_scattered_are_found_many_at_a_time(jobs: int, mos
     assert rounds_of_chain(tmp_path, jobs, *(f"n{number}" for number in range(10, 200, 25))) <= most
 
 
+@pytest.mark.parametrize(("jobs", "most"), [(1, 90), (4, 30), (64, 13)])
+def test_repetitions_of_a_flaky_failure_run_at_once_for_several_candidates(
+    jobs: int, most: int, tmp_path: Path
+) -> None:
+    """It shows in six of ten runs, so that a candidate passes only after seven runs or so."""
+    chance, clock, culprit = random.Random(1), SimulatedClock(), has("n77")
+    made = biopsy.reduce(
+        chain(200),
+        lambda model: culprit(model) and chance.random() < 0.6,
+        tmp_path / "r.onnx",
+        takes="model",
+        parallelism=Parallelism(jobs=jobs, executor=clock),
+    )
+    assert len(made.nodes) == 1
+    assert clock.now <= most
+
+
 @settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_of_any_failure_the_result_and_the_checks_are_the_same_however_many_run_at_once_and_long(

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.borders import Asking, Row, RowBorder, Side, all_changes, change_between, changes_around
+from biopsy.search.borders import AnswerRow, Asking, RowBorder, Side, all_changes, change_between, changes_around
 from biopsy.search.drive import drive
 
 SIDES = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=40)
 WAYS = ["around", "between", "all"]
 
 
-def search(way: str, row: Row, start: int) -> Asking[None]:
+def search(way: str, row: AnswerRow, start: int) -> Asking[None]:
     if way == "between":
         return change_between(row, row.length - 1, 0)
     return changes_around(row, start) if way == "around" else all_changes(row, start)
 
 
-def asked(way: str, sides: Sequence[Side], start: int) -> tuple[Row, list[int]]:
-    row, places = Row(len(sides)), list[int]()
+def asked(way: str, sides: Sequence[Side], start: int) -> tuple[AnswerRow, list[int]]:
+    row, places = AnswerRow(len(sides)), list[int]()
 
     def answer(round_: Sequence[int]) -> Mapping[int, Side]:
         places.extend(round_)

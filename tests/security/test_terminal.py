@@ -23,6 +23,7 @@ LAYERS = ["debug", "layers", "ordinary.onnx", "--reference-engine", "reference"]
 FLAGS = ["debug", "flags", "ordinary.onnx"]
 BUILD = ["debug", "build", "ordinary.onnx", "--onnxrt"]
 FAKE = "fake:offset.Relu=1"
+WORKAROUND = ["debug", "workaround", "ordinary.onnx", "--engine", FAKE, "--input-shapes", f"{X}:[2,2]"]
 DIAGNOSE = ["diagnose", PATH, "--reference", "--engine", FAKE, "--dir", FOLDER]
 
 
@@ -241,6 +242,14 @@ CASES: dict[str, list[str]] = {
     "layers nodes": [*LAYERS, "--suspect", "onnxrt", "--nodes", hostile("(")],
     "flags": [*FLAGS, "-o", f"{hostile('r')}.json", "--engine", "onnxrt", *check("1", "{engine}")],
     "flags by run": [*FLAGS, "--engine", "onnxrt", *check("flaky", "{engine}", HOSTILE)],
+    "version package": ["debug", "version", "ordinary.onnx", "--package", hostile("p"), *check("1", "{python}")],
+    "version python": [
+        *["debug", "version", "ordinary.onnx", "--package", "thing", "--python", hostile("p")],
+        *check("1", "{python}"),
+    ],
+    "workaround": [*WORKAROUND, "-v", "--report", f"{hostile('r')}.json", "--only", "mark", "spelling", "--nodes", T],
+    "workaround nodes": [*WORKAROUND, "--nodes", hostile("nodes")],
+    "workaround written": ["debug", "workaround", PATH, "--engine", "onnxrt", "-o", FOLDER, *check("1", "{}")],
     "build": [*BUILD, "--until", "2", "--art-dir", FOLDER, *check("flaky", "{}", "{engine}")],
     "build fails": [
         "debug",
@@ -313,7 +322,7 @@ TEXTS = {".json", ".csv", ".log"}
 
 FAMILIES = ("polygraphy ", "sparsity ", "sanitize ", "lint ", "run option ", "run shape ", "run tolerance ", "data ")
 """How the names of cases begin of which there are many alike: the first of each is quick."""
-SLOW = {"demo", "precision loss", "diagnose", "diagnose json"} | {
+SLOW = {"workaround", "demo", "precision loss", "diagnose", "diagnose json"} | {
     case for family in FAMILIES for case in [name for name in CASES if name.startswith(family)][1:]
 }
 

@@ -6,10 +6,15 @@ from collections.abc import Callable
 import onnx
 import pytest
 
+from benchmarks.simulated_clock import SimulatedClock
 from biopsy import Repeating, errors, events
+from biopsy.checks.outcome import Outcome
 from biopsy.checks.repetition import interval, runs_needed
+from biopsy.session.flakiness import Flakiness
+from biopsy.session.stage import ORIGINAL
 from support.models import chain
 from support.predicates import has, names
+from support.session import Answers, Session, trial
 
 Predicate = Callable[[onnx.ModelProto], bool]
 
@@ -106,3 +111,26 @@ def test_a_result_that_fails_more_rarely_than_a_steady_original_is_one_only_if_t
     (verified,) = (event for event in told if isinstance(event, events.Verified))
     assert verified.failed == 1
     assert verified.runs >= 1
+
+
+@pytest.mark.parametrize("jobs", [2, 16, 64])
+def test_the_measured_rate_is_that_of_the_runs_in_their_order_however_many_run_at_once(
+    session: Session, jobs: int
+) -> None:
+    """Failures end ten times as soon as passing runs: those that end first would show a higher rate."""
+    chance = random.Random(5)
+    statuses = [1, *(int(chance.random() < 0.3) for _ in range(200))]
+
+    def measured(jobs: int) -> events.Event:
+        clock = SimulatedClock(lambda evidence: 0.1 if evidence.status else 1.0)
+        oracle = session.oracle(Answers({"original": list(statuses)}), jobs, executor=clock)
+        flakiness = Flakiness(oracle)
+        judged, tries = flakiness.failure(lambda: trial("original", ORIGINAL), at_once=True)
+        assert judged.outcome is Outcome.REPRODUCES
+        flakiness.begin(trial("original", ORIGINAL), tries)
+        (flaky,) = session.of(events.FlakyFailure)
+        session.told.clear()
+        return flaky
+
+    alone = measured(1)
+    assert measured(jobs) == alone

@@ -1,9 +1,11 @@
 """The oracle: what is never checked twice, how often an answer needs a run, and what is told of it."""
 
 import json
+from contextlib import closing
 
 import pytest
 
+from benchmarks.simulated_clock import SimulatedClock
 from biopsy import errors, events
 from biopsy.checks.artifacts import Artifacts
 from biopsy.checks.outcome import Evidence, Outcome
@@ -151,3 +153,51 @@ def test_the_last_check_is_foreseen_once_a_candidate_of_few_nodes_is_asked_about
     assert check.foreseen == 1
     oracle.judge(trial("which of all these tensors are wrong", LOOK))
     assert check.foreseen == 2
+
+
+def test_what_must_pass_several_times_is_begun_ahead_as_often(session: Session) -> None:
+    check = Answers(is_stoppable=True)
+    for name in ("a", "b", "c"):
+        check.hold(name)
+    oracle = session.oracle(check, jobs=7)
+    oracle.memory.repetitions = 3
+    oracle.ahead(iter([trial("a"), trial("b"), trial("c"), trial("d")]))
+    assert [run.trial.description for run in oracle.pool.pending] == ["a"] * 3 + ["b"] * 3 + ["c"]
+
+
+def test_what_has_ended_is_foretold_before_it_is_asked_and_counted_only_then(session: Session) -> None:
+    check = Answers({"b": [1]})
+    clock = SimulatedClock(lambda evidence: 0.1 if evidence.status else 1.0)  # it fails sooner than it passes
+    oracle = session.oracle(check, jobs=2, executor=clock)
+    oracle.ahead(iter([trial("a"), trial("b")]))
+    told = []
+
+    def meanwhile() -> None:
+        told.append((oracle.foretold(trial("b")), oracle.foretold(trial("a")), oracle.tally.checks))
+        oracle.keep_going([trial("a"), trial("c")])
+
+    oracle.judge(trial("a"), meanwhile=meanwhile)
+    ((foretold, unknown, counted), *_) = told
+    assert foretold is not None
+    assert foretold.outcome is Outcome.REPRODUCES
+    assert (unknown, counted) == (None, 0)
+    oracle.judge(trial("b"))
+    assert oracle.tally.checks == 2
+    assert check.asked == ["a", "b", "c"]
+
+
+def test_questions_in_turn_are_checked_together_and_no_further_than_somebody_asks(session: Session) -> None:
+    check = Answers({"b": [1]}, is_stoppable=True)
+    oracle = session.oracle(check, jobs=2)
+    with closing(oracle.in_turn(trial(name) for name in "abcdef")) as answers:
+        assert [next(answers).outcome, next(answers).outcome] == [Outcome.PASSES, Outcome.REPRODUCES]
+    assert oracle.tally.checks == 2
+    assert not {"d", "e", "f"} & set(check.asked)
+    assert oracle.pool.pending == []
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 7])
+def test_questions_in_turn_have_the_same_answers_however_many_run_at_once(session: Session, jobs: int) -> None:
+    oracle = session.oracle(Answers({"c": [1], "e": [125]}, is_stoppable=True), jobs=jobs)
+    expected = [Outcome.PASSES, Outcome.PASSES, Outcome.REPRODUCES, Outcome.PASSES, Outcome.INVALID]
+    assert [judged.outcome for judged in oracle.in_turn(trial(name) for name in "abcde")] == expected

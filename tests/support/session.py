@@ -20,6 +20,7 @@ from biopsy.session.pool import Parallelism, Pool
 from biopsy.session.stage import Stage
 from biopsy.session.tally import KeepOther, SearchTally, keep_nothing
 from biopsy.session.trial import Trial
+from biopsy.session.workers import Workers
 
 LIMIT = 60.0
 """Seconds until an event that must come has not come."""
@@ -104,6 +105,7 @@ class Session:
         check: Check,
         jobs: int = 1,
         *,
+        executor: Workers | None = None,
         budget: Budget | None = None,
         files: IterationFiles | None = None,
         keep_other: KeepOther = keep_nothing,
@@ -111,7 +113,14 @@ class Session:
     ) -> Oracle:
         listener, files = self.told.append, files or IterationFiles()
         candidate = self.folder / "candidate.onnx"
-        pool = Pool(check, candidate, Parallelism(jobs=jobs), listener, keep_last=files.keep_last, read=files.read)
+        pool = Pool(
+            check,
+            candidate,
+            Parallelism(jobs=jobs, executor=executor),
+            listener,
+            keep_last=files.keep_last,
+            read=files.read,
+        )
         oracle = Oracle(
             pool,
             FailureJudge(Rules(), listener),

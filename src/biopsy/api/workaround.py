@@ -39,8 +39,7 @@ from biopsy.tactics.setting_changes import CheckTemplate
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Feed
 from biopsy.workarounds.find import find_workarounds
-from biopsy.workarounds.patched_file import write_patched
-from biopsy.workarounds.question import KINDS, USUAL_BUDGET, Kind, WhatIsRight, WorkaroundQuestion
+from biopsy.workarounds.question import KINDS, USUAL_BUDGET, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion
 from biopsy.workarounds.result import Workarounds
 
 
@@ -124,12 +123,10 @@ def workaround(
             nodes=tuple(nodes),
             default_name=str(scratch / "candidate.onnx"),
             timeout=check_timeout,
+            target=None if output is None else PatchedFile(path=Path(output)),
             budget=USUAL_BUDGET if budget is None else options_of("budget", budget, Budget),
         )
-        found = find_workarounds(question, listener)
-        if output is not None and found.patched is not None:
-            write_patched(found.patched, Path(output), index)
-        return found
+        return find_workarounds(question, listener)
 
 
 def _kinds(kinds: Sequence[Kind]) -> tuple[Kind, ...]:

@@ -195,6 +195,12 @@ class OwnRun(OwnCommand):
         engine = [f"{_ENGINE}={text}"] if joined else [_ENGINE, text]
         return (*self.words[:first], *engine, *self.words[first + count :])
 
+    def with_only_engine(self, number: int) -> OwnRun:
+        """The same without all other engines than the one of this number."""
+        others = [place for at, place in enumerate(self.engine_places) if at != number]
+        gone = {first + word for first, count in others for word in range(count)}
+        return OwnRun(tuple(word for at, word in enumerate(self.words) if at not in gone))
+
     def with_options(self, *added: str) -> OwnRun:
         """The same with more options, which stand before what follows ``--``: those words are operands."""
         return OwnRun((*self._before_operands, *added, *self._operands))

@@ -67,7 +67,7 @@ def runs_needed(rate: float, confidence: float) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rate:
+class MeasuredRate:
     """How often a failure showed: in ``failed`` of ``runs`` runs; ``needed`` runs that all pass are no luck."""
 
     failed: int
@@ -75,7 +75,7 @@ class Rate:
     needed: int = 1
 
 
-def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: float = 0.99) -> Rate:
+def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: float = 0.99) -> MeasuredRate:
     """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
 
     ``first`` is the run that there was; ``again`` runs once more, and is told in words why.
@@ -89,7 +89,7 @@ def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: flo
     failed = sum(judged.outcome is Outcome.REPRODUCES for judged in answers)
     steady = failed in (0, len(answers))
     needed = 1 if steady else runs_needed(interval(failed, len(answers), 1.0)[0], confidence)
-    return Rate(failed=failed, runs=len(answers), needed=needed)
+    return MeasuredRate(failed=failed, runs=len(answers), needed=needed)
 
 
 def rate_text(hits: int, runs: int) -> str:

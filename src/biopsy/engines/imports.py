@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from biopsy import events
@@ -18,6 +18,13 @@ class Imports(Protocol):
 
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object of a package, all in one list.
+
+        A step is an attribute, or a method where ``()`` follows its name; what comes as a list is gone through. From
+        another interpreter that is one answer, where a loop would be many.
+        """
 
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages that stand there, if that is elsewhere, as far as they are known."""
@@ -34,8 +41,8 @@ class Imports(Protocol):
     def warm(self) -> None:
         """Have an interpreter that is warmed up from now on, until ``serve``."""
 
-    def serve(self) -> None:
-        """Let each fork of this process have a fork of the warmed interpreter."""
+    def serve(self, trial: Callable[[], None]) -> None:
+        """Let each fork of this process have a fork of the warmed interpreter, if ``trial`` works in the first one."""
 
 
 class Here:
@@ -46,6 +53,12 @@ class Here:
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
         return importlib.import_module(name)
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object, all in one list."""
+        from biopsy.engines.other_release.wire import gathered
+
+        return gathered(objects, steps)
 
     def packages(self) -> Mapping[str, str]:
         """Nothing: it is no other interpreter."""
@@ -64,5 +77,5 @@ class Here:
     def warm(self) -> None:
         """Do nothing: this process itself is warmed up."""
 
-    def serve(self) -> None:
+    def serve(self, trial: Callable[[], None]) -> None:
         """Do nothing: forks of this process have what it has."""

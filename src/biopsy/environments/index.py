@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 _SECONDS = (10.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 _RETRIES = 2
+_CONFIGURATION = "pip config list    shows where pip has packages from, and its proxy"
+_OWN_CERTIFICATE = "PIP_CERT=/path/to/certificates.pem    if a proxy of yours signs what it hands on"
 _LARGEST_PAGE = 64 << 20
 
 
@@ -187,33 +191,32 @@ def _session(address: str, sources: Sources) -> Any:
     return session
 
 
-class _answering:  # noqa: N801 -- read as words: with _answering(address, sources)
-    """Turns what the network refuses into one line. Raises CannotInstall."""
+@contextmanager
+def _answering(address: str, sources: Sources) -> Iterator[None]:
+    """Turns what the network or an index refuses into one line. Raises CannotInstall."""
+    from urllib3.exceptions import InsecureRequestWarning
 
-    def __init__(self, address: str, sources: Sources) -> None:
-        self._address = address
-        self._sources = sources
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or not isinstance(error, (OSError, ValueError)):  # those of requests are one or the other
-            return
-        if isinstance(error, errors.BiopsyError):
-            return
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", InsecureRequestWarning)  # the user has said whom to trust
+            yield
+    except errors.BiopsyError:
+        raise
+    except (OSError, ValueError) as error:  # those of requests are one or the other
         refused = getattr(getattr(error, "response", None), "status_code", None) in {401, 403}
         raise (IndexRefuses if refused else errors.CannotInstall)(
-            f"the package index {printable(shown(self._address))} cannot be asked: {self._why(error)}",
+            f"the package index {printable(shown(address))} cannot be asked: {_why(error, sources)}",
             kind="network",
-            next_steps=["pip config list    shows where pip has packages from, and its proxy"],
+            next_steps=[_OWN_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in repr(error) else _CONFIGURATION],
         ) from error
 
-    def _why(self, error: BaseException) -> str:
-        response = getattr(error, "response", None)
-        if response is not None:
-            return f"it answers with status {response.status_code}"
-        innermost = error
-        while innermost.__context__ is not None and isinstance(innermost.__context__, Exception):
-            innermost = innermost.__context__
-        return shortened(printable(without_secrets(first_line(str(innermost)), self._sources)), 200)
+
+def _why(error: BaseException, sources: Sources) -> str:
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"it answers with status {response.status_code}"
+    innermost = error
+    while isinstance(innermost.__context__, Exception):
+        innermost = innermost.__context__
+    said = shortened(printable(without_secrets(first_line(str(innermost)), sources)), 200)
+    return f"its proxy does not answer: {said}" if type(error).__name__ == "ProxyError" else said

@@ -52,7 +52,8 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
         return errors.CannotInstall(f"{named} cannot be installed: {why}", kind="no wheel", details=details)
     if _CONFLICT.search(printed):
         return errors.CannotInstall(f"{named} cannot be installed together", kind="conflict", details=details)
-    return errors.CannotInstall(f"{named} cannot be installed", kind="other", details=details)
+    steps = ["pip install uv"] if "ensurepip" in printed else []
+    return errors.CannotInstall(f"{named} cannot be installed", kind="other", details=details, next_steps=steps)
 
 
 def disk_full(named: str, folder: Path) -> errors.CannotInstall:

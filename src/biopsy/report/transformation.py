@@ -27,6 +27,6 @@ def transformation_verdict(found: TransformationFindings) -> Tree:
     lines = [line for line in (passes.omission.command, passes.omission.python) if line]
     workarounds = [{"text": "The piece is right without it.", "line": line} for line in lines if passes.verified]
     doubt = None if passes.verified or not passes.without else "not confirmed by fresh processes"
-    if found.second_opinion == "right":
+    if found.where.second_opinion == "right":
         doubt = AGREE
     return verdict_tree("fails", found.sentence, certainty=doubt, workarounds=workarounds)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from biopsy.report.tree import Tree
 from biopsy.report.verdict import verdict_tree
 from biopsy.workarounds.result import Workarounds
 
 
-def workarounds_tree(found: Workarounds, output: Path | None) -> Tree:
-    """The key ``workaround``; ``output`` is where the best patched model was written, if there is one."""
-    written = output is not None and found.patched is not None
-    return {**found.as_json(), "output": str(output) if written else None}
+def workarounds_tree(found: Workarounds) -> Tree:
+    """The key ``workaround``."""
+    return found.as_json()
 
 
 def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
     if not found.found:
-        told = f"None of the {len(found.tried)} changes that were tried makes the model right in {found.engine}."
+        told = f"Nothing that was tried makes the model right in {found.engine}."
         told = told if found.tried else "No change could be tried."
         return verdict_tree("unknown" if found.stopped else "fails", told)
     best = found.best[0]

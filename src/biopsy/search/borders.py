@@ -36,7 +36,7 @@ class RowBorder:
     after: int
 
 
-class Row:
+class AnswerRow:
     """Places from 0 to ``length`` - 1, and what is known of their sides."""
 
     def __init__(self, length: int) -> None:
@@ -158,7 +158,7 @@ def _runs(places: Sequence[int]) -> Iterator[list[int]]:
         yield run
 
 
-def change_between(row: Row, one: int, other: int) -> Asking[None]:
+def change_between(row: AnswerRow, one: int, other: int) -> Asking[None]:
     """Look for changes between two ends that a person named: both first, then by halves."""
     yield from row.ask([one])
     yield from row.ask([other])
@@ -168,7 +168,7 @@ def change_between(row: Row, one: int, other: int) -> Asking[None]:
     yield from row.probe()
 
 
-def changes_around(row: Row, start: int) -> Asking[None]:
+def changes_around(row: AnswerRow, start: int) -> Asking[None]:
     """Look for the changes before and after a place: the newest one is asked, older ones in steps that double.
 
     If ``start`` is False, and so is all up to the first True before it, it goes on to the next False before that.
@@ -190,13 +190,13 @@ def changes_around(row: Row, start: int) -> Asking[None]:
     yield from row.probe()
 
 
-def all_changes(row: Row, start: int) -> Asking[None]:
+def all_changes(row: AnswerRow, start: int) -> Asking[None]:
     """Ask every place, ``start`` first."""
     yield from row.ask([start])
     yield from row.ask(range(row.length))
 
 
-def first_that_holds(row: Row, start: int, end: int | None = None) -> Asking[None]:
+def first_that_holds(row: AnswerRow, start: int, end: int | None = None) -> Asking[None]:
     """Ask until a place is True: ``start``, the newest place, older ones in steps that double; or ``end``."""
     for place in (start, row.length - 1 if end is None else end):
         yield from row.ask([place])

@@ -181,7 +181,9 @@ class Flakiness:
     def _measure(self, trial: Trial, failed: int, runs: int) -> None:
         """Run until the failure has shown so often that its rate is known, and set the repetitions."""
         while failed < _ENOUGH_FAILURES and runs < _ENOUGH_RUNS:
-            failed += self._oracle.again(trial, _ENOUGH_FAILURES - failed).outcome is Outcome.REPRODUCES
+            # About so many if every other one fails. What is begun in vain is not counted, only what is asked in turn.
+            wanted = min(2 * (_ENOUGH_FAILURES - failed), _ENOUGH_RUNS - runs)
+            failed += self._oracle.again(trial, wanted).outcome is Outcome.REPRODUCES
             runs += 1
         self._oracle.abandon_all()
         self._set(failed, runs)

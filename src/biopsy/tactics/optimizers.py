@@ -73,7 +73,7 @@ def _rules_in_library(spec: EngineSpec) -> list[str]:
 def main() -> None:
     """The child's side: build the model that the first argument tells of with a log of everything."""
     from biopsy.engines.base import ModelInput
-    from biopsy.engines.onnxrt.engine import OnnxRuntime, source_of
+    from biopsy.engines.onnxrt.engine import OnnxRuntime
     from biopsy.engines.registry import create
     from biopsy.model.load import read_bytes
 
@@ -87,6 +87,7 @@ def main() -> None:
     options = engine.session_options(onnxruntime, model.folder)
     options.log_severity_level = 0
     off: Sequence[str] = engine.options["disabled_optimizers"]
-    onnxruntime.InferenceSession(
-        source_of(model), options, providers=["CPUExecutionProvider"], disabled_optimizers=list(off) or None
-    )
+    with engine.source(model) as source:
+        onnxruntime.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(off) or None
+        )

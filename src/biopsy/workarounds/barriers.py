@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.workarounds.patch import Patch
 from biopsy.workarounds.spellings.respelling import respellings
-from biopsy.workarounds.spellings.site import BFLOAT16, BOOL, DOUBLE, FLOAT, FLOAT16, INT64, Site, unmatched
+from biopsy.workarounds.spellings.site import BFLOAT16, DOUBLE, FLOAT, FLOAT16, INT64, Site, unmatched
 from biopsy.workarounds.spellings.spelling import Spelling
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ def _max_with_itself(at: Site) -> list[str]:
 
 def _where_never(at: Site) -> list[str]:
     elem = at.elem(at.node.output[0])
-    at.require(elem in {FLOAT, DOUBLE, INT64, _INT32, BOOL})
+    at.require(elem in {FLOAT, DOUBLE, INT64, _INT32})
     first, *others = _behind(at)
-    never = first if elem == BOOL else at.new("Less", first, first)
-    return [at.new("Where", never, first, first), *others]
+    return [at.new("Where", at.new("Less", first, first), first, first), *others]
 
 
 BARRIERS = (

@@ -67,13 +67,13 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifferen
     A node that stands at another place is the same node.
     """
     old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
-    kept = [key for key in new if key in old and _is_rewritten(old[key], new[key])]
+    kept = dict.fromkeys(key for key in new if key in old and _is_same(old[key], new[key]))
     fresh = [(key[0], node) for key, node in new.items() if key not in kept]
     gone = [_told(key[0], node) for key, node in old.items() if key not in kept]
     changed = [
         ChangedNode(node=_told(key[0], new[key]), changes=tuple(_changes(old[key], new[key])))
         for key in kept
-        if _body_free(old[key]) != _body_free(new[key])
+        if old[key] != new[key]
     ]
     names = [[info.name for info in model.graph.output] for model in (before, after)]
     return ModelDifference(
@@ -99,17 +99,9 @@ def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[tuple[_Path, s
                 yield from _nodes(body, inner)
 
 
-def _is_rewritten(old: onnx.NodeProto, new: onnx.NodeProto) -> bool:
+def _is_same(old: onnx.NodeProto, new: onnx.NodeProto) -> bool:
     """Whether a node that writes the same tensor is still the same node."""
     return walk.operator(old) == walk.operator(new) and list(old.output) == list(new.output)
-
-
-def _body_free(node: onnx.NodeProto) -> bytes:
-    copy = type(node).FromString(node.SerializeToString())
-    for attribute in copy.attribute:
-        attribute.ClearField("g")
-        attribute.ClearField("graphs")
-    return bytes(copy.SerializeToString(deterministic=True))
 
 
 def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:

@@ -28,6 +28,7 @@ from biopsy.workarounds.engine_changes import releases_to_try, settings
 from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
+from biopsy.workarounds.patched_file import write_patched
 from biopsy.workarounds.question import FRESH, Kind, WorkaroundQuestion
 from biopsy.workarounds.result import FailureRate, TriedChange, Trust, VerifiedChange, Workarounds, labels
 from biopsy.workarounds.smallest_piece import nodes_of_smallest_piece
@@ -101,7 +102,7 @@ class WorkaroundSearch:
             model=parse(read_bytes(self._question.model), self._question.model),
             listener=self._bounded,
         )
-        stopped, interrupted = None, False
+        stopped, interrupted, output = None, False, None
         with ChangeTrials(bench) as trials:
             trials.require_symptom()
             if self._nodes is not None:
@@ -114,9 +115,11 @@ class WorkaroundSearch:
                 stopped = str(limit)
             except KeyboardInterrupt:
                 stopped, interrupted = "an interruption", True
+            known = replace(known, found=tuple(self._found))
+            output = self._written(known, trials)
         return replace(
             known,
-            found=tuple(self._found),
+            output=output,
             tried=tuple(self._tried),
             piece=self._labels,
             checks=self._checks,
@@ -124,6 +127,23 @@ class WorkaroundSearch:
             stopped=stopped,
             interrupted=interrupted,
         )
+
+    def _written(self, known: Workarounds, trials: ChangeTrials) -> Path | None:
+        """Write the best patched model, if there is one and it is wanted, and have the file checked.
+
+        Raises CheckError if the check does not pass with the file as it was written.
+        """
+        target, patched = self._question.target, known.patched
+        if target is None or patched is None or patched.model is None:
+            return None
+        write_patched(patched.model, target, self._question.index)
+        said = trials.check_file(target.path, patched)
+        if said is not None:
+            raise errors.CheckError(
+                f"{target.path} was written with {patched.text}, and does not pass as it stands there: {said}",
+                kept=f"{target.path}, which is not verified",
+            )
+        return target.path
 
     def _look_up_places(self) -> None:
         """The nodes that were named, before anything else: a wrong name is told at once."""

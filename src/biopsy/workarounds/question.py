@@ -12,6 +12,7 @@ from biopsy.engines.feeding import Inputs
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex
+from biopsy.model.weights_file import MOST_SMALL
 from biopsy.session.budget import Budget
 from biopsy.tactics.setting_changes import CheckTemplate
 from biopsy.tensors.results import Array, Feed
@@ -50,13 +51,26 @@ class WhatIsRight:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PatchedFile:
+    """Where the best patched model is written.
+
+    ``external`` is the name of a file beside it for weights of ``threshold`` bytes or more; None to leave them where
+    they are, or inside if it stands in another folder than the original.
+    """
+
+    path: Path
+    external: str | None = None
+    threshold: int = MOST_SMALL
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkaroundQuestion:
     """What to find.
 
     ``template`` are the words of the check with a place for the engine that must be used, whose spec it holds.
     ``kinds`` is what to try. ``piece`` is a small failing part of the model, ``nodes`` are names of nodes or of what
     they compute: where to look; without both the model is reduced first. ``default_name`` stands for the model in the
-    words, as ``{}`` does. ``timeout`` is in seconds per check.
+    words, as ``{}`` does. ``timeout`` is in seconds per check. ``target`` is where the best patched model is written.
     """
 
     index: ModelIndex
@@ -70,3 +84,4 @@ class WorkaroundQuestion:
     default_name: str = "candidate.onnx"
     timeout: float | None = None
     budget: Budget = USUAL_BUDGET
+    target: PatchedFile | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from biopsy.quantities import count
@@ -98,8 +99,8 @@ class Trust:
 class Workarounds:
     """What was found.
 
-    ``piece`` names the nodes around which changes were sought. ``stopped`` says what has ended the search early,
-    ``interrupted`` whether that was a person.
+    ``piece`` names the nodes around which changes were sought. ``output`` is the file of the best patched model, if it
+    was to be written. ``stopped`` says what has ended the search early, ``interrupted`` whether that was a person.
     """
 
     model: str
@@ -109,6 +110,7 @@ class Workarounds:
     found: tuple[VerifiedChange, ...] = ()
     tried: tuple[TriedChange, ...] = ()
     piece: tuple[str, ...] = ()
+    output: Path | None = None
     checks: int = 0
     seconds: float = 0.0
     stopped: str | None = None
@@ -160,6 +162,7 @@ class Workarounds:
             "piece": list(self.piece),
             "checks": self.checks,
             "stopped": self.stopped,
+            "output": None if self.output is None else str(self.output),
         }
 
 

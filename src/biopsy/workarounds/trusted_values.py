@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +37,7 @@ class TrustedValues:
     """What ``engine`` computes of the original, per sample: ``own`` of them are the check's, those after them fresh.
 
     ``confirmed_by`` is an engine of another package that computes the same, None if there is none. ``names`` are the
-    outputs in the model's order. ``feeds`` is the file of all samples.
+    outputs in the model's order. ``feeds`` is the file of all samples, ``seconds`` what running them took.
     """
 
     engine: str
@@ -45,6 +46,7 @@ class TrustedValues:
     feeds: Path
     own: int
     expected: Outputs
+    seconds: float
 
     @property
     def fresh(self) -> int:
@@ -111,11 +113,18 @@ def trusted_values(
     for engine in dict.fromkeys(asked.references):
         if parse_spec(engine) == parse_spec(asked.suspect):
             continue
+        started = time.monotonic()
         found = _run(engine, asked, feeds, asked.timeout, refused)
         if found is None:
             continue
         trusted = TrustedValues(
-            engine=engine, confirmed_by=None, names=asked.names, feeds=feeds, own=len(samples), expected=found
+            engine=engine,
+            confirmed_by=None,
+            names=asked.names,
+            feeds=feeds,
+            own=len(samples),
+            expected=found,
+            seconds=time.monotonic() - started,
         )
         against = _against_golden(trusted, asked)
         if against is not None:

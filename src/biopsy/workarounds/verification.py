@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _LEAST_TIMEOUT = 60.0
 """Seconds for a run of an engine, where nobody has set a limit."""
 
+_TIMES_THE_TRUSTED = 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
@@ -78,8 +80,9 @@ class ChangeTrials:
 
     @property
     def timeout(self) -> float:
-        """Seconds that an engine may take for all samples."""
-        return max(_LEAST_TIMEOUT, self._bench.question.timeout or 0.0)
+        """Seconds that an engine may take for all samples: far more than the trusted one took, if nobody has said."""
+        bench = self._bench
+        return bench.question.timeout or max(_LEAST_TIMEOUT, _TIMES_THE_TRUSTED * bench.trusted.seconds)
 
     def require_symptom(self) -> None:
         """Raise CannotCompare if the engine gives for the original what is right, in as many runs as should show it.
@@ -171,10 +174,8 @@ class ChangeTrials:
     def _checked(self, candidate: ChangeCandidate) -> str | None:
         """What the check says against a candidate, or that the original does not fail beside it; None if nothing."""
         bench = self._bench
-        probe, runs = bench.probe, bench.probe.needed
-        if candidate.patches:
-            probe = SettingProbe(bench.check, bench.candidate, bench.question.rules, bench.listener)
-            probe.reference, probe.needed = bench.probe.reference, runs
+        runs = bench.probe.needed
+        probe = self._probe_of(bench.candidate) if candidate.patches else bench.probe
         for _ in range(runs):
             judged = probe.once(candidate.change, f"fresh: {candidate.text}", cold=True)
             if judged.outcome is not Outcome.PASSES:
@@ -184,6 +185,18 @@ class ChangeTrials:
             if bench.probe.once(nothing, "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES:
                 return None
         return "the check passes, but then it passes as it was too: nothing can be said"
+
+    def _probe_of(self, model: Path) -> SettingProbe:
+        """What runs the check on another file than the original, and knows the original's failure."""
+        bench = self._bench
+        probe = SettingProbe(bench.check, model, bench.question.rules, bench.listener)
+        probe.reference, probe.needed = bench.probe.reference, bench.probe.needed
+        return probe
+
+    def check_file(self, path: Path, change: VerifiedChange) -> str | None:
+        """What the check says against a patched model as it was written, in a fresh process; None if it passes."""
+        judged = self._probe_of(path).once(SettingChange(), f"as written: {change.text}", cold=True)
+        return None if judged.outcome is Outcome.PASSES else f"{judged.outcome.value}: {judged.reason}"
 
     def _workaround(self, candidate: ChangeCandidate, model: onnx.ModelProto | None) -> VerifiedChange:
         bench = self._bench

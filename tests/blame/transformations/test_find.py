@@ -138,7 +138,7 @@ def test_a_check_of_the_user_decides_about_the_transformed_model(tmp_path: Path)
     decides = CommandQuestion(words=(sys.executable, str(check), "{}"))
     found = asked(tmp_path, ADDS, by, passes=("first", "second"), decides=decides, output=tmp_path / "piece.onnx")
     assert set(found.passes.alone) == {"first", "second"}
-    assert found.engine == ""
+    assert found.where.engine == ""
 
 
 # Rounding

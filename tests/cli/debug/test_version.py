@@ -149,6 +149,15 @@ class TestOfRealReleases:
         found = self.ask("transposed.onnx", "openvino", "--bad", "2025.1.0", "--good", "2026.0.0", *check)
         assert [one["text"] for one in found["borders"]] == ["2025.4.0 mended it, 2025.3.0 fails"]
 
+    def test_a_wrong_yardstick_is_blamed_and_not_the_releases(self, here: Path, capsys) -> None:
+        save(chain(2), here / "chain.onnx")
+        check = ("--check", "biopsy", "run", "{}", "--engine", "fake:offset.Relu=1", "--onnxrt")
+        found = self.ask("chain.onnx", "onnxruntime", "--versions", "1.25.1,1.26.0", *check)
+        assert found["answer"] == "every release tried fails"
+        assert found["doubt"].endswith("errs by no more than rounding: what it is compared with is what is wrong")
+        assert found["doubt"] in capsys.readouterr().err
+        assert found["doubt"] in report()["verdict"]["certainty"]
+
     def test_the_piece_is_searched_with_and_the_whole_model_has_the_last_word(self) -> None:
         import onnx
 

@@ -115,6 +115,13 @@ def test_a_warm_check_asks_a_fork_of_a_loaded_interpreter(python: Path, candidat
         check.close()
 
 
+def test_where_a_release_does_not_survive_a_fork_each_check_starts_one_of_its_own(
+    python: Path, candidate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MADE_UP", "dies-in-forks")
+    assert asked(python, "", candidate, "warm").status == 0
+
+
 def test_a_command_tells_of_the_crash_as_of_one_here(python: Path, candidate: Path) -> None:
     ran = typed("run", candidate, "--engine", spec(python, "do.run=SIGSEGV"))
     assert ran.status == 1

@@ -73,8 +73,8 @@ def _explicit(draw: Draw) -> Case:
     case = Case(draw=draw, opset=opset(draw, 11), plain=True)
     axes = draw(st.integers(1, 2))
     given: dict[str, Any] = {"kernel_shape": [draw(st.integers(1, 3)) for _ in range(axes)]}
-    if draw(st.booleans()):
-        given["strides"] = [draw(st.integers(1, 3)) for _ in range(axes)]
+    if draw(st.booleans()):  # where a step is longer than the kernel, onnxruntime works out negative pads
+        given["strides"] = [draw(st.integers(1, each)) for each in given["kernel_shape"]]
     x = case.input("x", 1, 2, *(draw(st.integers(4, 7)) for _ in range(axes)))
     mode = draw(st.sampled_from(["SAME_UPPER", "SAME_LOWER", "VALID"]))
     operator = draw(st.sampled_from(["MaxPool", "AveragePool"]))
@@ -227,11 +227,11 @@ def _definition(draw: Draw) -> Case:
     )
     if operator in _UNARY:
         least, given = _UNARY[operator]
-        case = Case(draw=draw, opset=opset(draw, least), plain=True, tolerance=1e-6)
+        case = Case(draw=draw, opset=opset(draw, least), plain=True, tolerance=1e-4)
         case.node(operator, [case.input("x", *shape(draw, 1, 3, empty=False))], **given)
         case.by_engine = operator == "Celu"  # which is for float32 alone
         return case
-    case = Case(draw=draw, opset=23, plain=True, tolerance=1e-6)
+    case = Case(draw=draw, opset=23, plain=True, tolerance=1e-4)
     dims = shape(draw, 1, 4, empty=False)
     if "Softmax" in operator:
         case.opset = opset(draw, 13)

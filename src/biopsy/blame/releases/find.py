@@ -13,11 +13,11 @@ from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, Tried
 from biopsy.blame.releases.notes import notes_of
 from biopsy.blame.releases.probe import STAGE, Preparing, ReleaseProbe, ReleaseQuestion, installed
 from biopsy.blame.releases.release_check import PYTHON_PLACE
-from biopsy.blame.releases.span import Span
+from biopsy.blame.releases.span import ReleaseSpan
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
 from biopsy.environments.releases import Release
-from biopsy.search.borders import Asking, Row, Side, all_changes, change_between, changes_around, first_that_holds
+from biopsy.search.borders import AnswerRow, Asking, Side, all_changes, change_between, changes_around, first_that_holds
 from biopsy.search.drive import drive
 
 
@@ -31,7 +31,7 @@ class ReleaseSearch:
     def __init__(
         self,
         question: ReleaseQuestion,
-        span: Span,
+        span: ReleaseSpan,
         listener: events.Listener = events.ignore,
         *,
         every: bool = False,
@@ -39,11 +39,11 @@ class ReleaseSearch:
         whole: ReleaseQuestion | None = None,
         preparing: Preparing = installed,
     ) -> None:
-        self._question, self._span = question, span
+        self._span = span
         self._listener, self._preparing = listener, preparing
         self._every, self._jobs, self._whole = every, jobs, whole
         self._probe = ReleaseProbe(question, listener, preparing)
-        self._row = Row(len(span.releases))
+        self._row = AnswerRow(len(span.releases))
         self._tried: dict[int, TriedRelease] = {}
         self._borders: tuple[ReleaseBorder, ...] = ()
         self._doubt = ""
@@ -76,7 +76,7 @@ class ReleaseSearch:
     @property
     def found(self) -> ReleaseFindings:
         """What is known by now."""
-        check, probe = self._question.check, self._probe
+        check, probe = self._probe.question.check, self._probe
         python = check.python
         return ReleaseFindings(
             package=check.package,
@@ -126,18 +126,18 @@ class ReleaseSearch:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _make_environment(self, release: Release) -> None:
-        with suppress(errors.CannotInstall), self._preparing(self._question.check, release, events.ignore):
+        with suppress(errors.CannotInstall), self._preparing(self._probe.question.check, release, events.ignore):
             return
 
     def _cannot_run(self, tried: TriedRelease) -> errors.CheckError:
-        line = self._line(tried.release)
+        named = f"{self._probe.question.check.package} {tried.release.version}"
         return errors.CheckError(
-            f"the check could not be run with {self._question.check.package} {tried.release.version}: {tried.reason}",
-            next_steps=[f"run it by hand: {line}"],
+            f"the check could not be run with {named}: {tried.reason}",
+            next_steps=[f"run it by hand: {self._line(tried.release)}"],
         )
 
     def _line(self, release: Release) -> str:
-        question = self._question
+        question = self._probe.question
         words = question.check.words_of(release.version, PYTHON_PLACE)
         return CommandCheck(words, question.default_name).line(question.model)
 
@@ -153,7 +153,7 @@ class ReleaseSearch:
                 ],
                 next_steps=["--versions A..B    others", "--with 'numpy<2'    what they need besides"],
             )
-        if found.answer != "changed" and len(found.tried) > 1 and not self._question.check.names_release:
+        if found.answer != "changed" and len(found.tried) > 1 and not self._probe.question.check.names_release:
             raise errors.CheckError(
                 f"the check answers alike with all {len(found.tried)} releases that were tried, and nothing in it says "
                 "where the release belongs: it may use none of them",
@@ -172,7 +172,7 @@ class ReleaseSearch:
             after=releases[after],
             broke=self._row.known[after] is True,
             untold=tuple(self._tried[place] for place in range(before + 1, after)),
-            notes=notes_of(self._question.check.package, releases[after].version),
+            notes=notes_of(self._probe.question.check.package, releases[after].version),
         )
 
     def _verified(self, border: ReleaseBorder) -> ReleaseBorder:
@@ -186,14 +186,7 @@ class ReleaseSearch:
     def _blamed_on_the_yardstick(self) -> str:
         """What float64 says against the answer: that what fails is right, and what it is compared with is not."""
         failing = [one.release for one in self._tried.values() if one.side]
-        if not self._probe.is_mismatch or not failing:
+        if not failing or not self._probe.is_right_by_float64(failing[-1]):
             return ""
-        evidence = self._probe.arbitrated(failing[-1])
-        rounding = None if evidence is None else evidence.verdict.rounding
-        if rounding is None or rounding.verdict != "rounding":
-            return ""
-        name = f"{self._question.check.package} {failing[-1].version}"
-        return (
-            f"float64 says that {name}, which fails, errs by no more than rounding: what it is compared with may be "
-            "what is wrong"
-        )
+        name = f"{self._probe.question.check.package} {failing[-1].version}"
+        return f"float64 says that {name} errs by no more than rounding: what it is compared with is what is wrong"

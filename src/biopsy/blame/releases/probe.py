@@ -15,7 +15,7 @@ from biopsy.blame.releases.release_check import ReleaseCheck
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import Rate, measured_rate
+from biopsy.checks.repetition import MeasuredRate, measured_rate
 from biopsy.checks.signature import signature_of
 from biopsy.checks.task import Task, run_check
 from biopsy.environments.prepared import Environment, prepared
@@ -69,7 +69,7 @@ class ReleaseProbe:
         self.checks = 0
         self.failure = ""
         self.failure_of = ""
-        self.rate = Rate(failed=0, runs=0)
+        self.rate = MeasuredRate(failed=0, runs=0)
 
     def again(self, whole: ReleaseQuestion | None = None) -> ReleaseProbe:
         """A probe that knows the failure, to ask releases once more; with another question, if one is given."""
@@ -81,11 +81,6 @@ class ReleaseProbe:
         if whole is None:
             probe._judge.original, probe._timeout = self._judge.original, self._timeout
         return probe
-
-    @property
-    def is_mismatch(self) -> bool:
-        """Whether the failure is that outputs differ, as our own ``run`` has measured it."""
-        return bool(self._judge.original)
 
     def ask(self, release: Release) -> TriedRelease:
         """What the check says with a release: a failure at once, a pass after as many runs as it takes to believe it.
@@ -181,9 +176,14 @@ class ReleaseProbe:
             return replace(judged, outcome=Outcome.REPRODUCES)
         return judged
 
-    def arbitrated(self, release: Release) -> Evidence | None:
-        """What our own ``run`` says of a mismatch with a release if float64 judges it; None for another command."""
-        with self._preparing(self.question.check, release, self._listener) as environment:
-            asked = self.question.check.command(release.version, environment, self.question.default_name, self._timeout)
-            arbiter = asked.arbiter()
-            return None if arbiter is None else arbiter.run(self.question.model)
+    def is_right_by_float64(self, release: Release) -> bool:
+        """Whether a release that fails is right all the same: alone, it errs by no more than rounding.
+
+        Then what it is compared with is what is wrong. False where nobody can tell.
+        """
+        alone = self.question.check.by_itself()
+        if alone is None or not self._judge.original:
+            return False
+        with self._preparing(alone, release, self._listener) as environment:
+            check = alone.command(release.version, environment, self.question.default_name, self._timeout)
+            return check.run(self.question.model).verdict.outcome == "passes"

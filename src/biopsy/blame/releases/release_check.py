@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import LOAD_OUTPUTS, OwnRun, parse
 from biopsy.checks.outcome import Evidence
-from biopsy.engines.registry import EngineSpec, engines_of_distribution
+from biopsy.engines.registry import EngineSpec, engines_of_distribution, find_class
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.prepared import Environment
 from biopsy.environments.requirements import normalized, parsed
@@ -20,6 +21,9 @@ PYTHON_PLACE = "{python}"
 
 PYTHON_VARIABLE = "BIOPSY_PYTHON"
 """Environment variable that tells a check the same."""
+
+_JUDGES = frozenset({"--compare-with", "--compare-func-script", "--validate"})
+"""Options of our own ``run`` by which something else judges than the comparison of two engines, or with a file."""
 
 _PLACES = (PYTHON_PLACE, ENGINE_PLACE, SETTINGS_PLACE)
 
@@ -54,12 +58,18 @@ class ReleaseCheck:
 
     def settings(self, version: str) -> SettingChange:
         """What an engine is told so that it uses a release."""
-        told = {"release": version}
+        told = {"release": self._release(version)}
         if self.beside:
             told["with"] = "+".join(self.beside)
         if self.python_text is not None:
             told["python"] = self.python_text
         return SettingChange(told)
+
+    def _release(self, version: str) -> str:
+        """The release as an engine takes it: with the name of the distribution where that is not the usual one."""
+        usual = find_class(self.spec.name).distributions if self.spec is not None else ()
+        name = normalized(self.package)
+        return version if name in usual[:1] else f"{name}=={version}"
 
     def words_of(self, version: str, python: str) -> tuple[str, ...]:
         """The words with a release whose environment has the interpreter ``python``."""
@@ -79,6 +89,19 @@ class ReleaseCheck:
         """The check with a release. Each run is a process of its own; ``timeout`` is in seconds."""
         words, variables = self.words_of(version, str(environment.python)), self.variables_of(version, environment)
         return CommandCheck(words, default_name, timeout, environment=variables)
+
+    def by_itself(self) -> ReleaseCheck | None:
+        """Our own ``run`` of the engine that varies alone, judged against float64; None for any other check."""
+        own = parse(self.words)
+        if not isinstance(own, OwnRun):
+            return None
+        numbers = [
+            at for at, (first, count) in enumerate(own.engine_places) if ENGINE_PLACE in own.words[first + count - 1]
+        ]
+        if len(numbers) != 1 or any(word.partition("=")[0] in _JUDGES for word in own.words):
+            return None
+        alone = own.with_only_engine(numbers[0]).without_option(LOAD_OUTPUTS)
+        return replace(self, words=alone.with_options("--compare-with", "noise").words)
 
     def as_if_installed(self, evidence: Evidence, version: str) -> Evidence:
         """What a check left, with the engine called as if its release were the installed one."""

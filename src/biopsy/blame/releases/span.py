@@ -18,7 +18,7 @@ _SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class ReleaseSpan:
     """Releases to look at, the oldest first.
 
     ``start`` is the place of the release where the failure is looked for first. ``end`` is the place of the one that a
@@ -42,7 +42,7 @@ class NamedReleases:
     versions: str | None = None
 
 
-def span_of(package: str, known: Sequence[Release], asked: NamedReleases) -> Span:
+def span_of(package: str, known: Sequence[Release], asked: NamedReleases) -> ReleaseSpan:
     """The releases to look at. Raises UsageError for a release that is not among the ``known`` ones."""
     chosen = _chosen(package, known, asked.versions)
     if asked.good is None or asked.bad is None:
@@ -51,13 +51,13 @@ def span_of(package: str, known: Sequence[Release], asked: NamedReleases) -> Spa
     if good == bad:
         raise errors.UsageError(f"--good and --bad are the same release of {package}: {chosen[good].version}")
     first, last = sorted((good, bad))
-    return Span(releases=tuple(chosen[first : last + 1]), start=bad - first, end=good - first)
+    return ReleaseSpan(releases=tuple(chosen[first : last + 1]), start=bad - first, end=good - first)
 
 
-def _from_one_end(package: str, chosen: Sequence[Release], asked: NamedReleases) -> Span:
+def _from_one_end(package: str, chosen: Sequence[Release], asked: NamedReleases) -> ReleaseSpan:
     bad = _installed(package, chosen) if asked.bad is None else _place(package, chosen, asked.bad)
     if asked.good is None:
-        return Span(releases=tuple(chosen), start=bad)
+        return ReleaseSpan(releases=tuple(chosen), start=bad)
     good = _place(package, chosen, asked.good)
     if good == bad:  # the installed one is the one without the failure
         bad = len(chosen) - 1
@@ -68,7 +68,7 @@ def _from_one_end(package: str, chosen: Sequence[Release], asked: NamedReleases)
             next_steps=["--bad VERSION    a release that fails"],
         )
     first, last = sorted((good, bad))
-    return Span(releases=tuple(chosen[first : last + 1]), start=bad - first, end=good - first)
+    return ReleaseSpan(releases=tuple(chosen[first : last + 1]), start=bad - first, end=good - first)
 
 
 def _installed(package: str, chosen: Sequence[Release]) -> int:

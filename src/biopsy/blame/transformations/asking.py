@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.blame.transformations.check import Asked, TransformationCheck
+from biopsy.blame.transformations.check import AskedPasses, TransformationCheck
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Signature
@@ -44,7 +44,7 @@ class Asking:
     def judged(self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False) -> Judged:
         """How a model fails with these passes. Raises CheckError if the tool cannot be run."""
         number = self.counter.next()
-        check = self.check.told(Asked(passes=None if passes is None else tuple(passes), cold=cold))
+        check = self.check.told(AskedPasses(passes=None if passes is None else tuple(passes), cold=cold))
         line = check.line(model)
         self._listener(events.Checking(number=number, stage=STAGE, description=description, line=line))
         evidence = check.run(model)

@@ -10,7 +10,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.blame.transformations.question import CommandQuestion
 from biopsy.blame.transformations.same_engine import CannotTellError, EngineVerdicts, Runs
-from biopsy.blame.transformations.transformer import Samples, ToolFailure, Transformer
+from biopsy.blame.transformations.transformer import SampleFiles, ToolFailure, Transformer
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.verdict import VerdictFile
 from biopsy.checks.warm import command_check
@@ -26,7 +26,7 @@ ORIGINAL = "{original}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedPasses:
     """Which passes may run, and whether every process is a fresh one."""
 
     passes: tuple[str, ...] | None = None
@@ -39,7 +39,7 @@ class TransformationCheck(Check):
     ``scratch`` is a folder for transient files, ``by`` the tool as it was asked for.
     """
 
-    def __init__(self, transformer: Transformer, by: str, scratch: Path, asked: Asked) -> None:
+    def __init__(self, transformer: Transformer, by: str, scratch: Path, asked: AskedPasses) -> None:
         self._transformer = transformer
         self._by = by
         self._scratch = scratch
@@ -50,7 +50,7 @@ class TransformationCheck(Check):
         """The command that asks all this of one model."""
         return line_of(["biopsy", "debug", "transform", str(candidate), "--by", self._by])
 
-    def told(self, asked: Asked) -> TransformationCheck:
+    def told(self, asked: AskedPasses) -> TransformationCheck:
         """The same check with other passes."""
         other = self._copy()
         other._asked = asked
@@ -82,7 +82,7 @@ class TransformationCheck(Check):
     def _target(self) -> Path:
         return self._scratch / f"transformed-{next(self._numbers)}.onnx"
 
-    def _transformed(self, candidate: Path, target: Path, samples: Samples) -> Evidence | None:
+    def _transformed(self, candidate: Path, target: Path, samples: SampleFiles) -> Evidence | None:
         """What a failure of the tool is; None if it has written a model."""
         failure = self._transformer.transform(candidate, target, self._asked.passes, samples, cold=self._asked.cold)
         return None if failure is None else _tool_failed(failure, self._by)
@@ -95,7 +95,13 @@ class EngineCheck(TransformationCheck):
     """
 
     def __init__(
-        self, transformer: Transformer, by: str, scratch: Path, verdicts: EngineVerdicts, feeds: Path, asked: Asked
+        self,
+        transformer: Transformer,
+        by: str,
+        scratch: Path,
+        verdicts: EngineVerdicts,
+        feeds: Path,
+        asked: AskedPasses,
     ) -> None:
         super().__init__(transformer, by, scratch, asked)
         self._verdicts = verdicts
@@ -163,7 +169,7 @@ class EngineCheck(TransformationCheck):
         write_feeds(path, [{name: feed[name] for name in feed if name in wanted} for feed in feeds])
         return path
 
-    def samples(self, feeds: Path) -> Samples:
+    def samples(self, feeds: Path) -> SampleFiles:
         """The inputs as a tool in any interpreter reads them."""
         from numpy import savez
 
@@ -174,14 +180,14 @@ class EngineCheck(TransformationCheck):
             path = self._scratch / f"sample-{number}.npz"
             savez(path, *[feed[name] for name in names])
             files.append(str(path))
-        return Samples(tuple(files), names)
+        return SampleFiles(tuple(files), names)
 
 
 class CommandOfUser(TransformationCheck):
     """Asks a command of the user's about the transformed model, and about the model itself."""
 
     def __init__(
-        self, transformer: Transformer, by: str, scratch: Path, question: CommandQuestion, asked: Asked
+        self, transformer: Transformer, by: str, scratch: Path, question: CommandQuestion, asked: AskedPasses
     ) -> None:
         super().__init__(transformer, by, scratch, asked)
         self._question = question
@@ -204,7 +210,7 @@ class CommandOfUser(TransformationCheck):
             return _invalid("the model itself does not pass the check")
         target = self._target()
         try:
-            failed = self._transformed(candidate, target, Samples())
+            failed = self._transformed(candidate, target, SampleFiles())
             return failed or self._check_for(candidate).run(target, stop)
         finally:
             target.unlink(missing_ok=True)

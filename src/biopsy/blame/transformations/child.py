@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from biopsy.blame.transformations.known_tools import tool_class
-from biopsy.blame.transformations.tool import Order, Tool
+from biopsy.blame.transformations.tool import Tool, TransformOrder
 from biopsy.isolation.fork_serving import serve_forks
 
 _LONGEST_MESSAGE = 4000
@@ -49,7 +49,7 @@ def _answer(tool: Tool, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"passes": list(tool.passes(request["source"]))}
     told, passes = request["order"], request["order"]["passes"]
     os.chdir(os.path.dirname(told["target"]))  # noqa: PTH120 -- what a tool leaves in the current folder goes with it
-    order = Order(
+    order = TransformOrder(
         source=told["source"],
         target=told["target"],
         passes=None if passes is None else tuple(passes),

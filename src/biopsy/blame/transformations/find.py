@@ -10,9 +10,10 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.blame.transformations.asking import Asking
-from biopsy.blame.transformations.check import Asked, CommandOfUser, EngineCheck, TransformationCheck
+from biopsy.blame.transformations.check import AskedPasses, CommandOfUser, EngineCheck, TransformationCheck
 from biopsy.blame.transformations.findings import (
     Fault,
+    JudgedIn,
     PassFindings,
     Piece,
     SecondOpinion,
@@ -26,13 +27,12 @@ from biopsy.blame.transformations.same_engine import EngineVerdicts
 from biopsy.blame.transformations.transformer import (
     CommandTransformer,
     KnownTransformer,
-    Samples,
+    SampleFiles,
     Transformer,
 )
 from biopsy.checks.command_line import NO_WORDS, parse
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import signature_of
-from biopsy.comparison.mismatch import worst_of
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.cleanup import temporary_folder
@@ -66,7 +66,7 @@ def find_transformation(
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
         feeds = _feeds(question, scratch)
         with _check(question, transformer, scratch, feeds) as check:
-            return _Search(question, transformer, check, scratch, feeds, listener).run()
+            return _TransformationSearch(question, transformer, check, scratch, feeds, listener).run()
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def _transformer(question: TransformationQuestion, scratch: Path) -> Iterator[Tr
 def _check(
     question: TransformationQuestion, transformer: Transformer, scratch: Path, feeds: Path
 ) -> Iterator[TransformationCheck]:
-    asked, by = Asked(passes=question.passes), question.tool.text
+    asked, by = AskedPasses(passes=question.passes), question.tool.text
     decides = question.decides
     if isinstance(decides, CommandQuestion):
         command = CommandOfUser(transformer, by, scratch, decides, asked)
@@ -107,7 +107,7 @@ def _feeds(question: TransformationQuestion, scratch: Path) -> Path:
     return path
 
 
-class _Search:
+class _TransformationSearch:
     """The steps, one after the other."""
 
     def __init__(
@@ -143,15 +143,12 @@ class _Search:
             on_piece = self._asking.about(self._check_of_piece(reduction))
             search = PassSearch(on_piece, self._transformer, small, self._question.passes)
             found = search.run(self._asking, self._model)
-        decides = self._question.decides
+        second = self._second_opinion(small, reduction, passes, judged)
         return TransformationFindings(
             tool=self._question.tool.text,
             release=self._transformer.release,
-            engine=decides.engine if isinstance(decides, SameEngine) else "",
-            engine_version=engine_version,
-            samples=len(read_feeds(self._feeds)) if isinstance(decides, SameEngine) else 0,
+            where=self._where(engine_version, second),
             fault=fault,
-            failure=failure_text(judged),
             judged=judged,
             signature=self._asking.reference,
             piece=self._piece(small, reduction, passes),
@@ -160,8 +157,14 @@ class _Search:
             checks=self._asking.counter.count + (reduction.checks if reduction else 0),
             seconds=time.monotonic() - started,
             stopped=reduction.stopped if reduction else None,
-            second_opinion=self._second_opinion(small, reduction, passes, judged),
         )
+
+    def _where(self, engine_version: str, second: SecondOpinion) -> JudgedIn:
+        decides = self._question.decides
+        if isinstance(decides, CommandQuestion):
+            return JudgedIn()
+        samples = len(read_feeds(self._feeds))
+        return JudgedIn(engine=decides.engine, version=engine_version, samples=samples, second_opinion=second)
 
     # What must hold before anything is blamed
 
@@ -220,7 +223,7 @@ class _Search:
 
     def _reduced(self, passes: Sequence[str] | None) -> Reduction:
         question = self._question
-        asked = Asked(passes=None if passes is None else tuple(passes))
+        asked = AskedPasses(passes=None if passes is None else tuple(passes))
         decides, compares = question.decides, isinstance(question.decides, SameEngine)
         feeds: Sequence[Feed] = read_feeds(self._feeds) if compares else []
         job = ReductionJob(
@@ -244,7 +247,9 @@ class _Search:
         output = self._question.output
         after = self._scratch / "after.onnx"
         fed = self._fed(small, reduction)
-        samples = self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else Samples()
+        samples = (
+            self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else SampleFiles()
+        )
         failed = self._transformer.transform(small, after, passes, samples, cold=True)
         written = None if failed is not None or output is None else after_file(output)
         if written is not None:
@@ -269,7 +274,7 @@ class _Search:
             return ""
         if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
             return ""
-        asked = Asked(passes=None if passes is None else tuple(passes))
+        asked = AskedPasses(passes=None if passes is None else tuple(passes))
         with EngineVerdicts(replace(decides, engine=ANOTHER), self._question.tool.rounds_to, self._scratch) as verdicts:
             said = check.judged_by(verdicts).told(asked).run(small).verdict
         if said.outcome == "passes":
@@ -292,25 +297,6 @@ class _Search:
 
 def _title(question: TransformationQuestion, transformer: Transformer) -> str:
     return f"{question.tool.text} {transformer.release}".strip()
-
-
-def failure_text(judged: Judged) -> str:
-    """A failure in a few words, with the size of the worst mismatch."""
-    verdict = judged.evidence.verdict
-    worst = worst_of(verdict.mismatches)
-    if verdict.stage == "compare" and worst is not None and worst.error is not None:
-        return f"output {worst.output!r} differs by {worst.error:.3g}"
-    if verdict.stage == "interface":
-        return verdict.message
-    if verdict.stage == "transform":
-        return (
-            f"it fails: {verdict.kind}: {first_line(verdict.message)}"
-            if verdict.message
-            else f"it fails: {verdict.kind}"
-        )
-    if verdict.stage in {"load", "build", "run"}:
-        return f"{verdict.engine or 'nobody'} cannot {verdict.stage} it: {first_line(verdict.message)}"
-    return judged.reason
 
 
 def _require_told(judged: Judged, what: str) -> None:

@@ -12,7 +12,10 @@ from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import worst_of
 from biopsy.quantities import count
 from biopsy.reduction.result import Reduction
-from biopsy.text import html_table, printable, series
+from biopsy.text import first_line, html_table, printable, series, shortened
+
+_LONGEST = 240
+"""Characters of a message of a tool or an engine in a sentence."""
 
 Fault = Literal["transformation", "control"]
 """What is wrong: what the tool makes of the model, or already what comes of loading and saving it with no pass."""
@@ -67,22 +70,32 @@ class PassFindings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JudgedIn:
+    """Where both models ran: the ``engine`` with its settings, its ``version``, with how many ``samples``.
+
+    All are empty where a command decided. ``second_opinion`` is that of the reference evaluator: where that is "right",
+    the engine may be what is wrong.
+    """
+
+    engine: str = ""
+    version: str = ""
+    samples: int = 0
+    second_opinion: SecondOpinion = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransformationFindings:
     """What a tool does to a model that is right before it.
 
-    ``fault`` says what is wrong; ``failure`` is in which way, ``signature`` what counts as the same. ``tool`` is as it
-    was asked for, ``release`` its version, ``engine`` the engine that ran both models, empty where a command decided.
-    ``checks`` counts transformations that were looked at. ``stopped`` names the limit that ended the search.
-    ``second_opinion`` is that of the reference evaluator: where that is "right", the engine may be what is wrong.
+    ``fault`` says what is wrong, ``judged`` in which way, ``signature`` what counts as the same. ``tool`` is as it was
+    asked for, ``release`` its version. ``checks`` counts transformations that were looked at. ``stopped`` names the
+    limit that ended the search.
     """
 
     tool: str
     release: str
-    engine: str
-    engine_version: str
-    samples: int
+    where: JudgedIn
     fault: Fault
-    failure: str
     judged: Judged
     signature: Signature
     piece: Piece
@@ -91,7 +104,11 @@ class TransformationFindings:
     checks: int = 0
     seconds: float = 0.0
     stopped: str | None = None
-    second_opinion: SecondOpinion = ""
+
+    @property
+    def failure(self) -> str:
+        """In which way the model is wrong, in a few words."""
+        return failure_text(self.judged)
 
     @property
     def sentence(self) -> str:
@@ -121,9 +138,10 @@ class TransformationFindings:
         return {
             "tool": self.tool,
             "release": self.release,
-            "engine": self.engine,
-            "engine_version": self.engine_version,
-            "samples": self.samples,
+            "engine": self.where.engine,
+            "engine_version": self.where.version,
+            "samples": self.where.samples,
+            "second_opinion": self.where.second_opinion,
             "fault": self.fault,
             "text": self.sentence,
             "failure": {
@@ -155,7 +173,6 @@ class TransformationFindings:
             },
             "checks": self.checks,
             "stopped": self.stopped,
-            "second_opinion": self.second_opinion,
         }
 
 
@@ -165,3 +182,20 @@ def _text(path: Path | None) -> str | None:
 
 def _padded(lines: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     return (*lines, *[""] * (len(other) - len(lines)))
+
+
+def failure_text(judged: Judged) -> str:
+    """A failure in a few words, with the size of the worst mismatch."""
+    verdict = judged.evidence.verdict
+    worst = worst_of(verdict.mismatches)
+    if verdict.stage == "compare" and worst is not None and worst.error is not None:
+        return f"output {worst.output!r} differs by {worst.error:.3g}"
+    if verdict.stage == "interface":
+        return verdict.message
+    if verdict.stage == "transform":
+        said = shortened(first_line(verdict.message), _LONGEST)
+        return f"it fails: {verdict.kind}: {said}" if said else f"it fails: {verdict.kind}"
+    if verdict.stage in {"load", "build", "run"}:
+        said = shortened(first_line(verdict.message), _LONGEST)
+        return f"{verdict.engine or 'onnx'} cannot {verdict.stage} it: {said}"
+    return judged.reason

@@ -42,6 +42,8 @@ def _lines(graph: onnx.GraphProto) -> Iterator[str]:
             yield f"in  {_value(value)}"
     for weight in graph.initializer:
         yield f"    {weight.name} = {_weight(weight)}"
+    for sparse in graph.sparse_initializer:
+        yield f"    {sparse.values.name} = sparse {_weight(sparse.values)} at {_weight(sparse.indices)}"
     for node in graph.node:
         yield f"    {_node(node)}"
     for value in graph.output:

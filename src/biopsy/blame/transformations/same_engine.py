@@ -32,6 +32,7 @@ Runs: TypeAlias = "list[dict[str, Array]]"
 PASSES = VerdictFile(outcome="passes")
 
 _CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
+_NAME = "the transformed model"
 _PERTURBED = 4
 _ROUNDINGS = 10
 
@@ -100,7 +101,11 @@ class EngineVerdicts:
             given = self._engine.run(ModelInput(b"", after.parent, after), feeds)
         except errors.EngineFailure as error:
             return VerdictFile(
-                outcome="fails", engine=error.engine, stage=error.stage, kind=error.kind, message=error.message
+                outcome="fails",
+                engine=error.engine,
+                stage=error.stage,
+                kind=error.kind,
+                message=error.message.replace(str(after), _NAME),
             )
         except (errors.CannotCompare, errors.ModelError, errors.DataError) as error:
             return VerdictFile(outcome="fails", stage="load", kind="other-interface", message=first_line(error.message))

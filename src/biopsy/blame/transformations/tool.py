@@ -20,7 +20,7 @@ class WrongSettingError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class TransformOrder:
     """One transformation: the file to read, the file to write, and what to do.
 
     ``passes`` are the names of those that may run; None for all that run by themselves, none at all for the control:
@@ -96,7 +96,7 @@ class Tool(ABC):
         return []
 
     @abstractmethod
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Write the transformed model. Whatever the tool raises is raised."""
 
     def omission(self, passes: Sequence[str]) -> Omission:
@@ -105,7 +105,7 @@ class Tool(ABC):
         return Omission()
 
 
-def left_out(all_passes: Sequence[str], order: Order) -> list[str]:
+def left_out(all_passes: Sequence[str], order: TransformOrder) -> list[str]:
     """The passes that an order does not allow, of all."""
     return [] if order.passes is None else [name for name in all_passes if name not in order.passes]
 

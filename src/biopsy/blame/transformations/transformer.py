@@ -14,7 +14,7 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.blame.transformations.spec import PASSES, SOURCE, TARGET, ToolSpec
-from biopsy.blame.transformations.tool import Omission, Order
+from biopsy.blame.transformations.tool import Omission, TransformOrder
 from biopsy.filesystem.plain_file import read_plain
 from biopsy.isolation import process
 from biopsy.isolation.death import signal_name
@@ -40,7 +40,7 @@ class ToolFailure:
 
 
 @dataclass(frozen=True)
-class Samples:
+class SampleFiles:
     """The inputs of a model as files of .npz, one a sample; ``names`` are those of their tensors, in order."""
 
     files: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Transformer(ABC):
 
     @abstractmethod
     def transform(
-        self, source: Path, target: Path, passes: Sequence[str] | None, samples: Samples, *, cold: bool = False
+        self, source: Path, target: Path, passes: Sequence[str] | None, samples: SampleFiles, *, cold: bool = False
     ) -> ToolFailure | None:
         """Write what becomes of a model; how the tool fails on it, None if it does not.
 
@@ -123,10 +123,10 @@ class KnownTransformer(Transformer):
         return [] if isinstance(answer, ToolFailure) else list(map(str, answer["passes"]))
 
     def transform(
-        self, source: Path, target: Path, passes: Sequence[str] | None, samples: Samples, *, cold: bool = False
+        self, source: Path, target: Path, passes: Sequence[str] | None, samples: SampleFiles, *, cold: bool = False
     ) -> ToolFailure | None:
         """Have the tool read one file and write the other."""
-        order = Order(
+        order = TransformOrder(
             source=str(source.resolve()),
             target=str(target.resolve()),
             passes=None if passes is None else tuple(passes),
@@ -180,7 +180,7 @@ class CommandTransformer(Transformer):
         return self._named if self._tells_passes else []
 
     def transform(
-        self, source: Path, target: Path, passes: Sequence[str] | None, samples: Samples, *, cold: bool = False
+        self, source: Path, target: Path, passes: Sequence[str] | None, samples: SampleFiles, *, cold: bool = False
     ) -> ToolFailure | None:
         """Run the command."""
         del samples, cold

@@ -39,6 +39,11 @@ def add_packages(parser: argparse.ArgumentParser, title: str, meaning: str) -> N
         metavar="NAME==VERSION",
         help=f"{meaning}, such as onnxruntime==1.20.1 (repeatable): installed into an environment of its own, once",
     )
+    add_surroundings(group)
+
+
+def add_surroundings(group: argparse._ArgumentGroup) -> None:
+    """``--with`` and ``--python``: what a release is installed beside, and for which Python."""
     group.add_argument(
         "--with",
         dest="beside",

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Literal
 
 from biopsy import errors
-from biopsy.quantities import bytes_of
 
 _LARGEST_COUNT = 1_000_000
 _LONGEST_TIME = 1e8  # seconds: three years
@@ -84,6 +83,8 @@ def probability(text: str) -> float:
 
 def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
+    from biopsy.quantities import bytes_of
+
     number = bytes_of(text)
     if number is None:
         raise errors.UsageError("not a valid size: write 500MB, 2GB or 1.5GiB")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from biopsy.engines.onnxrt.values import (
     with_true_ranks,
 )
 from biopsy.engines.option import count, switch, words
+from biopsy.engines.other_release.placed_model import has_weights_elsewhere, placed
 from biopsy.filesystem.write_together import written_together
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model import load
@@ -143,19 +145,36 @@ class OnnxRuntime(Engine):
     def _session(self, ort: Any, model: ModelInput, options: Any, providers: Providers) -> Any:
         ort.set_default_logger_severity(_SILENT)
         try:
-            session = ort.InferenceSession(
-                source_of(model),
-                options,
-                providers=providers.asked,
-                disabled_optimizers=list(self.options["disabled_optimizers"]) or None,
-                enable_fallback=0,
-            )
+            with self.source(model) as source:
+                session = ort.InferenceSession(
+                    source,
+                    options,
+                    providers=providers.asked,
+                    disabled_optimizers=list(self.options["disabled_optimizers"]) or None,
+                    enable_fallback=0,
+                )
+        except errors.ModelError:
+            raise
         except Exception as error:
             if model.path is None or model.path.suffix != ".ort":
                 load.parse(model.data, model.path)  # raises ModelError if it is damaged: the engine is not to blame
             raise self._failure(error, _stage(error)) from error
         require_active(session.get_providers(), providers.names)
         return session
+
+    @contextmanager
+    def source(self, model: ModelInput) -> Iterator[bytes | str]:
+        """What a session is made from: the bytes that were checked, unless they are too many for it.
+
+        Other releases get the file of a model with weights in other files, which older ones find from no other place.
+        """
+        if not self.imports.is_here and has_weights_elsewhere(model):
+            with placed(model) as path:
+                yield str(path)
+        elif len(model.data) > _LARGEST_MESSAGE and model.path is not None:
+            yield str(model.path.absolute())
+        else:
+            yield model.data
 
     def session_options(self, ort: Any, folder: Path) -> Any:
         """The session options that this engine's options stand for; external weights are found in ``folder``."""
@@ -178,13 +197,6 @@ class OnnxRuntime(Engine):
 
     def _failure(self, error: Exception, stage: errors.Stage) -> errors.EngineFailure:
         return errors.EngineFailure(str(error).strip(), engine=self.name, stage=stage, kind=type(error).__name__)
-
-
-def source_of(model: ModelInput) -> bytes | str:
-    """What a session is made from: the bytes that were checked, unless they are too many for it."""
-    if len(model.data) > _LARGEST_MESSAGE and model.path is not None:
-        return str(model.path)
-    return model.data
 
 
 class OnnxRuntimeSession(BuiltModel):
@@ -277,6 +289,10 @@ class OnnxRuntimeSession(BuiltModel):
             return self._ort.OrtValue.ortvalue_from_numpy(array)
         if declared.elem not in BYTE_WIDE_OR_MORE:
             raise self._unsupported(f"input {name!r} of type {declared.dtype} cannot be fed from Python")
+        if not hasattr(self._ort.OrtValue, "ortvalue_from_numpy_with_onnx_type"):
+            raise self._unsupported(
+                f"input {name!r} of type {declared.dtype} cannot be fed from Python to {self._ort.__version__}"
+            )
         return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), declared.elem)
 
     def _from_value(self, value: Any) -> Array | None:

@@ -105,7 +105,7 @@ class OpenVino(Engine):
         wanted, device = self.options["precision"], self.options["device"]
         remarks = [
             *ignored_inputs(core, index, self.imports),
-            *precision_remarks(read, wanted, _precision(compiled) or wanted, device),
+            *precision_remarks(self.imports, read, wanted, _precision(compiled) or wanted, device),
         ]
         return self._session(compiled, index, remarks, uncompiled=read)
 
@@ -145,7 +145,7 @@ class OpenVino(Engine):
         except Exception as error:
             raise _failure(error, stage) from error
         wanted = self.options["precision"]
-        remarks = precision_remarks(read, wanted, _precision(compiled) or wanted, self.options["device"])
+        remarks = precision_remarks(self.imports, read, wanted, _precision(compiled) or wanted, self.options["device"])
         return self._session(compiled, None, remarks, uncompiled=read)
 
     def refusals(self, model: ModelInput) -> Mapping[int, str] | None:

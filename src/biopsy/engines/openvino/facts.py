@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from biopsy.engines.base import LayerRecord
+from biopsy.engines.imports import Imports
 from biopsy.model.index import ModelIndex
 
 _NUMPY_NAMES = {
@@ -24,24 +25,21 @@ _NO_LAYERS = frozenset({"Const", "Input", "Output"})
 """What stands in a runtime model and is not computed."""
 
 
-def precision_remarks(read: Any, wanted: str, used: str, device: str) -> list[str]:
+def precision_remarks(imports: Imports, read: Any, wanted: str, used: str, device: str) -> list[str]:
     """Where the types of the computation are not those asked for, or those of the model."""
     found = []
     if used != wanted:
         found.append(f"{wanted} was asked for, and OpenVINO computes in {used} on {device} here")
-    found += [f"OpenVINO computes the model's {name} tensors in {used}" for name in _other_floats(read, used)]
+    found += [f"OpenVINO computes the model's {name} tensors in {used}" for name in _other_floats(imports, read, used)]
     return found
 
 
-def _other_floats(read: Any, used: str) -> list[str]:
+def _other_floats(imports: Imports, read: Any, used: str) -> list[str]:
     """Floating-point types of the model's tensors that are not the one the device computes in."""
-    found = {port.element_type.get_type_name() for node in read.get_ops() for port in _computed(node)}
-    return sorted(found & (_FLOATS - {used}))
-
-
-def _computed(node: Any) -> Sequence[Any]:
-    outputs: Sequence[Any] = () if node.get_type_name() == "Constant" else node.outputs()
-    return outputs
+    nodes = list(read.get_ops())
+    kinds = imports.gathered(nodes, "get_type_name()")
+    computed = [node for node, kind in zip(nodes, kinds, strict=True) if kind != "Constant"]
+    return sorted({*imports.gathered(computed, "outputs()", "element_type", "get_type_name()")} & (_FLOATS - {used}))
 
 
 def layer_records(compiled: Any, index: ModelIndex | None, times: Mapping[str, float]) -> list[LayerRecord]:

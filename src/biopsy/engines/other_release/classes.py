@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,8 @@ from biopsy.engines.other_release.remote import RemoteInterpreter
 from biopsy.engines.other_release.starting import RunnerFork, RunnerProcess
 from biopsy.engines.other_release.wire import GoneError
 
+_SECONDS_OF_TRIAL = 20.0
+
 
 class OtherImports:
     """Modules of the interpreter that has a release. It is started when the first one is asked for.
@@ -32,12 +34,16 @@ class OtherImports:
         self.release = release
         self._held = ExitStack()
         self._environment: releases.OpenEnvironment | None = None
-        self._open: _Open | None = None
+        self._open: _OpenRunner | None = None
         self._server: RunnerProcess | None = None
 
     def module(self, name: str) -> Any:
         """A module by its full name. Raises ImportError."""
         return self._interpreter().module(name)
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object, all in one list, for one question."""
+        return self._interpreter().gathered(objects, *steps)
 
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages in the environment; of one that the user has made, ``facts``."""
@@ -63,22 +69,31 @@ class OtherImports:
         """Start an interpreter that can be forked later, where this platform allows that."""
         if sys.platform == "linux":
             self._server = RunnerProcess(self._python(), "warm")
-            self._open = _Open(self._server, self.release)
+            self._open = _OpenRunner(self._server, self.release)
 
-    def serve(self) -> None:
-        """Have the warm interpreter serve forks; it is ended if it cannot, and each fork starts one of its own."""
+    def serve(self, trial: Callable[[], None]) -> None:
+        """Have the warm interpreter serve forks; it is ended if it cannot, and each fork starts one of its own.
+
+        A release may have threads that do not survive a fork, and what needs them would hang: so the first one is
+        tried.
+        """
         server, is_warm = self._server, self._open
         self._open = None
         if server is None or is_warm is None:
             return
         try:
             is_warm.interpreter.say_serve()
-            is_ready = server.is_ready_to_fork()
-        except GoneError:
-            is_ready = False
-        if not is_ready:
-            server.close()
+            if not server.is_ready_to_fork():
+                raise GoneError
+            fork = RunnerFork(server.inviting)
+            fork.connection.settimeout(_SECONDS_OF_TRIAL)
+            self._open = _OpenRunner(fork, self.release)
+            trial()
+        except (errors.BiopsyError, GoneError):
             self._server = None
+            server.close()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """End the interpreter that answers this process; the next thing that is asked starts another."""
@@ -88,7 +103,7 @@ class OtherImports:
 
     def _interpreter(self) -> RemoteInterpreter:
         if self._open is None or not self._open.is_ours:
-            self._open = _Open(self._started(), self.release)
+            self._open = _OpenRunner(self._started(), self.release)
         return self._open.interpreter
 
     def _started(self) -> RunnerProcess | RunnerFork:
@@ -105,7 +120,7 @@ class OtherImports:
         return self._environment.python
 
 
-class _Open:
+class _OpenRunner:
     """A runner that answers this process."""
 
     def __init__(self, runner: RunnerProcess | RunnerFork, release: EngineRelease) -> None:
@@ -143,7 +158,7 @@ class _FromOtherRelease(Engine):
         try:
             super().warm_up()
         finally:
-            imports.serve()
+            imports.serve(lambda: Engine.warm_up(self))
 
 
 @cache

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from biopsy import errors
@@ -38,6 +38,11 @@ class RemoteInterpreter:
         """The version of ``python`` there, and those of the packages that are installed."""
         told = self.ask({"do": "facts", "packages": packages})
         return {str(name): str(version) for name, version in told.items()} if isinstance(told, dict) else {}
+
+    def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
+        """What stands at the end of some steps from each object, for one question; see ``wire.gathered``."""
+        found: list[Any] = self.ask({"do": "gather", "steps": steps}, objects=list(objects))
+        return found
 
     def say_serve(self) -> None:
         """Have the runner serve forks from now on: this conversation is over. Raises GoneError."""

@@ -94,6 +94,8 @@ class Objects:
             return Kept(importlib.import_module(tree["name"]))
         if action == "facts":
             return _facts(tree["packages"])
+        if action == "gather":
+            return self._wire.gathered(message.value(tree["objects"]), tree["steps"])
         target = message.value(tree["on"])
         if action == "get":
             return self._attribute(target, tree["name"])
@@ -179,11 +181,8 @@ def _work_for(session: int) -> None:
 
 
 def _serve_forks(forks: ModuleType, objects: Objects, listening: int, asking: socket.socket) -> None:
-    """Give each connection a fork, and return in it; unless a fork would lose threads, which is told instead."""
+    """Give each connection a fork, which ends here with its work."""
     objects.forget()
-    if not forks.fork_loses_no_thread():
-        asking.sendall(b'{"ready": false}\n')
-        os._exit(0)
     gc.freeze()
     loop = forks.ForkLoop([asking.detach()], listening=listening)
     request = loop.next_request()

@@ -19,7 +19,7 @@ import numpy as np
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
 _LENGTH = struct.Struct("<I")
@@ -42,6 +42,18 @@ _OF_OLD_ONNX = {
     "e5m2fnuz": "float8_e5m2fnuz", "int4": "int4", "uint4": "uint4",
 }  # fmt: skip
 """The field that releases of onnx before 1.19 mark such bits with -> the type."""
+
+
+def gathered(objects: Sequence[Any], steps: Sequence[str]) -> list[Any]:
+    """What stands at the end of some steps from each object, all in one list.
+
+    A step is an attribute, or a method where ``()`` follows its name. What comes as a list is gone through.
+    """
+    found = list(objects)
+    for step in steps:
+        values = [getattr(each, step[:-2])() if step.endswith("()") else getattr(each, step) for each in found]
+        found = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return found
 
 
 class WireError(Exception):

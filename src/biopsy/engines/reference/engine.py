@@ -14,7 +14,7 @@ from biopsy.engines.option import switch
 from biopsy.engines.reference.stacked_outputs import stack_outputs
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
-from biopsy.model.tensor_type import OptionalType, TensorType, ValueType
+from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
 from biopsy.tensors.dtypes import text
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.structured_values import all_flattened, structured
@@ -44,6 +44,25 @@ class Reference(Engine):
         except ImportError as error:
             raise errors.EngineMissing(f"onnx cannot be imported: {error}", next_steps=["pip install onnx"]) from error
 
+    def _require_types(self, index: ModelIndex) -> None:
+        """Raise EngineFailure for types that an older release computes as if their bits were whole numbers."""
+        elems = _types_of_ml_dtypes(index)
+        if not elems:
+            return
+        helper = self.imports.module("onnx.helper")
+        try:
+            known = {elem for elem in elems if helper.tensor_dtype_to_np_dtype(elem).name == DTYPE_OF_ELEM[elem]}
+        except (AttributeError, KeyError):
+            known = set()
+        if elems - known:
+            types = ", ".join(DTYPE_OF_ELEM[elem] for elem in sorted(elems - known))
+            raise errors.EngineFailure(
+                f"onnx {self.version()} computes with the bits of {types}: not tried",
+                engine=self.name,
+                stage="load",
+                kind="UnsupportedType",
+            )
+
     def _evaluator(self, proto: onnx.ModelProto) -> Any:
         """The evaluator of a model, which may be that of another release."""
         wide = self.options["float64"]
@@ -64,6 +83,8 @@ class Reference(Engine):
         index = index_bytes(model.data, model.folder)
         external.load_into(proto, model.folder)
         wide = self.options["float64"]
+        if not self.imports.is_here:
+            self._require_types(index)
         try:
             _give_loops_a_condition(proto)
             stack_outputs(proto)
@@ -73,6 +94,18 @@ class Reference(Engine):
         except Exception as error:
             raise _failure(error, "load") from error
         return ReferenceSession(evaluator, index, _remarks(proto) if wide else None)
+
+
+def _types_of_ml_dtypes(index: ModelIndex) -> set[int]:
+    """The element types in a model that NumPy lacks, as far as the model tells."""
+    found = {weight.kind.elem for weight in index.weights.values()}
+    found |= {kind.elem for kind in map(index.tensor_type, index.infos) if kind is not None}
+    spans = [index.node_spans[node.number] for node in index.nodes if node.op_type == "Cast"]
+    found |= {elem for elem in _NOT_OF_NUMPY if any(bytes([0x18, elem]) in span for span in spans)}
+    return found & _NOT_OF_NUMPY
+
+
+_NOT_OF_NUMPY = frozenset(ELEM_OF_DTYPE.values()) - frozenset(range(1, 16))
 
 
 def _evaluator_class(wide: bool) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from biopsy.workarounds.spellings.site import DOUBLE, FLOAT, Site
 from biopsy.workarounds.spellings.spelling import Spelling
 
@@ -14,11 +18,19 @@ def _clip_as_max_and_min(at: Site) -> str:
     elem = at.elem(x)
     at.require(at.opset >= _INTEGERS_SINCE or elem in {FLOAT, DOUBLE})
     if at.opset < 11:
-        given = (at.attribute("min", None), at.attribute("max", None))
-        low, high = ("" if bound is None else at.constant(bound, elem) for bound in given)
+        least, most = _finite(elem)  # what is not given is the last finite number there
+        low, high = (at.constant(bound, elem) for bound in (at.attribute("min", least), at.attribute("max", most)))
     at.require(bool(low or high))
     found = at.new("Max", x, low) if low else x
     return at.new("Min", found, high) if high else found
+
+
+def _finite(elem: int) -> tuple[Any, Any]:
+    """The least and greatest finite number of an element type."""
+    from onnx import helper
+
+    info = np.finfo(helper.tensor_dtype_to_np_dtype(elem))
+    return info.min, info.max
 
 
 def _max_and_min_as_clip(at: Site) -> str:

@@ -173,8 +173,9 @@ class Site:
         from onnx import helper
 
         names = [self._free(f"{self._stem()}/{self.node.op_type}") if name else "" for name in self.node.output]
-        first = next(name for name in names if name)
-        made = helper.make_node(self.node.op_type, inputs, names, name=first, domain=self.node.domain or None)
+        own = self.node.name if all(node.name != self.node.name for node in self.written) else ""
+        called = own or next(name for name in names if name)
+        made = helper.make_node(self.node.op_type, inputs, names, name=called, domain=self.node.domain or None)
         made.attribute.extend(each for each in self.node.attribute if each.name not in changed)
         made.attribute.extend(helper.make_attribute(k, v) for k, v in changed.items() if v is not None)
         self.written.append(made)

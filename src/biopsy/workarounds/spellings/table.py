@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from biopsy.workarounds.patch import Patch
@@ -25,20 +26,22 @@ from biopsy.workarounds.spellings.spelling import Spelling
 if TYPE_CHECKING:
     import onnx
 
-SPELLINGS: tuple[Spelling, ...] = (
-    *normalization.SPELLINGS,
-    *softmax.SPELLINGS,
-    *reductions.SPELLINGS,
-    *activations.SPELLINGS,
-    *clamping.SPELLINGS,
-    *matrices.SPELLINGS,
-    *convolutions.SPELLINGS,
-    *arithmetic.SPELLINGS,
-    *layouts.SPELLINGS,
-    *contributed.SPELLINGS,
-    *definitions.SPELLINGS,
-)
-"""Every spelling, those of a family together."""
+FAMILIES: dict[str, tuple[Spelling, ...]] = {
+    "Normalization": normalization.SPELLINGS,
+    "Softmax": softmax.SPELLINGS,
+    "Reductions and the pools that are reductions": reductions.SPELLINGS,
+    "Activations": activations.SPELLINGS,
+    "Clip, Max and Min": clamping.SPELLINGS,
+    "Products of matrices": matrices.SPELLINGS,
+    "Convolutions and pools": convolutions.SPELLINGS,
+    "Arithmetic, comparisons and choices": arithmetic.SPELLINGS,
+    "Operators that only move elements": layouts.SPELLINGS,
+    "Operators of com.microsoft": contributed.SPELLINGS,
+    "Operators that the standard defines by others": definitions.SPELLINGS,
+}
+"""Every spelling, by the title of its family."""
+
+SPELLINGS: tuple[Spelling, ...] = tuple(chain.from_iterable(FAMILIES.values()))
 
 
 def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:

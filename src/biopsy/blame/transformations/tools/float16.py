@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import ClassVar
 
-from biopsy.blame.transformations.tool import Omission, Order, Tool, left_out, write_model
+from biopsy.blame.transformations.tool import Omission, Tool, TransformOrder, left_out, write_model
 
 
 class Float16(Tool):
@@ -24,7 +24,7 @@ class Float16(Tool):
         blocked = set(import_module(self.module).DEFAULT_OP_BLOCK_LIST)
         return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type not in blocked))
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Convert; in the control, load and save alone: the tool works on what onnx has loaded."""
         model, float16 = import_module("onnx").load(order.source), import_module(self.module)
         if order.passes != ():

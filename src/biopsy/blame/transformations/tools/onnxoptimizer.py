@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
-from biopsy.blame.transformations.tool import Omission, Order, Tool, write_model
+from biopsy.blame.transformations.tool import Omission, Tool, TransformOrder, write_model
 
 
 class OnnxOptimizer(Tool):
@@ -20,7 +20,7 @@ class OnnxOptimizer(Tool):
         del source
         return list(import_module("onnxoptimizer").get_fuse_and_elimination_passes())
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Optimize a model; in the control, it goes through the tool's own form of a graph and back."""
         model = import_module("onnx").load(order.source)
         wanted = None if order.passes is None else list(order.passes)

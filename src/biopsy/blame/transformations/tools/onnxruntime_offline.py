@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from biopsy.blame.transformations.tool import Omission, Order, Setting, Tool, left_out
+from biopsy.blame.transformations.tool import Omission, Setting, Tool, TransformOrder, left_out
 from biopsy.engines.onnxrt.optimizer_names import KNOWN_RULES, RULES, optimizers_in_log
 
 _LEVELS = {
@@ -34,7 +34,7 @@ class OnnxRuntimeOffline(Tool):
         single = [name for name in ran if not name.endswith(RULES)]
         return [*single, *(KNOWN_RULES if len(single) < len(ran) else ())]
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Build a session, which writes what it has optimized; in the control, at the level "none"."""
         off = left_out(self.passes(order.source), order) if order.passes else []
         _build(order.source, "ORT_DISABLE_ALL" if order.passes == () else self._level, off, order.target)

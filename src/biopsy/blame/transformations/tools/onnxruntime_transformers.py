@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import ClassVar
 
-from biopsy.blame.transformations.tool import Omission, Order, Setting, Tool, left_out, write_model
+from biopsy.blame.transformations.tool import Omission, Setting, Tool, TransformOrder, left_out, write_model
 
 
 class OnnxRuntimeTransformers(Tool):
@@ -31,7 +31,7 @@ class OnnxRuntimeTransformers(Tool):
         options = self._options()
         return [name for name, value in vars(options).items() if name.startswith("enable_") and value is True]
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Fuse; in the control, the model goes through the tool's own load and save."""
         optimizer = import_module(self.module)
         if order.passes == ():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from biopsy.blame.transformations.tool import Omission, Order, Tool, left_out, write_model
+from biopsy.blame.transformations.tool import Omission, Tool, TransformOrder, left_out, write_model
 
 _FOLDING = "constant_folding"
 _INLINING = "inlining"
@@ -25,7 +25,7 @@ class OnnxScript(Tool):
         del source
         return [_FOLDING, _INLINING, *dict.fromkeys(_names_of_rules())]
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Optimize; in the control, the model goes through the tool's own form of a graph and back."""
         onnx, ir = import_module("onnx"), import_module("onnxscript").ir
         if order.passes == ():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
-from biopsy.blame.transformations.tool import Omission, Order, Tool, left_out, write_model
+from biopsy.blame.transformations.tool import Omission, Tool, TransformOrder, left_out, write_model
 
 _FOLDING = "constant_folding"
 _SHAPES = "shape_inference"
@@ -43,7 +43,7 @@ class OnnxSim(Tool):
         )
         return [_FOLDING, _SHAPES, *(listed() if callable(listed) else _OPTIMIZERS)]
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Simplify a model; in the control, no optimizer, no folding and no inference."""
         everything = self.passes(order.source)
         off = left_out(everything, order)

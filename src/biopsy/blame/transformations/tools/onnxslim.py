@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib import import_module
 
-from biopsy.blame.transformations.tool import Omission, Order, Tool, left_out, write_model
+from biopsy.blame.transformations.tool import Omission, Tool, TransformOrder, left_out, write_model
 
 _FUSION = "graph_fusion"
 _SHAPES = "shape_inference"
@@ -23,7 +23,7 @@ class OnnxSlim(Tool):
         del source
         return [*(name for name in _optimizations() if name != _FUSION), _SHAPES, *_patterns()]
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Slim a model; in the control, everything that it has a switch for is off."""
         off = left_out(self.passes(order.source), order)
         skipped = [name for name in off if name in _optimizations()]

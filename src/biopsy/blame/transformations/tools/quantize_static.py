@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar
 
-from biopsy.blame.transformations.tool import Omission, Order, Setting, Tool, write_model
+from biopsy.blame.transformations.tool import Omission, Setting, Tool, TransformOrder, write_model
 
 
 class QuantizeStatic(Tool):
@@ -32,7 +32,7 @@ class QuantizeStatic(Tool):
         model = import_module("onnx").load(source, load_external_data=False)
         return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type in known))
 
-    def transform(self, order: Order) -> None:
+    def transform(self, order: TransformOrder) -> None:
         """Quantize; in the control, the model goes through the tool's own load, with inferred shapes, and save."""
         quantization = import_module(self.module)
         if order.passes == ():
@@ -57,11 +57,11 @@ class QuantizeStatic(Tool):
         return Omission(python=f"quantize_static(model, out, reader, op_types_to_quantize={rest})")
 
 
-def _reader(quantization: Any, order: Order) -> Any:
+def _reader(quantization: Any, order: TransformOrder) -> Any:
     """The samples, as a calibration reads them: one after the other, then None."""
     load = import_module("numpy").load
 
-    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class SampleReader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
             self._left = self._all()
 
@@ -73,4 +73,4 @@ def _reader(quantization: Any, order: Order) -> Any:
                 with load(path, allow_pickle=False) as arrays:
                     yield {name: arrays[f"arr_{number}"] for number, name in enumerate(order.names)}
 
-    return Samples()
+    return SampleReader()

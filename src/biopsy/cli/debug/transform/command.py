@@ -100,8 +100,10 @@ def _index(args: argparse.Namespace) -> ModelIndex:
 
 def _packages(args: argparse.Namespace) -> Any:
     from biopsy.blame.transformations.tool_python import ToolPackages
+    from biopsy.cli.arguments.packages import packages_of
 
-    return ToolPackages(packages=tuple(args.packages or ()), beside=tuple(args.beside or ()), python=args.python)
+    pinned = tuple(package.text for package in packages_of(args))
+    return ToolPackages(packages=pinned, beside=tuple(args.beside), python=args.python)
 
 
 def _question(
@@ -178,7 +180,7 @@ def _sections(
     return {
         "verdict": transformation_verdict(found),
         "model": model_tree(index, args.model),
-        "versions": versions_tree([found.engine] if found.engine else []),
+        "versions": versions_tree([found.where.engine] if found.where.engine else []),
         "search": progress.history.tree(),
         "transformation": transformation_tree(found),
         "next": [vars(one) for one in advice_of(args, found)],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from biopsy.cli.arguments import checks, comparing, engine_options, file_kinds, groups, tensorrt, types
+from biopsy.cli.arguments import checks, comparing, engine_options, file_kinds, groups, packages, tensorrt, types
 from biopsy.cli.arguments.report_option import add_report
 
 EPILOG = """\
@@ -50,7 +50,6 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="of a command: the one that only loads and saves the model (default: onnx does that)",
     )
-    _add_packages(group)
     group.add_argument(
         "--tool-timeout",
         type=types.duration,
@@ -60,6 +59,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--tool-memory", type=types.byte_size, metavar="SIZE", help="end one that uses more (default: no limit)"
+    )
+    packages.add_packages(
+        parser,
+        "the release of the tool (one that is not installed here is taken from the package index without being asked)",
+        "the release to take",
     )
     _add_result(parser)
     engine_options.add_engines(parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)")
@@ -71,21 +75,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     comparing.add_limits(parser)
     _add_check(parser)
-
-
-def _add_packages(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--package",
-        dest="packages",
-        action="append",
-        metavar="NAME==VERSION",
-        help="the release of the tool (repeatable), from an environment that is made for it; that is also done if "
-        "the tool is not installed here",
-    )
-    group.add_argument(
-        "--with", dest="beside", nargs="+", metavar="REQUIREMENT", help="other packages for it, such as 'numpy<2'"
-    )
-    group.add_argument("--python", metavar="VERSION", help="the Python of that environment: 3.11, or a path")
 
 
 def _add_result(parser: argparse.ArgumentParser) -> None:

@@ -70,7 +70,7 @@ def say_findings(console: Console, args: argparse.Namespace, found: Transformati
     console.say(printable(found.sentence))
     if found.fault == "control":
         console.say("So the format, or the comparison, is what is wrong: no pass was looked at.")
-    if found.second_opinion == "right":
+    if found.where.second_opinion == "right":
         console.warn(AGREE)
     piece = found.piece
     console.say(f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {some_of(piece.nodes, 12)}", "")
@@ -118,9 +118,9 @@ def advice_of(args: argparse.Namespace, found: TransformationFindings) -> list[A
     if found.piece.path is None:
         return []
     words = ["biopsy", "debug", "transform", str(found.piece.path), "--by", args.by, "--no-reduce"]
-    words += ["--engine", found.engine] if found.engine and args.engines else []
+    words += ["--engine", found.where.engine] if found.where.engine and args.engines else []
     words += ["--load-inputs", str(found.piece.inputs)] if found.piece.inputs else []
-    packages = [word for one in args.packages or () for word in ("--package", one)]
+    packages = [word for one in args.packages for word in ("--package", one)]
     lines = [(line_of([*words, *packages]), "the piece, once more")] if not args.check else []
     lines.append((line_of(["biopsy", "inspect", "model", str(found.piece.path), "--mode=full"]), "the piece in full"))
     return [Advice(line, why) for line, why in lines if not is_refused(line)]

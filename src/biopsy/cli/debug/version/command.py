@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli import line_again
-from biopsy.cli.arguments import checks, file_kinds, groups, types
+from biopsy.cli.arguments import checks, file_kinds, groups, packages, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.debug import checking
 from biopsy.cli.debug.version import piece
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biopsy.blame.releases.find import ReleaseSearch
     from biopsy.blame.releases.findings import ReleaseFindings
     from biopsy.blame.releases.probe import ReleaseQuestion
-    from biopsy.blame.releases.span import Span
+    from biopsy.blame.releases.span import ReleaseSpan
     from biopsy.cli.console import Console
     from biopsy.cli.debug.version.progress import VersionProgress
 
@@ -84,18 +84,7 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
         help="look at these only: A..B, releases joined by commas, or a specifier such as '>=1.20,!=1.23.0' (default: "
         "all with a wheel for this Python that were not yanked)",
     )
-    group.add_argument(
-        "--with",
-        dest="beside",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="REQUIREMENT",
-        help="what every release gets besides, such as 'numpy<2' protobuf==3.20.3",
-    )
-    group.add_argument(
-        "--python", metavar="PYTHON", help="a version of Python, or its path (default: the one that runs biopsy)"
-    )
+    packages.add_surroundings(group)
     group.add_argument(
         "--engine",
         metavar="NAME[:key=value,...]",
@@ -140,7 +129,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _search(
-    args: argparse.Namespace, console: Console, question: ReleaseQuestion, span: Span, progress: VersionProgress
+    args: argparse.Namespace, console: Console, question: ReleaseQuestion, span: ReleaseSpan, progress: VersionProgress
 ) -> ReleaseSearch:
     """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
     from biopsy.blame.releases.find import ReleaseSearch

@@ -13,7 +13,7 @@ from biopsy.text import series, shortened
 
 if TYPE_CHECKING:
     from biopsy.blame.releases.probe import ReleaseQuestion
-    from biopsy.blame.releases.span import Span
+    from biopsy.blame.releases.span import ReleaseSpan
     from biopsy.cli.console import Console
 
 _REASON = 90
@@ -30,7 +30,7 @@ class VersionProgress(Progress):
         self._checks = 0
         self._shown_failure = False
 
-    def show_plan(self, question: ReleaseQuestion, span: Span) -> None:
+    def show_plan(self, question: ReleaseQuestion, span: ReleaseSpan) -> None:
         """Say what is going to happen."""
         check, found = question.check, span.releases
         python = f" for Python {check.python.version}" if check.python is not None else ""

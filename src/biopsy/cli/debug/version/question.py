@@ -12,7 +12,7 @@ from biopsy.cli.debug import checking, engine_substitution
 if TYPE_CHECKING:
     from biopsy.blame.releases.probe import ReleaseQuestion
     from biopsy.blame.releases.release_check import ReleaseCheck
-    from biopsy.blame.releases.span import Span
+    from biopsy.blame.releases.span import ReleaseSpan
     from biopsy.checks.command_line import OwnRun
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
@@ -41,7 +41,7 @@ def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
     )
 
 
-def span_of_line(args: argparse.Namespace, question: ReleaseQuestion) -> Span:
+def span_of_line(args: argparse.Namespace, question: ReleaseQuestion) -> ReleaseSpan:
     """The releases that a command line asks for. Raises UsageError, CannotInstall."""
     from biopsy.blame.releases.span import NamedReleases, span_of
     from biopsy.environments.releases import releases

@@ -47,11 +47,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         status = _status(found)
         shown = [*enumerate(found.best, 1)]
         lines = {number: _line(args, question, one) for number, one in shown if _can_be_shown(args, found, one)}
-        kept = _written(args, question, found)
         report.write(status, lambda: sections(found, args, progress, lines))
-        say_result(console, found, lines, args.output)
+        say_result(console, found, lines)
         progress.ended(status)
     if found.interrupted or status == errors.Interrupted.status:
+        kept = None if found.output is None else f"{found.output}, with which the model is right"
         raise errors.Interrupted(f"stopped by {found.stopped}; what is known is shown above", kept=kept)
     return status
 
@@ -62,20 +62,9 @@ def _status(found: Workarounds) -> int:
     return 0 if found.found else 1
 
 
-def _written(args: argparse.Namespace, question: WorkaroundQuestion, found: Workarounds) -> str | None:
-    """Write the best patched model, if that is asked for and there is one; what was written, for a person."""
-    if args.output is None or found.patched is None:
-        return None
-    from biopsy.workarounds.patched_file import write_patched
-
-    name = groups.weights_file(args, args.output)
-    write_patched(found.patched, args.output, question.index, name, args.external_data_size_threshold)
-    return f"{args.output}, with which the model is right"
-
-
 def _can_be_shown(args: argparse.Namespace, found: Workarounds, one: VerifiedChange) -> bool:
     """Whether a line shows a workaround: a patched model must have been written."""
-    return not one.changes_model or (args.output is not None and one is found.patched)
+    return not one.changes_model or (found.output is not None and one is found.patched)
 
 
 def _line(args: argparse.Namespace, question: WorkaroundQuestion, one: VerifiedChange) -> str:

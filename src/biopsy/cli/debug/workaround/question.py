@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.checks.command_line import OwnRun, parse
-from biopsy.cli.arguments import checks, comparing
+from biopsy.cli.arguments import checks, comparing, groups
 from biopsy.cli.arguments.given_options import LIMITS, MADE_BY_DEFAULT, MAKING, given
 from biopsy.cli.debug import checking, engine_substitution
 from biopsy.cli.run.inputs import settled
@@ -19,7 +19,7 @@ from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.session.budget import Budget
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
-from biopsy.workarounds.question import KINDS, Kind, WhatIsRight, WorkaroundQuestion
+from biopsy.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -55,8 +55,16 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
         nodes=tuple(args.nodes),
         default_name=checks.DEFAULT_CANDIDATE,
         timeout=args.check_timeout,
+        target=_target(args),
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
     )
+
+
+def _target(args: argparse.Namespace) -> PatchedFile | None:
+    if args.output is None:
+        return None
+    name = groups.weights_file(args, args.output)
+    return PatchedFile(path=args.output, external=name, threshold=args.external_data_size_threshold)
 
 
 def _kinds(args: argparse.Namespace) -> tuple[Kind, ...]:

@@ -87,15 +87,15 @@ class WorkaroundProgress(Progress):
             say_output(self._console, event.output, whole=self._args.show_output)
 
 
-def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], output: Path | None) -> None:
+def say_result(console: Console, found: Workarounds, lines: Mapping[int, str]) -> None:
     """The best workarounds in the order of what they cost; ``lines`` are the checks that show them, by their place."""
     console.note("")
     _say_tried(console, found)
     if not found.found:
         tried = len({(one.kind, one.text) for one in found.tried})
-        told = f"None of the {count(tried, 'change')} that were tried makes the model right"
+        told = "Nothing that was tried makes the model right" if tried else "No change could be tried"
         early = f"; stopped by {found.stopped}" if found.stopped else ""
-        console.say(f"{told if tried else 'No change could be tried'} ({count(found.checks, 'check')}{early}).")
+        console.say(f"{told}: {count(tried, 'change')}, {count(found.checks, 'check')}{early}.")
         return
     samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
     console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
@@ -105,8 +105,8 @@ def say_result(console: Console, found: Workarounds, lines: Mapping[int, str], o
     if found.stopped:
         console.note(f"The search was stopped by {found.stopped}: others may exist.")
     patched = found.patched
-    if patched is not None and output is not None:
-        _say_difference(console, patched, output)
+    if patched is not None and found.output is not None:
+        _say_difference(console, patched, found.output)
     say_advice(console, advice_of(lines))
 
 
@@ -168,5 +168,5 @@ def sections(
         "versions": versions_tree(engines),
         "search": progress.history.tree(),
         "next": [vars(one) for one in advice_of(lines)],
-        "workaround": workarounds_tree(found, args.output),
+        "workaround": workarounds_tree(found),
     }

@@ -1,0 +1,160 @@
+"""Putting a spelling into a model: what stays, what goes, and where it is not possible."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from biopsy.workarounds.patch import Patch
+from biopsy.workarounds.spellings.table import spellings
+from support.control_flow import body, branching, looping
+from support.models import info, model, weight
+from workarounds.spellings.proving import declined, run
+
+
+def _found(made: onnx.ModelProto, name: str, place: int = 0) -> Patch:
+    return next(each for each in spellings(made, [place]) if each.name == name)
+
+
+def _applied(patch: Patch, made: onnx.ModelProto) -> onnx.ModelProto:
+    before = made.SerializeToString(deterministic=True)
+    found = patch.applied(made)
+    assert found is not None
+    onnx.checker.check_model(found, full_check=True)
+    assert made.SerializeToString(deterministic=True) == before, "the model itself must not change"
+    return found
+
+
+def _operators(made: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in made.graph.node]
+
+
+def _softmax(*, gives_out_exp: bool) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], axes=[1]),
+        helper.make_node("Sub", ["x", "m"], ["s"]),
+        helper.make_node("Exp", ["s"], ["e"]),
+        helper.make_node("ReduceSum", ["e", "axes"], ["t"]),
+        helper.make_node("Div", ["e", "t"], ["y"]),
+    ]
+    outputs = [info("y"), *([info("e")] if gives_out_exp else [])]
+    return model(nodes, [info("x")], outputs, [weight("axes", 1, dtype="int64")])
+
+
+def test_what_a_spelling_has_read_goes_if_nothing_else_reads_it() -> None:
+    made = _softmax(gives_out_exp=False)
+    assert _operators(_applied(_found(made, "exp-as-softmax", 4), made)) == ["Softmax"]
+
+
+def test_what_something_else_reads_stays() -> None:
+    made = _softmax(gives_out_exp=True)
+    found = _applied(_found(made, "exp-as-softmax", 4), made)
+    assert _operators(found) == ["ReduceMax", "Sub", "Exp", "Softmax"]
+    values = np.array([[1, 2], [-1, 3]], np.float32)
+    for one, other in zip(run(made, {"x": values}), run(found, {"x": values}), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6)
+
+
+def test_the_nodes_in_a_body_have_spellings_too() -> None:
+    made = branching()
+    patches = [each for each in spellings(made, [1]) if each.name == "neg-as-mul"]
+    assert [patch.nodes for patch in patches] == [(1,)]
+    found = _applied(patches[0], made)
+    then = body(found, "then_branch", 1)
+    assert [node.op_type for node in then.node] == ["Constant", "Mul", "Mul", "Exp"]
+    feeds = {"x": np.array([[1, -2], [3, 0.5]], np.float32), "c": np.array(True)}
+    np.testing.assert_array_equal(run(found, feeds)[0], run(made, feeds)[0])
+
+
+def test_every_spelling_in_a_loop_gives_a_valid_model_that_computes_the_same() -> None:
+    made = looping()
+    feeds = {"x": np.array([[0.1, -0.2], [0.3, 0.5]], np.float32)}
+    expected = run(made, feeds)
+    for patch in spellings(made, range(len(made.graph.node))):
+        for one, other in zip(expected, run(_applied(patch, made), feeds), strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-5)
+
+
+def test_spellings_can_be_applied_one_after_the_other() -> None:
+    nodes = [helper.make_node("Sub", ["x", "x"], ["a"]), helper.make_node("Neg", ["a"], ["y"])]
+    made = model(nodes, [info("x")], [info("y")])
+    first, second = _found(made, "sub-as-add", 0), _found(made, "neg-as-mul", 1)
+    assert _operators(_applied(second, _applied(first, made))) == ["Neg", "Add", "Constant", "Mul"]
+    assert _operators(_applied(first, _applied(second, made))) == ["Neg", "Add", "Constant", "Mul"]
+
+
+def test_where_the_node_is_gone_or_another_nothing_is_patched() -> None:
+    made = model([helper.make_node("Neg", ["x"], ["y"])], [info("x")], [info("y")])
+    patch = _found(made, "neg-as-mul")
+    made.graph.node[0].op_type = "Abs"
+    assert patch.applied(made) is None
+    made.graph.node[0].op_type = "Neg"
+    made.graph.node[0].output[0] = made.graph.output[0].name = "z"
+    assert patch.applied(made) is None
+
+
+def test_names_that_are_taken_are_not_used_again() -> None:
+    nodes = [helper.make_node("Sub", ["x", "x"], ["y"], name="y/Neg"), helper.make_node("Abs", ["x"], ["y/Neg"])]
+    made = model(nodes, [info("x")], [info("y"), info("y/Neg")])
+    found = _applied(_found(made, "sub-as-add"), made)
+    assert len({name for node in found.graph.node for name in node.output}) == 3
+
+
+def test_weights_in_other_files_are_referred_to_as_they_were() -> None:
+    made = model(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [info("x")],
+        [info("y")],
+        [weight("w", 1, 2, 3, 4, shape=(2, 2))],
+    )
+    stored = made.graph.initializer[0]
+    stored.ClearField("raw_data")
+    stored.ClearField("float_data")
+    stored.data_location = TensorProto.EXTERNAL
+    stored.external_data.add(key="location", value="nowhere.bin")
+    for patch in spellings(made, [0]):
+        found = patch.applied(made)
+        assert found is not None
+        assert found.graph.initializer[0] == stored
+
+
+def test_a_weight_that_a_caller_may_replace_is_no_constant() -> None:
+    nodes = [helper.make_node("Pow", ["x", "e"], ["y"])]
+    made = model(nodes, [info("x")], [info("y")], [weight("e", 2, shape=())])
+    assert not declined("pow-as-mul", made)
+    made.graph.input.append(info("e", ()))
+    assert declined("pow-as-mul", made)
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "others"),
+    [
+        ("pow-as-mul", helper.make_node("Pow", ["x", "half"], ["y"]), [weight("half", 0.5, shape=())]),
+        ("div-by-constant-as-mul", helper.make_node("Div", ["x", "zero"], ["y"]), [weight("zero", 0, shape=())]),
+        ("div-by-constant-as-mul", helper.make_node("Div", ["x", "tiny"], ["y"]), [weight("tiny", 1e-39, shape=())]),
+        ("gemm-as-matmul", helper.make_node("Gemm", ["x", "x", "x"], ["y"], beta=0.0), []),
+        ("leaky-relu-as-max", helper.make_node("LeakyRelu", ["x"], ["y"], alpha=2.0), []),
+        ("mean-as-sum", helper.make_node("ReduceMean", ["x"], ["y"], axes=[5]), []),
+    ],
+)  # fmt: skip
+def test_where_both_are_not_equal_there_is_no_spelling(
+    name: str, node: onnx.NodeProto, others: list[onnx.TensorProto]
+) -> None:
+    assert declined(name, model([node], [info("x")], [info("y")], others))
+
+
+def test_bounds_that_cross_are_no_clip() -> None:
+    nodes = [helper.make_node("Max", ["x", "low"], ["t"]), helper.make_node("Min", ["t", "high"], ["y"])]
+    crossing = [weight("low", 2, shape=()), weight("high", 1, shape=())]
+    assert declined("max-and-min-as-clip", model(nodes, [info("x")], [info("y")], crossing))
+
+
+def test_calls_of_local_functions_are_passed_over() -> None:
+    function = helper.make_function(
+        "", "Neg", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [helper.make_opsetid("", 17)]
+    )
+    made = model([helper.make_node("Neg", ["x"], ["y"])], [info("x")], [info("y")])
+    made.functions.append(function)
+    assert spellings(made, [0]) == []

@@ -1,0 +1,85 @@
+"""The difference between a model and a changed one, as a person reads it."""
+
+from __future__ import annotations
+
+import json
+
+import onnx
+from onnx import helper
+
+from biopsy.workarounds.barriers import barriers
+from biopsy.workarounds.difference import difference
+from biopsy.workarounds.marks import marks
+from biopsy.workarounds.patch import Patch
+from biopsy.workarounds.spellings.table import spellings
+from support.control_flow import body, branching
+from support.models import info, model
+
+
+def _mean() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="act"),
+        helper.make_node("ReduceMax", ["r"], ["y"], name="max", axes=[1], keepdims=0),
+    ]
+    return model(nodes, [info("x")], [info("y", (2,))])
+
+
+def _applied(patch: Patch, made: onnx.ModelProto) -> onnx.ModelProto:
+    found = patch.applied(made)
+    assert found is not None
+    return found
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    found = difference(branching(), branching())
+    assert found.lines() == ()
+    assert json.loads(json.dumps(found.as_json()))["added"] == []
+
+
+def test_nodes_that_come_and_go_are_listed_with_what_they_read_and_write() -> None:
+    made = _mean()
+    patch = next(each for each in spellings(made, [1]) if each.name == "reduction-with-kept-axes")
+    assert difference(made, _applied(patch, made)).lines() == (
+        "- ReduceMax 'max'(r) -> y  [axes=[1], keepdims=0]",
+        "+ ReduceMax 'max'(r) -> y/ReduceMax  [axes=[1], keepdims=1]",
+        "+ Squeeze 'y/Squeeze'(y/ReduceMax, y/Constant) -> y",
+        "+ 1 constant",
+    )
+
+
+def test_casts_are_told_apart() -> None:
+    made = _mean()
+    found = difference(made, _applied(next(each for each in barriers(made, [0]) if each.name == "cast-pair"), made))
+    assert len(found.casts) == 2
+    assert [line.split("(")[0] for line in found.added] == ["Relu 'act'"]
+
+
+def test_a_mark_is_one_more_output() -> None:
+    made = _mean()
+    (patch,) = marks(made, [0, 1])
+    assert difference(made, _applied(patch, made)).lines() == ("+ output r float32[2,2]",)
+
+
+def test_changed_attributes_and_inputs_are_said() -> None:
+    old, new = _mean(), _mean()
+    new.graph.node[1].attribute[0].ints[0] = 0
+    new.graph.node[1].input[0] = "x"
+    assert difference(old, new).lines() == (
+        "~ ReduceMax 'max'(x) -> y  [axes=[0], keepdims=0]: input 0 r -> x, axes [1] -> [0]",
+    )
+
+
+def test_what_is_different_in_a_body_is_said_with_its_place() -> None:
+    old, new = branching(), branching()
+    body(new, "then_branch", 1).node[2].op_type = "Log"
+    assert difference(old, new).lines() == (
+        "- If 'if', then_branch: Exp 'exp'(t1) -> t",
+        "+ If 'if', then_branch: Log 'exp'(t1) -> t",
+    )
+
+
+def test_names_of_strangers_are_made_printable() -> None:
+    old, new = _mean(), _mean()
+    new.graph.node[0].name = "a\x1b[2Jb"
+    new.graph.node[0].op_type = "Neg"
+    assert all("\x1b" not in line for line in difference(old, new).lines())
