@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from biopsy import errors, events
+from biopsy.blame.transformations.find import find_transformation
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.isolation.watch import Limits
@@ -18,6 +19,7 @@ from support.transformations import (
     asked,
     graph,
     own_tool,
+    question,
     sparse,
 )
 
@@ -139,6 +141,33 @@ def test_a_check_of_the_user_decides_about_the_transformed_model(tmp_path: Path)
     found = asked(tmp_path, ADDS, by, passes=("first", "second"), decides=decides, output=tmp_path / "piece.onnx")
     assert set(found.passes.alone) == {"first", "second"}
     assert found.where.engine == ""
+
+
+def test_a_tool_gets_a_model_with_its_weights_inside(tmp_path: Path):
+    """Some write where in which file a weight stands, and the result stands in another folder."""
+    path = tmp_path / "model.onnx"
+    model = onnx.ModelProto.FromString(ADDS.SerializeToString())
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([1, 2, 3, 4]), "c"))
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    by = own_tool(tmp_path, "assert b'weights.bin' not in data\n" + TWO_PASSES)
+    asking = question(path, by, passes=("first", "second"), output=tmp_path / "piece.onnx")
+    found = find_transformation(asking)
+    assert [name.split()[0] for name in found.piece.nodes] == ["Add"]
+    assert found.passes.whole_is_right
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "model.onnx", "weights.bin", "tool.py", "piece.onnx", "piece.after.onnx", "piece.onnx.inputs.safetensors",
+    }  # fmt: skip
+
+
+def test_a_model_and_its_piece_stand_where_they_were_after_an_interrupt(tmp_path: Path):
+    def interrupt(event: events.Event) -> None:
+        if isinstance(event, events.PassDone):
+            raise KeyboardInterrupt
+
+    by = own_tool(tmp_path, TWO_PASSES)
+    with pytest.raises((errors.Interrupted, KeyboardInterrupt)):
+        asked(tmp_path, ADDS, by, interrupt, passes=("first", "second"), output=tmp_path / "piece.onnx")
+    assert {file.suffix for file in tmp_path.iterdir()} <= {".onnx", ".py", ".safetensors"}
 
 
 # Rounding
