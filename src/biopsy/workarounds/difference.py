@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import value_info, walk
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.reduction.passes.editing import described
 from biopsy.text import printable
 
@@ -157,6 +158,8 @@ def _value(attribute: onnx.AttributeProto) -> str:
 
     if attribute.HasField("t"):
         return f"a tensor {list(attribute.t.dims)}"
+    if attribute.name == "to" and attribute.i in DTYPE_OF_ELEM:
+        return DTYPE_OF_ELEM[attribute.i]
     found = helper.get_attribute_value(attribute)
     return _short(found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found))
 
