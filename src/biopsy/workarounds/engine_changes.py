@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, class_of, find_class
-from biopsy.tactics.flags import Flags, SettingProbe, Tried
+from biopsy.tactics.flags import SettingProbe, Tried
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.switch_search import switches_of
 from biopsy.workarounds.candidate import ChangeCandidate
@@ -20,19 +20,14 @@ if TYPE_CHECKING:
 
 def settings(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
-) -> tuple[list[ChangeCandidate], list[TriedChange]]:
-    """The smallest changes of settings with which the check passes; and those with which it does not, or cannot say.
-
-    ``probe`` has seen the failure.
-    """
-    found: Flags = switches_of(probe, template, model, weights_folder)
-    candidates = [
-        ChangeCandidate(kind="setting", text=switch.change.text, change=switch.change) for switch in found.switches
-    ]
-    return candidates, list(_tried(found.tried))
+) -> list[ChangeCandidate]:
+    """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
+    found = switches_of(probe, template, model, weights_folder)
+    return [ChangeCandidate(kind="setting", text=each.change.text, change=each.change) for each in found.switches]
 
 
-def _tried(tried: Sequence[Tried]) -> Iterator[TriedChange]:
+def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
+    """The changes of settings with which the check does not pass, or cannot say."""
     for one in tried:
         if one.gone:
             continue
