@@ -315,7 +315,7 @@ def _resize(draw: Draw) -> Case:
     dims = shape(draw, 2, 4, empty=False)
     factors = [1, 1, *(draw(st.integers(1, 4)) for _ in dims[2:])][: len(dims)]
     x = case.input("x", *dims)
-    case.by_engine = case.opset < 11
+    case.by_engine = case.opset < 13
     if case.opset < 11:
         case.node("Resize", [x, case.weight("s", factors)], mode="nearest")
         return case
