@@ -195,7 +195,6 @@ class WorkaroundSearch:
         started = time.monotonic()
         asked = TrustQuestion(
             model=_model_input(question),
-            names=tuple(index.names[tensor] for tensor in index.outputs),
             references=question.right.references,
             named=question.right.named,
             suspect=question.template.spec.text,
@@ -206,6 +205,11 @@ class WorkaroundSearch:
         )
         wider = wider_sample(index, wanted, question.right.drawn)
         found = trusted_values(asked, question.right.samples, fresh, wider, self._listener)
+        if wanted and not found.fresh:
+            told = (
+                "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
+            )
+            self._listener(events.Remark(told, warning=True))
         self._listener(
             events.Trusted(
                 engine=found.engine,

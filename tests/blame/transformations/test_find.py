@@ -196,6 +196,19 @@ def test_a_conversion_to_float16_is_held_against_float16(tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by", ["onnxruntime.float16", "quantize-static"])
+def test_a_step_that_the_rounding_of_a_conversion_moves_over_a_border_is_no_failure(tmp_path: Path, by: str):
+    model = graph(
+        "g (float[4,64] x) => (float[4,64] y) "
+        "{ [s] s = Sigmoid (x)  [m] t = MatMul (s, w)  [f] f = Floor (t)  [a] y = Mul (f, s) }"
+    )
+    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    with pytest.raises(errors.OriginalPasses):
+        asked(tmp_path, model, by)
+
+
+@pytest.mark.slow
 def test_a_correct_quantization_is_no_failure(tmp_path: Path):
     rng = np.random.default_rng(0)
     weights = onnx.numpy_helper.from_array(rng.normal(size=(16, 16)).astype(np.float32), "w")

@@ -102,7 +102,8 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
         type=types.positive,
         default=1,
         metavar="N",
-        help="make N environments at once, also those that may be asked for next; checks run one at a time (default: 1)",
+        help="make N environments at once, also those that may be asked for next; checks run one at a time "
+        "(default: 1)",
     )
 
 
