@@ -153,7 +153,7 @@ def test_marks_barriers_and_spellings_mend_a_clip_that_cannot_be_built() -> None
 def _builds(made: onnx.ModelProto) -> bool:
     try:
         _run(made, np.zeros(4, np.int32))
-    except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
+    except Exception:  # Fail or RuntimeException, by the release
         return False
     return True
 
