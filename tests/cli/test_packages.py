@@ -104,6 +104,7 @@ def test_a_foreign_check_gets_the_interpreter_of_the_release(index: PackageIndex
         ("run m.onnx --python 3.11 --onnxrt", "--python belongs to --package, which is missing"),
         ("run m.onnx --package onnxruntime==1 --package onnxruntime==2 --onnxrt", "onnxruntime is given twice"),
         ("run m.onnx --engine trt:release=10", "engine 'trt' cannot be run from another release"),
+        ("debug reduce m.onnx --python 3.11 --check biopsy run {} --onnxrt", "--python belongs to --package"),
         ("debug reduce m.onnx --package onnxruntime==1", "--package belongs to a check, and there is none"),
         ("debug reduce m.onnx --package onnxruntime==1 --check python c.py {}", "say where its interpreter goes"),
         ("debug reduce m.onnx --package onnxruntime==1 --check biopsy inspect model {}", "this check runs no engine"),

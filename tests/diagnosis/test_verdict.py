@@ -110,8 +110,8 @@ def test_nodes_that_fail_together_are_a_fusion_only_if_marking_them_helps() -> N
 def test_a_known_bug_is_named_only_where_the_piece_looks_like_it() -> None:
     seen = KnownFailureSeen(sentence="looks like owner/name#7: it is wrong", reference="owner/name#7")
     assert of(facts(piece=piece("Neg"), known=seen)).text.endswith(" It looks like owner/name#7: it is wrong.")
-    none = KnownFailureSeen(sentence="not in our list of 7")
-    assert "list of 7" not in of(facts(piece=piece("Neg"), known=none)).text
+    none = KnownFailureSeen(sentence="not in our list")
+    assert "our list" not in of(facts(piece=piece("Neg"), known=none)).text
 
 
 def test_rounding_is_said_only_by_float64_for_all_inputs() -> None:

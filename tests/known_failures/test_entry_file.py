@@ -124,7 +124,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"
         ("[" * 1000, "nested more than 8 deep"),
         ("a:\n" + "- b\n" * 30_000, "more than 20,000 parts"),
         (b"\xff\xfe\x00", "it is no UTF-8 text"),
-        (b"a: \x00", "control characters are not allowed"),
+        (b"a: \x00", "characters are not allowed"),
         ("? [a, b]\n: c\n", ""),
         ("---\na: b\n---\nc: d\n", "line 3: "),
         ("x" * (2 << 20), "it is larger than 1 MiB"),

@@ -9,7 +9,7 @@ from biopsy import events
 from biopsy.model.index import index_bytes
 from biopsy.recording.cut_types import CutTypes
 from biopsy.recording.reference_run import Recording
-from biopsy.reduction.candidate import Candidate, Proposal
+from biopsy.reduction.candidate import Candidate, NodeSearch, Proposal
 from biopsy.reduction.lookahead import foreseeable
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
@@ -65,7 +65,7 @@ def foreseen(problem: Problem, search, fails, answers: list[Candidate | None]) -
     """What is foreseen after some answers if the likely comes true."""
     named = NamedPass(name="pass", summary="", search=search)
     pass_ = foreseeable(
-        named,
+        [named],
         PassContext(problem),
         problem.whole,
         lambda proposal, target: eligible(problem, proposal.candidate, target),
@@ -100,3 +100,54 @@ def test_it_goes_on_from_the_answers_that_were_given(problem: Problem, search) -
     middle = len(answers) // 2
     rest = [candidate for candidate in found if candidate in foreseen(problem, search, fails, answers[:middle])]
     assert rest and rest == found[len(found) - len(rest) :]
+
+
+def proposing(kept: int) -> NamedPass:
+    """A pass that proposes one candidate: the first nodes of its target."""
+
+    def search(context: PassContext, target: Candidate) -> NodeSearch:
+        yield [Proposal(Candidate(target.nodes[:kept]), f"{kept}")]
+
+    return NamedPass(name=f"first {kept}", summary="", search=search)
+
+
+def test_what_the_next_pass_will_ask_is_foreseen_behind_each_end_of_the_one_before(problem: Problem) -> None:
+    later = foreseeable(
+        [proposing(8), proposing(4)],
+        PassContext(problem),
+        problem.whole.without(range(20, 24)),
+        lambda proposal, target: eligible(problem, proposal.candidate, target),
+    )
+    asked = list(likely_questions(Future(later), lambda proposal: 0.5))
+    assert [(each.named.name, each.candidate.size) for each in asked] == [
+        ("first 8", 8),
+        ("first 4", 4),
+        ("first 4", 4),
+    ]
+
+
+def test_nothing_is_found_out_for_a_pass_that_is_only_guessed_to_follow(problem: Problem) -> None:
+    asked: list[str] = []
+
+    def may_change_values() -> bool:
+        asked.append("values")
+        return True
+
+    def curious(context: PassContext, target: Candidate) -> NodeSearch:
+        if context.may_change_values:
+            yield [Proposal(Candidate(target.nodes[:2]), "two")]
+
+    passes = [proposing(8), NamedPass(name="curious", summary="", search=curious)]
+    context = PassContext(problem, may_change_values=may_change_values)
+
+    def names() -> list[str]:
+        later = foreseeable(
+            passes, context, problem.whole, lambda proposal, target: eligible(problem, proposal.candidate, target)
+        )
+        return [each.named.name for each in likely_questions(Future(later), lambda proposal: 0.5)]
+
+    assert names() == ["first 8"]
+    assert not asked
+    assert context.may_change_values
+    assert names() == ["first 8", "curious", "curious"]
+    assert asked == ["values"]

@@ -1,6 +1,6 @@
 """Borders in a row of answers: whatever the answers are, what is told is true, and few places are asked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import ceil, log2
 
@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biopsy.search.borders import AnswerRow, Asking, RowBorder, Side, all_changes, change_between, changes_around
+from biopsy.search.borders import (
+    AnswerRow,
+    Asking,
+    RowBorder,
+    Side,
+    all_changes,
+    asked_next,
+    change_between,
+    changes_around,
+)
 from biopsy.search.drive import drive
 
 SIDES = st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=40)
@@ -115,3 +124,20 @@ def test_where_nobody_can_tell_from_some_place_on_the_last_one_that_tells_is_fou
     row, places = asked("around", sides, 39)
     assert row.borders() == [RowBorder(before=12, after=13)]
     assert len(places) <= 20
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(sides=SIDES, data=st.data())
+def test_what_is_asked_next_is_foreseen(way: str, sides: list[Side], data: st.DataObject) -> None:
+    row, start = AnswerRow(len(sides)), data.draw(st.integers(0, len(sides) - 1))
+    foreseen: list[list[int]] = []
+    rounds: list[list[int]] = []
+
+    def answer(round_: Iterable[int]) -> Mapping[int, Side]:
+        rounds.append(list(round_))
+        answers = {place: sides[place] for place in rounds[-1]}
+        foreseen.append(asked_next(lambda fresh: search(way, fresh, start), row, answers))
+        return answers
+
+    drive(search(way, row, start), answer)
+    assert foreseen == [*rounds[1:], []]

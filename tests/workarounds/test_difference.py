@@ -40,9 +40,8 @@ def test_nodes_that_come_and_go_are_listed_with_what_they_read_and_write() -> No
     made = _mean()
     patch = next(each for each in spellings(made, [1]) if each.name == "reduction-with-kept-axes")
     assert difference(made, _applied(patch, made)).lines() == (
-        "- ReduceMax 'max'(r) -> y  [axes=[1], keepdims=0]",
-        "+ ReduceMax 'max'(r) -> y/ReduceMax  [axes=[1], keepdims=1]",
         "+ Squeeze 'y/Squeeze'(y/ReduceMax, y/Constant) -> y",
+        "~ ReduceMax 'max'(r) -> y/ReduceMax  [axes=[1], keepdims=1]: writes y/ReduceMax, not y, keepdims 0 -> 1",
         "+ 1 constant",
     )
 
@@ -50,8 +49,16 @@ def test_nodes_that_come_and_go_are_listed_with_what_they_read_and_write() -> No
 def test_casts_are_told_apart() -> None:
     made = _mean()
     found = difference(made, _applied(next(each for each in barriers(made, [0]) if each.name == "cast-pair"), made))
-    assert len(found.casts) == 2
-    assert [line.split("(")[0] for line in found.added] == ["Relu 'act'"]
+    assert [line.partition("[")[2] for line in found.casts] == ["to=float64]", "to=float32]"]
+    assert (found.added, found.removed) == ((), ())
+    assert [each.changes for each in found.changed] == [("writes r/Relu, not r",)]
+
+
+def test_a_node_without_a_name_is_known_by_what_it_reads() -> None:
+    made = _mean()
+    made.graph.node[0].ClearField("name")
+    found = difference(made, _applied(next(each for each in barriers(made, [0]) if each.name == "cast-pair"), made))
+    assert [each.changes for each in found.changed] == [("writes r/Relu, not r",)]
 
 
 def test_a_mark_is_one_more_output() -> None:

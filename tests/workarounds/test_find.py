@@ -104,6 +104,7 @@ def test_outputs_without_a_finite_number_tell_nothing(here: Path):
         found(question(model, here, words=words))
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fail_has_nothing_to_mend(here: Path):
     with pytest.raises(errors.OriginalPasses, match="nothing to mend"):
         found(question(normalization_of_columns(), here, engine="onnxrt:optimization=basic"))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from biopsy import errors, events
 from biopsy.api.arguments import Folder, Model, index_of, model_file, require_check, require_seconds, require_whole
 from biopsy.api.searching import rules_of
-from biopsy.blame.releases.find import ReleaseSearch
+from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.blame.releases.findings import ReleaseFindings
 from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck, engine_of, has_place, requirements_of
@@ -35,6 +35,7 @@ def releases(
     engine: str | None = None,
     every: bool = False,
     jobs: int = 1,
+    allow_vacuous_check: bool = False,
     rules: Rules | None = None,
     check_timeout: float | None = None,
     folder: Folder = None,
@@ -52,6 +53,8 @@ def releases(
     those to look at: ``A..B``, releases joined by commas, or a specifier. ``beside`` are requirements that each gets
     besides, such as ``numpy<2``; ``python`` is a version of Python or a path. ``every``: all releases are asked.
     ``jobs`` environments are made at once. ``check_timeout`` is in seconds. ``folder`` is where external weights stand.
+    A check that fails with every release, and on a model of one Identity node too, says nothing: that is a CheckError,
+    unless ``allow_vacuous_check``.
 
     The ``answer`` of the result is "changed", with ``borders``, or "every release tried fails".
 
@@ -69,10 +72,12 @@ def releases(
             check=made,
             model=path,
             rules=rules_of(rules),
+            weights=weights,
             operators=frozenset(node.op_type for node in index_of(path, weights).nodes),
             timeout=check_timeout,
         )
-        return ReleaseSearch(question, span, listener, every=every, jobs=jobs).run()
+        options = ReleaseSearchOptions(every=every, jobs=jobs, allow_vacuous=allow_vacuous_check)
+        return ReleaseSearch(question, span, listener, options).run()
 
 
 def _check(

@@ -118,7 +118,7 @@ NEXT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("run",): ("debug reduce    the smallest part that still fails", "debug layers    the layers that are wrong"),
     ("debug", "reduce"): ("inspect model    what is left", "debug flags    the setting that switches the failure off"),
     ("debug", "layers"): ("debug reduce --order-by    the smallest part that still fails",),
-    ("debug", "flags"): ("debug reduce    the smallest part that still fails",),
+    ("debug", "flags"): ("debug workaround    other changes, verified",),
     ("debug", "version"): ("debug flags    the setting that switches it off in a release that fails",),
     ("debug", "workaround"): ("run    the patched model, beside the original",),
     ("debug", "build"): ("debug diff-tactics    what goes with the bad builds",),

@@ -17,7 +17,7 @@ class Imports(Protocol):
         """Whether modules are those of this interpreter."""
 
     def module(self, name: str) -> Any:
-        """A module by its full name. Raises ImportError."""
+        """A module by its full name. Raises ImportError; elsewhere EngineMissing for a package that is not there."""
 
     def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
         """What stands at the end of some steps from each object of a package, all in one list.

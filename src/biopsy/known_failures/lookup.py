@@ -174,7 +174,7 @@ class KnownLookup:
         if self.best is not None:
             return self.best.sentence
         unsure = f"; {len(self.undecided)} could not be compared in time" if self.undecided else ""
-        return f"not in our list of {self.entries}{unsure}"
+        return f"not in our list{unsure}"
 
     def as_json(self) -> dict[str, Any]:
         """What a report says: the key ``known``."""

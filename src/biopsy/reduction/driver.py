@@ -70,12 +70,17 @@ class Driver:
         """Candidates that passed, in the order in which they were asked about."""
         return list(self._passing)
 
-    def search(self, named: NamedPass, target: Candidate, context: PassContext) -> Candidate:
-        """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did."""
+    def search(
+        self, named: NamedPass, target: Candidate, context: PassContext, then: Sequence[NamedPass] = ()
+    ) -> Candidate:
+        """Run one pass to its end; returns the smallest candidate that reproduced, ``target`` if none did.
+
+        ``then`` are passes that will follow: what they ask about may be checked before.
+        """
         started, checks = time.monotonic(), self.oracle.tally.asked
         self.listener(events.StageStarted(named.name, target.size, named.usual(target.size)))
         before = target
-        lookahead = Lookahead(self, named, context, before)
+        lookahead = Lookahead(self, named, context, before, then)
 
         def answer(proposals: Round[Proposal]) -> Candidate | None:
             nonlocal target
@@ -87,7 +92,8 @@ class Driver:
         drive(named.search(context, target), answer)
         if target is not before:
             self.oracle.beside.settle()  # before it is told
-        self.oracle.abandon_all()
+        if not then:
+            self.oracle.abandon_all()
         self._tell_done(named.name, before.size, target.size, checks, started)
         return target
 

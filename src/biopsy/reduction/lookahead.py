@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import TypeAlias
 
@@ -11,10 +12,11 @@ from biopsy.checks.outcome import Outcome
 from biopsy.reduction.candidate import Candidate, Proposal
 from biopsy.reduction.candidates import Candidates
 from biopsy.reduction.named_pass import NamedPass
-from biopsy.reduction.pass_context import PassContext
+from biopsy.reduction.pass_context import NotFoundOutError, PassContext
 from biopsy.reduction.scouts import Scouts
+from biopsy.search.drive import RunningSearch
 from biopsy.search.lookahead import Foreseeable, Future, Odds, likely_questions
-from biopsy.search.rounds import Round
+from biopsy.search.rounds import Round, Search
 from biopsy.search.scouting import FEWEST, Scouting
 from biopsy.session.stage import Stage
 from biopsy.session.trial import Trial
@@ -22,44 +24,88 @@ from biopsy.session.trial import Trial
 _HARDLY = 1 / 16
 """How likely a question is asked, at most, that a scout is worth more than: four even chances in a row."""
 
-PassFuture: TypeAlias = Future[Proposal, Candidate, Proposal]
+
+_MOST_NODES = 256
+"""Nodes of a target from which a pass is begun on a guess: to put more of them in order takes too long."""
+
+
+@dataclass(frozen=True)
+class Foreseen(Proposal):
+    """A candidate that a pass may ask about."""
+
+    named: NamedPass
+
+
+PassFuture: TypeAlias = Future[Proposal, Candidate, Foreseen]
+
+
+class _RoundOf(Iterable[Proposal]):
+    """A round of a pass."""
+
+    def __init__(self, named: NamedPass, proposals: Round[Proposal]) -> None:
+        self.named = named
+        self._proposals = proposals
+
+    def __iter__(self) -> Iterator[Proposal]:
+        return iter(self._proposals)
 
 
 def foreseeable(
-    named: NamedPass,
+    passes: Sequence[NamedPass],
     context: PassContext,
     start: Candidate,
     eligible: Callable[[Proposal, Candidate], list[Candidate]],
-) -> Foreseeable[Proposal, Candidate, Proposal]:
-    """A pass that begins at a candidate: what it asks about is closed, and worth a check."""
+) -> Foreseeable[Proposal, Candidate, Foreseen]:
+    """Passes that follow each other, from a candidate on: what they ask about is closed, and worth a check."""
+    later = context.for_guesses()
+
+    def begin() -> Search[Proposal, Candidate, None]:
+        target = start
+        for number, named in enumerate(passes):
+            if number and not 1 < target.size <= _MOST_NODES:
+                return
+            try:
+                running = RunningSearch(named.search(later if number else context, target))
+                while running.round is not None:
+                    answer = yield _RoundOf(named, running.round)
+                    target = answer or target
+                    running.reply(answer)
+            except NotFoundOutError:
+                return
 
     def questions(
         proposals: Round[Proposal], answers: Sequence[Candidate | None]
-    ) -> Generator[Proposal, None, Candidate | None]:
+    ) -> Generator[Foreseen, None, Candidate | None]:
+        assert isinstance(proposals, _RoundOf)
         target = next(filter(None, reversed(answers)), start)
         for proposal in proposals:
             closed = eligible(proposal, target)
             if closed == [target]:
                 return target
             for candidate in closed:
-                yield Proposal(candidate, proposal.description)
+                yield Foreseen(candidate, proposal.description, proposals.named)
         return None
 
-    return Foreseeable(
-        begin=lambda: named.search(context, start), questions=questions, held=lambda proposal: proposal.candidate
-    )
+    return Foreseeable(begin=begin, questions=questions, held=lambda proposal: proposal.candidate)
 
 
 class Lookahead:
     """Keeps the checks going that a pass will most probably ask for.
 
-    ``answers`` are those to its rounds, to which who runs the pass adds.
+    ``answers`` are those to its rounds, to which who runs the pass adds. ``then`` are passes that will follow.
     """
 
-    def __init__(self, candidates: Candidates, named: NamedPass, context: PassContext, start: Candidate) -> None:
+    def __init__(
+        self,
+        candidates: Candidates,
+        named: NamedPass,
+        context: PassContext,
+        start: Candidate,
+        then: Sequence[NamedPass] = (),
+    ) -> None:
         self._candidates = candidates
         self._named = named
-        self._search = foreseeable(named, context, start, candidates.eligible)
+        self._search = foreseeable((named, *then), context, start, candidates.eligible)
         self._future: PassFuture = Future(self._search)
         self.answers: list[Candidate | None] = []
         self._odds = Odds()
@@ -95,7 +141,8 @@ class Lookahead:
         scouts = self._scouting(future, most)
         likely = islice(self._likely(future, pace.least_chance), most - len(scouts))
         soon = {
-            proposal.candidate: before.get(proposal.candidate) or self._candidates.trial(proposal, self._stage)
+            proposal.candidate: before.get(proposal.candidate)
+            or self._candidates.trial(proposal, Stage(proposal.named.name))
             for proposal in likely
         }
         pace.looked_ahead(time.thread_time() - started, len(soon.keys() - before.keys()))
@@ -104,7 +151,7 @@ class Lookahead:
         self._trials = {candidate: one for candidate, one in {**before, **soon}.items() if one.digest in pending}
         return True
 
-    def _likely(self, future: PassFuture, least: float) -> Iterator[Proposal]:
+    def _likely(self, future: PassFuture, least: float) -> Iterator[Foreseen]:
         return likely_questions(future, self._chance, least=least)
 
     def _scouting(self, future: PassFuture, most: int) -> list[Trial]:
@@ -128,7 +175,7 @@ class Lookahead:
             future = future.behind(known)
         return None if question is None else future
 
-    def _chance(self, proposal: Proposal) -> float:
+    def _chance(self, proposal: Foreseen) -> float:
         """How likely a candidate reproduces: known, even for a pass that halves, else as those before."""
         known = self._candidates.known(proposal.candidate)
         begun = self._trials.get(proposal.candidate)
@@ -139,7 +186,7 @@ class Lookahead:
         guessed = None if self._scouts is None else self._scouts.chance(proposal.candidate)
         if guessed is not None:
             return guessed
-        return 0.5 if self._named.halves else self._odds.chance
+        return self._odds.chance if proposal.named is self._named and not self._named.halves else 0.5
 
 
 def scouts_of(candidates: Candidates, context: PassContext, start: Candidate, stage: Stage) -> Scouts:

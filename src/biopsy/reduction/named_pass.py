@@ -38,6 +38,7 @@ class NamedPass:
     ``usual`` gives checks for a number of nodes: what a person who waits is told. ``halves``: each of its questions is
     as likely to be answered one way as the other, whatever the answers before were. ``leaves_out``: it asks about the
     target without some nodes, so that the target without others, asked beside it, tells what it will be answered.
+    ``can_be_foreseen``: it may be begun on a guess, since it has nothing recorded.
     """
 
     name: str
@@ -46,3 +47,4 @@ class NamedPass:
     usual: Callable[[int], int] = by_halves
     halves: bool = False
     leaves_out: bool = False
+    can_be_foreseen: bool = False

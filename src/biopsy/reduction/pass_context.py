@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.problem import Problem
+
+
+class NotFoundOutError(Exception):
+    """What a pass wants to know would cost checks, and nobody has asked for it yet."""
 
 
 class PassContext:
@@ -30,6 +34,20 @@ class PassContext:
         self._may_change_values = may_change_values
         self._suspects = suspects
         self._missed = lru_cache(maxsize=1)(missed)
+
+    def for_guesses(self) -> PassContext:
+        """The same for a pass that may begin later: nothing is found out for it. Raises NotFoundOutError then."""
+        known = vars(self)
+
+        def found_out(name: str) -> bool | Sequence[int]:
+            if name not in known:
+                raise NotFoundOutError(name)
+            return known[name]  # type: ignore[no-any-return]
+
+        made = PassContext(self.problem, ranking=self.ranking, missed=cache(self._missed.__wrapped__))
+        made._may_change_values = lambda: bool(found_out("may_change_values"))
+        made._suspects = lambda: tuple(found_out("suspects"))  # type: ignore[arg-type]
+        return made
 
     @cached_property
     def may_change_values(self) -> bool:

@@ -218,10 +218,12 @@ class ReductionTask:
             before = left
             for named in self._schedule.repeated:
                 left = self._run_pass(named, left)
+        self._driver.oracle.abandon_all()  # what was begun for a pass that does not follow
         return left
 
     def _run_pass(self, named: NamedPass, left: Candidate) -> Candidate:
-        smaller = self._driver.search(named, left, self._context)
+        then = self._schedule.foreseeable_after(named)
+        smaller = self._driver.search(named, left, self._context, then)
         if smaller is not left:
             self._vouching.found(smaller)
             self._save()

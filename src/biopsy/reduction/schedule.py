@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
 from biopsy import errors
@@ -50,6 +51,7 @@ PASSES: tuple[NamedPass, ...] = (
         summary="the earliest failing outputs, then the latest failing inputs, by halves",
         search=bisect,
         halves=True,
+        can_be_foreseen=True,
     ),
     NamedPass(
         name="sets",
@@ -57,11 +59,13 @@ PASSES: tuple[NamedPass, ...] = (
         search=sets,
         halves=True,
         leaves_out=True,
+        can_be_foreseen=True,
     ),
     NamedPass(
         name="bypass",
         summary="skip nodes: their consumers read the nodes' input (where values may change)",
         search=bypass,
+        can_be_foreseen=True,
     ),
     NamedPass(
         name="linear",
@@ -69,6 +73,7 @@ PASSES: tuple[NamedPass, ...] = (
         search=linear,
         usual=lambda nodes: nodes,
         leaves_out=True,
+        can_be_foreseen=True,
     ),
     NamedPass(
         name="forms",
@@ -164,6 +169,11 @@ class Schedule:
     once: tuple[NamedPass, ...]
     repeated: tuple[NamedPass, ...] = ()
     afterwards: tuple[NamedModelPass, ...] = ()
+
+    def foreseeable_after(self, named: NamedPass) -> tuple[NamedPass, ...]:
+        """The passes that follow one, as far as they can be foreseen."""
+        order = (*self.once, *self.repeated)
+        return tuple(takewhile(lambda later: later.can_be_foreseen, order[order.index(named) + 1 :]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,11 @@ def known_verdict(found: KnownLookup) -> Tree:
     """Whether it looks like a known bug; that is no proof, so what would make it sure is said."""
     best = found.best
     if best is None:
-        return verdict_tree("unknown", f"It is {found.sentence}.", not_tried=[f"{one}" for one in found.undecided])
-    doubt = None if best.is_sure else "engine, way of failing and release do not all agree, or are not known"
-    return verdict_tree(
-        "fails", f"It {best.sentence}.", certainty=doubt, not_tried=[f"{one}" for one in found.undecided]
-    )
+        return verdict_tree("unknown", f"It is {found.sentence}.", not_tried=_left_open(found))
+    doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
+    kind = "fails" if found.seen.stage or found.seen.kind else "unknown"
+    return verdict_tree(kind, f"It {best.sentence}.", certainty=doubt, not_tried=_left_open(found))
+
+
+def _left_open(found: KnownLookup) -> list[str]:
+    return [f"Whether it looks like {reference}: comparing them took too long." for reference in found.undecided]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from biopsy.engines.registry import parse_spec
+from biopsy.model.index import ModelIndex
+from biopsy.report.engine_calls import calls_of
 from biopsy.report.tree import Tree
 from biopsy.report.verdict import verdict_tree
 from biopsy.workarounds.result import Workarounds
 
 
-def workarounds_tree(found: Workarounds) -> Tree:
-    """The key ``workaround``."""
-    return found.as_json()
+def workarounds_tree(found: Workarounds, index: ModelIndex) -> Tree:
+    """The key ``workaround``; ``python`` of the best are the lines that call the engine in this way."""
+    tree = found.as_json()
+    for told, one in zip(tree["best"], found.best, strict=True):
+        told["python"] = list(calls_of(parse_spec(one.engine), index))
+    return tree
 
 
 def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:

@@ -7,7 +7,7 @@ So every border that is told is a true one, whether or not the answers are monot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
@@ -204,3 +204,18 @@ def first_that_holds(row: AnswerRow, start: int, end: int | None = None) -> Aski
             return
     if row.known[start] is not None:
         yield from row.walk(start, 0 if end is None else end)
+
+
+def asked_next(begin: Callable[[AnswerRow], Asking[None]], row: AnswerRow, asked: Mapping[int, Side]) -> list[int]:
+    """The places that a search asks next if those of its round answer as ``asked``; none if it ends then.
+
+    ``begin`` starts the search with a row, which is a fresh one: the search is run again over what ``row`` knows.
+    """
+    answers = {**row.known, **asked}
+    running = RunningSearch(begin(AnswerRow(row.length)))
+    while running.round is not None:
+        places = list(running.round)
+        if any(place not in answers for place in places):
+            return places
+        running.reply({place: answers[place] for place in places})
+    return []

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import value_info, walk
+from biopsy.model.tensor_type import DTYPE_OF_ELEM
 from biopsy.reduction.passes.editing import described
 from biopsy.text import printable
 
@@ -18,10 +19,15 @@ _MOST_TEXT = 100
 _Path: TypeAlias = str
 """Where a graph stands: "" for the main one, else the nodes around it."""
 
+_Key: TypeAlias = "tuple[_Path, str]"
+"""Where a node stands, and the first tensor that it writes."""
+
+_Nodes: TypeAlias = "Mapping[_Key, onnx.NodeProto]"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChangedNode:
-    """A node that writes the same tensors as before: ``changes`` are lines such as ``transB 1 -> 0``."""
+    """A node as it is now; ``changes`` are words such as ``transB 1 -> 0`` and ``writes y/Gemm, not y``."""
 
     node: str
     changes: tuple[str, ...]
@@ -62,22 +68,23 @@ class ModelDifference:
 
 
 def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifference:
-    """What is different in the nodes and outputs of two models; nodes are told apart by the tensors that they write.
+    """What is different in the nodes and outputs of two models.
 
-    A node that stands at another place is the same node.
+    A node is the same one if it has the same operator and writes the same tensors, else if it has the same operator and
+    the same name or inputs. Where it stands does not matter.
     """
     old, new = dict(_nodes(before.graph, "")), dict(_nodes(after.graph, ""))
-    kept = dict.fromkeys(key for key in new if key in old and _is_same(old[key], new[key]))
-    fresh = [(key[0], node) for key, node in new.items() if key not in kept]
-    gone = [_told(key[0], node) for key, node in old.items() if key not in kept]
+    pairs = _pairs(old, new)
+    found = set(pairs.values())
+    fresh = [(key[0], node) for key, node in new.items() if key not in found]
     changed = [
-        ChangedNode(node=_told(key[0], new[key]), changes=tuple(_changes(old[key], new[key])))
-        for key in kept
-        if old[key] != new[key]
+        ChangedNode(node=_told(key[0], new[pairs[key]]), changes=tuple(_changes(old[key], new[pairs[key]])))
+        for key in pairs
+        if old[key] != new[pairs[key]]
     ]
     names = [[info.name for info in model.graph.output] for model in (before, after)]
     return ModelDifference(
-        removed=tuple(gone),
+        removed=tuple(_told(key[0], node) for key, node in old.items() if key not in pairs),
         added=tuple(_told(path, node) for path, node in fresh if node.op_type not in {"Cast", "Constant"}),
         casts=tuple(_told(path, node) for path, node in fresh if node.op_type == "Cast"),
         changed=tuple(each for each in changed if each.changes),
@@ -88,7 +95,31 @@ def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifferen
     )
 
 
-def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[tuple[_Path, str], onnx.NodeProto]]:
+def _pairs(old: _Nodes, new: _Nodes) -> dict[_Key, _Key]:
+    """Nodes of both models that are the same one: the old key -> the new one."""
+    pairs = {key: key for key in new if key in old and _is_same(old[key], new[key])}
+    for traits in (_name, _inputs):
+        taken = set(pairs.values())
+        free: dict[tuple[object, ...], _Key] = {}
+        for key, node in new.items():
+            if key not in taken and traits(node):
+                free.setdefault((key[0], walk.operator(node), traits(node)), key)
+        for key, node in old.items():
+            if key not in pairs and traits(node):
+                found = free.pop((key[0], walk.operator(node), traits(node)), None)
+                pairs |= {} if found is None else {key: found}
+    return pairs
+
+
+def _name(node: onnx.NodeProto) -> str:
+    return str(node.name)
+
+
+def _inputs(node: onnx.NodeProto) -> tuple[str, ...]:
+    return tuple(node.input)
+
+
+def _nodes(graph: onnx.GraphProto, path: _Path) -> Iterator[tuple[_Key, onnx.NodeProto]]:
     for place, node in enumerate(graph.node):
         written = next((name for name in node.output if name), f"#{place}")
         yield (path, written), node
@@ -109,6 +140,9 @@ def _changes(old: onnx.NodeProto, new: onnx.NodeProto) -> Iterator[str]:
         one, other = ((node.input[at] if at < len(node.input) else "") for node in (old, new))
         if one != other:
             yield f"input {at} {_short(one) or 'none'} -> {_short(other) or 'none'}"
+    for one, other in zip(old.output, new.output, strict=False):
+        if one != other:
+            yield f"writes {_short(other) or 'nothing'}, not {_short(one) or 'nothing'}"
     before, after = _attributes(old), _attributes(new)
     for name in (*before, *(name for name in after if name not in before)):
         if before.get(name) != after.get(name):
@@ -124,6 +158,8 @@ def _value(attribute: onnx.AttributeProto) -> str:
 
     if attribute.HasField("t"):
         return f"a tensor {list(attribute.t.dims)}"
+    if attribute.name == "to" and attribute.i in DTYPE_OF_ELEM:
+        return DTYPE_OF_ELEM[attribute.i]
     found = helper.get_attribute_value(attribute)
     return _short(found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found))
 

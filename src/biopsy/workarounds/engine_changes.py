@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.registry import EngineSpec, class_of, find_class
-from biopsy.tactics.flags import Flags, SettingProbe, Tried
+from biopsy.tactics.flags import SettingProbe, Tried
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.switch_search import switches_of
 from biopsy.workarounds.candidate import ChangeCandidate
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 
 def settings_that_pass(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
-) -> tuple[list[ChangeCandidate], list[TriedChange]]:
-    """The smallest changes of settings with which the check passes; and those with which it does not, or cannot say.
-
-    ``probe`` has seen the failure.
-    """
-    found: Flags = switches_of(probe, template, model, weights_folder)
-    return [setting_candidate(switch.change) for switch in found.switches], list(_tried(found.tried))
+) -> list[ChangeCandidate]:
+    """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
+    found = switches_of(probe, template, model, weights_folder)
+    return [setting_candidate(switch.change) for switch in found.switches]
 
 
 def setting_candidate(change: SettingChange) -> ChangeCandidate:
@@ -34,7 +31,8 @@ def setting_candidate(change: SettingChange) -> ChangeCandidate:
     return ChangeCandidate(kind="setting", text=change.text, change=change)
 
 
-def _tried(tried: Sequence[Tried]) -> Iterator[TriedChange]:
+def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
+    """The changes of settings with which the check does not pass, or cannot say."""
     for one in tried:
         if one.gone:
             continue

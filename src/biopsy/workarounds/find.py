@@ -24,7 +24,7 @@ from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
 from biopsy.workarounds.candidate import ChangeCandidate
-from biopsy.workarounds.engine_changes import releases_to_try, setting_candidate, settings_that_pass
+from biopsy.workarounds.engine_changes import refused, releases_to_try, setting_candidate, settings_that_pass
 from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
@@ -202,17 +202,21 @@ class WorkaroundSearch:
         started = time.monotonic()
         asked = TrustQuestion(
             model=_model_input(question),
-            names=tuple(index.names[tensor] for tensor in index.outputs),
             references=question.right.references,
             named=question.right.named,
             suspect=question.template.spec.text,
             judge=question.right.judge,
             golden=question.right.golden,
             scratch=self._scratch,
-            timeout=question.timeout,
+            timeout=question.timeout or question.budget.seconds,
         )
         wider = wider_sample(index, wanted, question.right.drawn)
         found = trusted_values(asked, question.right.samples, fresh, wider, self._listener)
+        if wanted and not found.fresh:
+            told = (
+                "no fresh inputs could be made: what is right for these inputs by luck is not told from what is right"
+            )
+            self._listener(events.Remark(told, warning=True))
         self._listener(
             events.Trusted(
                 engine=found.engine,
@@ -236,6 +240,17 @@ class WorkaroundSearch:
         else:
             for candidate in self._settings(bench):
                 self._verify(candidate, trials)
+
+    def _settings(self, bench: Bench) -> Sequence[ChangeCandidate]:
+        """Those that are known already, else the fewest that help; what was tried is noted also if that is stopped."""
+        question = self._question
+        if bench.settings is not None:
+            return [setting_candidate(change) for change in bench.settings]
+        try:
+            return settings_that_pass(self._probe, question.template, question.model, question.index.folder)
+        finally:
+            for one in refused(self._probe.found.tried):
+                self._note(one)
 
     def _settings(self, bench: Bench) -> Sequence[ChangeCandidate]:
         """Those that are known already, else the smallest changes with which the check passes."""

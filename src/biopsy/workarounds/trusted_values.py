@@ -36,13 +36,12 @@ _MOST_SECONDS = 120.0
 class TrustedValues:
     """What ``engine`` computes of the original, per sample: ``own`` of them are the check's, those after them fresh.
 
-    ``confirmed_by`` is an engine of another package that computes the same, None if there is none. ``names`` are the
-    outputs in the model's order. ``feeds`` is the file of all samples, ``seconds`` what running them took.
+    ``confirmed_by`` is an engine of another package that computes the same, None if there is none. ``feeds`` is the
+    file of all samples, ``seconds`` what running them took.
     """
 
     engine: str
     confirmed_by: str | None
-    names: tuple[str, ...]
     feeds: Path
     own: int
     expected: Outputs
@@ -60,7 +59,7 @@ class TrustedValues:
         original, where these are others than the trusted ones.
         """
         for number, (found, wanted) in enumerate(zip(actual, self.expected, strict=False)):
-            for name in self.names:
+            for name in wanted:
                 said = _difference(name, found, wanted, judge, also.get(name))
                 if said is not None:
                     return f"{said}{self._of_sample(number)}"
@@ -89,7 +88,6 @@ class TrustQuestion:
     """Whom to ask for values: engines to trust, the first that can; ``named``: a person has chosen them."""
 
     model: ModelInput
-    names: tuple[str, ...]
     references: tuple[str, ...]
     named: bool
     suspect: str
@@ -107,9 +105,26 @@ def trusted_values(
     It does where both engines give the same finite numbers. Raises CannotCompare if no engine can tell what is right,
     or if those that can contradict.
     """
-    feeds = asked.scratch / "samples.safetensors"
-    write_feeds(feeds, [*samples, *fresh])
     refused: list[str] = []
+    for some in [fresh, []] if fresh else [[]]:  # the model may not be defined for what was made up
+        found = _first_trusted(asked, samples, some, refused)
+        if found is not None:
+            _require_meaning(found)
+            confirmed = _confirmed(found, asked, listener)
+            return confirmed if wider is None else _widened(confirmed, asked, [*samples, *some], wider)
+    raise errors.CannotCompare(
+        "cannot tell what is right: no engine that could be trusted runs the model",
+        details=[f"  {line}" for line in dict.fromkeys(refused)],
+        next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
+    )
+
+
+def _first_trusted(
+    asked: TrustQuestion, samples: Sequence[Feed], fresh: Sequence[Feed], refused: list[str]
+) -> TrustedValues | None:
+    """What the first engine gives that runs the model and agrees with the check's values; ``refused`` gets the rest."""
+    feeds = asked.scratch / f"samples_{len(fresh)}.safetensors"
+    write_feeds(feeds, [*samples, *fresh])
     for engine in dict.fromkeys(asked.references):
         if parse_spec(engine) == parse_spec(asked.suspect):
             continue
@@ -120,7 +135,6 @@ def trusted_values(
         trusted = TrustedValues(
             engine=engine,
             confirmed_by=None,
-            names=asked.names,
             feeds=feeds,
             own=len(samples),
             expected=found,
@@ -130,14 +144,8 @@ def trusted_values(
         if against is not None:
             refused.append(f"{engine} contradicts the values of the check: {against}")
             continue
-        _require_meaning(trusted)
-        confirmed = _confirmed(trusted, asked, listener)
-        return confirmed if wider is None else _widened(confirmed, asked, [*samples, *fresh], wider)
-    raise errors.CannotCompare(
-        "cannot tell what is right: no engine that could be trusted runs the model",
-        details=[f"  {line}" for line in refused],
-        next_steps=["--reference-engine NAME    an engine that gives the right outputs"],
-    )
+        return trusted
+    return None
 
 
 def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, refused: list[str]) -> Outputs | None:
@@ -153,11 +161,9 @@ def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
     """Why the values contradict those that the check holds against; None if they do not."""
     if asked.golden is None:
         return None
-    known = [{name: one[name] for name in asked.names if name in one} for one in asked.golden]
-    pairs = zip(trusted.expected, known, strict=False)
-    for found, wanted in pairs:
-        for name, value in wanted.items():
-            error = asked.judge.error(name, [found[name]], [value])
+    for found, wanted in zip(trusted.expected, asked.golden, strict=False):
+        for name in found.keys() & wanted.keys():
+            error = asked.judge.error(name, [found[name]], [wanted[name]])
             if not error.passed and error.tolerance_ratio > _ALIKE:
                 return f"output {name!r}: {error.reason}"
     return None
@@ -165,8 +171,11 @@ def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
 
 def _require_meaning(trusted: TrustedValues) -> None:
     """Raise CannotCompare where a comparison proves nothing: no elements, or nothing finite."""
-    for name in trusted.names:
-        if not any(_says_something(one[name]) for one in trusted.expected[: trusted.own]):
+    own = trusted.expected[: trusted.own]
+    if not own or not own[0]:
+        raise errors.CannotCompare(f"cannot tell what is right: {trusted.engine} gives no tensor")
+    for name in own[0]:
+        if not any(_says_something(one[name]) for one in own if name in one):
             raise errors.CannotCompare(
                 f"cannot tell what is right: {trusted.engine} gives no finite number for output {name!r}",
                 next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
@@ -211,9 +220,11 @@ def _widened(trusted: TrustedValues, asked: TrustQuestion, samples: Sequence[Fee
     feeds = asked.scratch / "wider.safetensors"
     write_feeds(feeds, [wider])
     found, other = (_run(engine, asked, feeds, _MOST_SECONDS, []) for engine in (trusted.engine, trusted.confirmed_by))
-    if found is None or other is None or not all(_is_finite(found[0][name]) for name in trusted.names):
+    if found is None or other is None or not all(map(_is_finite, found[0].values())):
         return trusted
-    if any(not asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in trusted.names):
+    if found[0].keys() != other[0].keys() or not all(
+        asked.judge.error(name, [other[0][name]], [found[0][name]]).passed for name in found[0]
+    ):
         return trusted
     every = asked.scratch / "all_samples.safetensors"
     write_feeds(every, [*samples, wider])
@@ -226,7 +237,7 @@ def _is_finite(value: Array) -> bool:
 
 def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:
     for left, right in zip(found, trusted.expected, strict=True):
-        for name in trusted.names:
+        for name in right:
             if name not in left:
                 return f"output {name!r} is missing"
             error = judge.error(name, [left[name]], [right[name]])

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from biopsy import errors, events
+from biopsy.blame.transformations.find import find_transformation
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.isolation.watch import Limits
@@ -18,6 +19,7 @@ from support.transformations import (
     asked,
     graph,
     own_tool,
+    question,
     sparse,
 )
 
@@ -141,6 +143,33 @@ def test_a_check_of_the_user_decides_about_the_transformed_model(tmp_path: Path)
     assert found.where.engine == ""
 
 
+def test_a_tool_gets_a_model_with_its_weights_inside(tmp_path: Path):
+    """Some write where in which file a weight stands, and the result stands in another folder."""
+    path = tmp_path / "model.onnx"
+    model = onnx.ModelProto.FromString(ADDS.SerializeToString())
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32([1, 2, 3, 4]), "c"))
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    by = own_tool(tmp_path, "assert b'weights.bin' not in data\n" + TWO_PASSES)
+    asking = question(path, by, passes=("first", "second"), output=tmp_path / "piece.onnx")
+    found = find_transformation(asking)
+    assert [name.split()[0] for name in found.piece.nodes] == ["Add"]
+    assert found.passes.whole_is_right
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "model.onnx", "weights.bin", "tool.py", "piece.onnx", "piece.after.onnx", "piece.onnx.inputs.safetensors",
+    }  # fmt: skip
+
+
+def test_a_model_and_its_piece_stand_where_they_were_after_an_interrupt(tmp_path: Path):
+    def interrupt(event: events.Event) -> None:
+        if isinstance(event, events.PassDone):
+            raise KeyboardInterrupt
+
+    by = own_tool(tmp_path, TWO_PASSES)
+    with pytest.raises((errors.Interrupted, KeyboardInterrupt)):
+        asked(tmp_path, ADDS, by, interrupt, passes=("first", "second"), output=tmp_path / "piece.onnx")
+    assert {file.suffix for file in tmp_path.iterdir()} <= {".onnx", ".py", ".safetensors"}
+
+
 # Rounding
 
 
@@ -164,6 +193,19 @@ def test_a_conversion_to_float16_is_held_against_float16(tmp_path: Path):
     feeds = [{"x": np.linspace(0, 1, 256, dtype=np.float32).reshape(4, 64)}]
     told = SameEngine(feeds=lambda: feeds, tolerances=Tolerances({"": 1e-6}, {"": 1e-6}), is_told=True)
     assert asked(tmp_path, model, "onnxruntime.float16", decides=told, reduces=False).signature.kind == "mismatch"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", ["onnxruntime.float16", "quantize-static"])
+def test_a_step_that_the_rounding_of_a_conversion_moves_over_a_border_is_no_failure(tmp_path: Path, by: str):
+    model = graph(
+        "g (float[4,64] x) => (float[4,64] y) "
+        "{ [s] s = Sigmoid (x)  [m] t = MatMul (s, w)  [f] f = Floor (t)  [a] y = Mul (f, s) }"
+    )
+    weights = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    with pytest.raises(errors.OriginalPasses):
+        asked(tmp_path, model, by)
 
 
 @pytest.mark.slow

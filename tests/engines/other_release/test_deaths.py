@@ -135,6 +135,28 @@ def test_a_killed_command_takes_the_interpreter_with_it(python: Path, candidate:
     command.communicate()
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("/bin/true", "the interpreter /bin/true cannot run an engine: it is no Python that works"),
+        ("/etc/passwd", "the interpreter /etc/passwd cannot be started: "),
+        ("/no/such/python", "there is no interpreter /no/such/python"),
+    ],
+)
+def test_a_program_that_is_no_interpreter_says_nothing_of_the_model(candidate: Path, program: str, said: str) -> None:
+    ran = typed("run", candidate, "--engine", f"onnxrt:python={program}")
+    assert ran.status in (2, 4)
+    assert said in ran.told
+    assert "FAILED" not in ran.told
+
+
+def test_a_package_that_is_not_there_says_nothing_of_the_model(python: Path, candidate: Path) -> None:
+    with pytest.raises(errors.EngineMissing) as raised:
+        create(f"openvino:python={python},config.NO_HERE=1").imports.module("no_such_package")
+    assert raised.value.message.startswith(f"no_such_package cannot be imported in the environment of {python}: ")
+    create(f"openvino:python={python}").imports.close()
+
+
 def test_a_program_that_uses_the_library_survives_the_crash(python: Path) -> None:
     made, feed = chain(1, ("Identity",)), {"x": np.ones(2, np.float32)}
     with pytest.raises(errors.EngineFailure) as raised:

@@ -315,17 +315,16 @@ def _resize(draw: Draw) -> Case:
     dims = shape(draw, 2, 4, empty=False)
     factors = [1, 1, *(draw(st.integers(1, 4)) for _ in dims[2:])][: len(dims)]
     x = case.input("x", *dims)
-    case.by_engine = case.opset < 11
+    case.by_engine = case.opset < 13
     if case.opset < 11:
         case.node("Resize", [x, case.weight("s", factors)], mode="nearest")
         return case
     way = draw(st.sampled_from([("asymmetric", "floor"), (None, None), ("half_pixel", "round_prefer_ceil")]))
     given = {"coordinate_transformation_mode": way[0], "nearest_mode": way[1]}
     empty = case.weight("roi", []) if case.opset < 13 else ""
-    if draw(st.booleans()):
+    if case.opset < 13 or draw(st.booleans()):
         case.node("Resize", [x, empty, case.weight("s", factors)], **given)
     else:
         sizes = [dim * factor for dim, factor in zip(dims, factors, strict=True)]
-        none = case.weight("s", []) if case.opset < 13 else ""
-        case.node("Resize", [x, empty, none, case.weight("z", sizes, np.int64)], **given)
+        case.node("Resize", [x, empty, "", case.weight("z", sizes, np.int64)], **given)
     return case

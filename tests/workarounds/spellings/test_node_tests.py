@@ -25,7 +25,7 @@ def _runs(made: onnx.ModelProto, test: NodeTest) -> list[np.ndarray] | None:
 def test_the_outputs_of_onnx_own_tests_stay() -> None:
     wrong, seen = [], set()
     for test in node_tests():
-        if not test.complete or not _is_right(_runs(test.model, test), test):
+        if not test.complete or "_expanded" in test.name or not _is_right(_runs(test.model, test), test):
             continue
         places = range(len(test.model.graph.node))
         for patch in (*spellings(test.model, places), *barriers(test.model, places)):

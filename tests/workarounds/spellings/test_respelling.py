@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from biopsy.workarounds.barriers import barriers
 from biopsy.workarounds.patch import Patch
-from biopsy.workarounds.spellings.table import spellings
+from biopsy.workarounds.spellings.table import SPELLINGS, spellings
 from support.control_flow import body, branching, looping
 from support.models import info, model, weight
 from workarounds.spellings.proving import declined, run
@@ -151,10 +152,42 @@ def test_bounds_that_cross_are_no_clip() -> None:
     assert declined("max-and-min-as-clip", model(nodes, [info("x")], [info("y")], crossing))
 
 
-def test_calls_of_local_functions_are_passed_over() -> None:
-    function = helper.make_function(
-        "", "Neg", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], [helper.make_opsetid("", 17)]
-    )
-    made = model([helper.make_node("Neg", ["x"], ["y"])], [info("x")], [info("y")])
+def _calling(body: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """A model that calls a function of its own, named as an operator of ONNX."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "Neg", ["a"], ["b"], body, opsets)
+    made = model([helper.make_node("Neg", ["x"], ["y"], domain="own")], [info("x")], [info("y")])
+    made.opset_import.append(helper.make_opsetid("own", 1))
     made.functions.append(function)
-    assert spellings(made, [0]) == []
+    return made
+
+
+def test_a_call_of_a_local_function_is_written_as_its_nodes() -> None:
+    made = _calling([helper.make_node("Abs", ["a"], ["t"]), helper.make_node("Exp", ["t"], ["b"])])
+    (patch,) = spellings(made, [0])
+    found = _applied(patch, made)
+    assert _operators(found) == ["Abs", "Exp"]
+    assert patch.applied(found) is None
+    feeds = {"x": np.array([[1, -2], [3, 0.5]], np.float32)}
+    np.testing.assert_array_equal(run(found, feeds)[0], run(made, feeds)[0])
+
+
+def test_a_function_that_calls_itself_has_no_other_spelling() -> None:
+    assert spellings(_calling([helper.make_node("Neg", ["a"], ["b"], domain="own")]), [0]) == []
+
+
+@pytest.mark.parametrize("shape", [None, (), ("N", 3)])
+@pytest.mark.parametrize("value", [None, "text", [9, -9]])
+def test_a_damaged_model_is_no_error(shape: tuple[int | str, ...] | None, value: object) -> None:
+    names = ("axis", "axes", "perm", "split", "pads", "auto_pad", "kernel_shape", "strides", "group", "alpha", "mode")
+    attributes = {} if value is None else dict.fromkeys(names, value)
+    operators = {(spelling.domain, operator) for spelling in SPELLINGS for operator in spelling.operators}
+    nodes = []
+    for number, (domain, operator) in enumerate(sorted(operators)):
+        node = helper.make_node(operator, ["x", "x", "k", "x", "k"], [f"y{number}"], domain=domain)
+        node.attribute.extend(helper.make_attribute(name, each) for name, each in attributes.items())
+        nodes.append(node)
+    made = model(nodes, [info("x", shape)], [info("y0", shape)], [weight("k", 7, -8, dtype="int64")])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    for patch in (*spellings(made, range(len(nodes))), *barriers(made, range(len(nodes)))):
+        patch.applied(made)

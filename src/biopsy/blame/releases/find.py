@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from biopsy import errors, events
+from biopsy.blame.releases.environments_ahead import EnvironmentsAhead
 from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.blame.releases.notes import notes_of
 from biopsy.blame.releases.probe import STAGE, Preparing, ReleaseProbe, ReleaseQuestion, installed
@@ -17,37 +17,56 @@ from biopsy.blame.releases.span import ReleaseSpan
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
 from biopsy.environments.releases import Release
-from biopsy.search.borders import AnswerRow, Asking, Side, all_changes, change_between, changes_around, first_that_holds
+from biopsy.search.borders import (
+    AnswerRow,
+    Asking,
+    Side,
+    all_changes,
+    asked_next,
+    change_between,
+    changes_around,
+    first_that_holds,
+)
 from biopsy.search.drive import drive
 
 
-class ReleaseSearch:
-    """A search for the releases between which the answer of a check changes.
+@dataclass(frozen=True, kw_only=True)
+class ReleaseSearchOptions:
+    """How a search for a release is done.
 
     ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``whole`` is
     the question about the whole model, by which the borders are verified, if the search is with a piece of it.
+    ``allow_vacuous``: a check that fails on a model of one Identity node too is taken for one that says something.
     """
+
+    every: bool = False
+    jobs: int = 1
+    whole: ReleaseQuestion | None = None
+    allow_vacuous: bool = False
+
+
+class ReleaseSearch:
+    """A search for the releases between which the answer of a check changes."""
 
     def __init__(
         self,
         question: ReleaseQuestion,
         span: ReleaseSpan,
         listener: events.Listener = events.ignore,
+        options: ReleaseSearchOptions | None = None,
         *,
-        every: bool = False,
-        jobs: int = 1,
-        whole: ReleaseQuestion | None = None,
         preparing: Preparing = installed,
     ) -> None:
         self._span = span
         self._listener, self._preparing = listener, preparing
-        self._every, self._jobs, self._whole = every, jobs, whole
+        self._options = options or ReleaseSearchOptions()
         self._probe = ReleaseProbe(question, listener, preparing)
         self._row = AnswerRow(len(span.releases))
         self._tried: dict[int, TriedRelease] = {}
         self._borders: tuple[ReleaseBorder, ...] = ()
         self._doubt = ""
         self._verifying: ReleaseProbe | None = None
+        self._ahead: EnvironmentsAhead | None = None
 
     def run(self) -> ReleaseFindings:
         """Search to the end.
@@ -57,8 +76,10 @@ class ReleaseSearch:
         What is known by then is in ``found``.
         """
         started = time.monotonic()
-        drive(self._search(), self._answered)
+        with self._environments():
+            drive(self._search(self._row), self._answered)
         self._require_an_answer()
+        self._require_a_check_that_may_pass()
         self._borders = tuple(self._border(border.before, border.after) for border in self._row.borders())
         self._borders = tuple(self._verified(border) for border in self._borders)
         self._doubt = self._blamed_on_the_yardstick()
@@ -68,10 +89,9 @@ class ReleaseSearch:
 
     def failing(self) -> Release:
         """The first release that fails, of those that a search for changes asks. Raises as ``run`` does."""
-        row = self._row
-        drive(first_that_holds(row, self._span.start, self._span.end), self._answered)
+        drive(first_that_holds(self._row, self._span.start, self._span.end), self._answered)
         self._require_an_answer()
-        return next(self._span.releases[place] for place in self._tried if row.known[place])
+        return self._failing
 
     @property
     def found(self) -> ReleaseFindings:
@@ -95,39 +115,46 @@ class ReleaseSearch:
 
     # Asking
 
-    def _search(self) -> Asking[None]:
-        if self._every:
-            return all_changes(self._row, self._span.start)
+    @contextmanager
+    def _environments(self) -> Iterator[None]:
+        """Have environments made ahead, if several may be made at once."""
+        if self._options.jobs > 1:
+            self._ahead = EnvironmentsAhead(self._probe.question.check, self._preparing, self._options.jobs)
+        try:
+            yield
+        finally:
+            if self._ahead is not None:
+                self._ahead.close()
+            self._ahead = None
+
+    def _search(self, row: AnswerRow) -> Asking[None]:
+        if self._options.every:
+            return all_changes(row, self._span.start)
         if self._span.end is not None:
-            return change_between(self._row, self._span.start, self._span.end)
-        return changes_around(self._row, self._span.start)
+            return change_between(row, self._span.start, self._span.end)
+        return changes_around(row, self._span.start)
 
     def _answered(self, round_: Iterable[int]) -> Mapping[int, Side]:
         places = list(round_)
-        self._make_environments([self._span.releases[place] for place in places])
+        if self._ahead is not None:
+            self._ahead.make([self._span.releases[place] for place in (*places, *self._likely_next(places))])
         return {place: self._asked(place) for place in places}
 
+    def _likely_next(self, places: Sequence[int]) -> Iterator[int]:
+        """What is asked after a round of one place, whichever side that is; of longer ones nobody knows enough."""
+        for side in (True, False) if len(places) == 1 else ():
+            yield from asked_next(self._search, self._row, {places[0]: side})
+
     def _asked(self, place: int) -> Side:
-        tried = self._probe.ask(self._span.releases[place])
+        release = self._span.releases[place]
+        if self._ahead is not None:
+            self._ahead.wait_for(release)
+        tried = self._probe.ask(release)
         first = not self._tried
         self._tried[place] = tried
         if first and tried.outcome is Outcome.INFRASTRUCTURE and tried.obstacle is None:
             raise self._cannot_run(tried)
         return tried.side
-
-    def _make_environments(self, releases: Sequence[Release]) -> None:
-        """Make several at once; what hinders that is told by who asks for them."""
-        if self._jobs < 2 or len(releases) < 2:
-            return
-        pool = ThreadPoolExecutor(min(self._jobs, len(releases)))
-        try:
-            list(pool.map(self._make_environment, releases))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _make_environment(self, release: Release) -> None:
-        with suppress(errors.CannotInstall), self._preparing(self._probe.question.check, release, events.ignore):
-            return
 
     def _cannot_run(self, tried: TriedRelease) -> errors.CheckError:
         named = f"{self._probe.question.check.package} {tried.release.version}"
@@ -138,7 +165,7 @@ class ReleaseSearch:
 
     def _line(self, release: Release) -> str:
         question = self._probe.question
-        words = question.check.words_of(release.version, PYTHON_PLACE)
+        words = question.check.words_of(release.version, self._probe.pythons.get(release.version, PYTHON_PLACE))
         return CommandCheck(words, question.default_name).line(question.model)
 
     # Answers
@@ -165,6 +192,26 @@ class ReleaseSearch:
                 next_steps=[f"run it by hand: {self._line(self._span.releases[self._span.start])}"],
             )
 
+    def _require_a_check_that_may_pass(self) -> None:
+        """Raise VacuousCheck if every release fails, and a model of one Identity node does so too."""
+        if self._options.allow_vacuous or self.found.answer != "every release tried fails":
+            return
+        reason = self._probe.fails_on_anything(self._failing)
+        if reason:
+            raise errors.VacuousCheck(
+                f"every release tried fails, and so does a model of one Identity node ({reason}): the check may fail "
+                "on anything",
+                next_steps=[
+                    f"look at what it prints: {self._line(self._failing)}",
+                    "--allow-vacuous-check    if it must fail on any other model",
+                ],
+            )
+
+    @property
+    def _failing(self) -> Release:
+        """The first release that was seen to fail."""
+        return next(tried.release for tried in self._tried.values() if tried.side)
+
     def _border(self, before: int, after: int) -> ReleaseBorder:
         releases = self._span.releases
         return ReleaseBorder(
@@ -178,15 +225,15 @@ class ReleaseSearch:
     def _verified(self, border: ReleaseBorder) -> ReleaseBorder:
         """The border, asked once more on both sides: with the original, if the search was with a piece of it."""
         if self._verifying is None:
-            self._verifying = self._probe.again(self._whole)
+            self._verifying = self._probe.again(self._options.whole)
         fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
         holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
         return replace(border, verified=holds)
 
     def _blamed_on_the_yardstick(self) -> str:
         """What float64 says against the answer: that what fails is right, and what it is compared with is not."""
-        failing = [one.release for one in self._tried.values() if one.side]
-        if not failing or not self._probe.is_right_by_float64(failing[-1]):
+        failing = self._failing
+        if not self._probe.is_right_by_float64(failing):
             return ""
-        name = f"{self._probe.question.check.package} {failing[-1].version}"
+        name = f"{self._probe.question.check.package} {failing.version}"
         return f"float64 says that {name} errs by no more than rounding: what it is compared with is what is wrong"

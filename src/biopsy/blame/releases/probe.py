@@ -20,6 +20,9 @@ from biopsy.checks.signature import signature_of
 from biopsy.checks.task import Task, run_check
 from biopsy.environments.prepared import Environment, prepared
 from biopsy.environments.releases import Release
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.model.identity import identity_of
+from biopsy.model.index import index_file
 from biopsy.session.failure_judge import FailureJudge
 
 STAGE = "releases"
@@ -40,13 +43,15 @@ def installed(check: ReleaseCheck, release: Release, listener: events.Listener) 
 class ReleaseQuestion:
     """Which model fails which check. ``default_name`` stands for it in the words, as ``{}`` does.
 
-    ``operators`` are the types of its nodes: messages of releases are told apart by those that they name. ``timeout``
-    is in seconds; None for 20 times as long as the first run took, at least 60.
+    ``weights`` is the folder of its external weights, if that is not its own. ``operators`` are the types of its nodes:
+    messages of releases are told apart by those that they name. ``timeout`` is in seconds; None for 20 times as long as
+    the first run took, at least 60.
     """
 
     check: ReleaseCheck
     model: Path
     rules: Rules = field(default_factory=Rules)
+    weights: Path | None = None
     operators: frozenset[str] = frozenset()
     default_name: str = "{}"
     timeout: float | None = None
@@ -67,6 +72,7 @@ class ReleaseProbe:
         self._judge = FailureJudge(question.rules, listener)
         self._timeout = question.timeout
         self.checks = 0
+        self.pythons: dict[str, str] = {}
         self.failure = ""
         self.failure_of = ""
         self.rate = MeasuredRate(failed=0, runs=0)
@@ -110,6 +116,7 @@ class ReleaseProbe:
 
     def _asked(self, release: Release, environment: Environment) -> TriedRelease:
         version = release.version
+        self.pythons[version] = str(environment.python)
 
         def once(why: str = "") -> Judged:
             check = self.question.check.command(version, environment, self.question.default_name, self._timeout)
@@ -175,6 +182,19 @@ class ReleaseProbe:
         if reference is not None and same_across_releases(found, reference, self.question.operators):
             return replace(judged, outcome=Outcome.REPRODUCES)
         return judged
+
+    def fails_on_anything(self, release: Release) -> str:
+        """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
+        with (
+            self._preparing(self.question.check, release, self._listener) as environment,
+            temporary_folder("biopsy-") as folder,
+        ):
+            check = self.question.check.command(release.version, environment, self.question.default_name, self._timeout)
+            identity = folder / "identity.onnx"
+            identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
+            judged = self._judged(self.question.check.as_if_installed(check.run(identity), release.version))
+        self.checks += 1
+        return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:
         """Whether a release that fails is right all the same: alone, it errs by no more than rounding.

@@ -24,6 +24,9 @@ from biopsy.tensors.files import read_feeds, write_feeds
 
 ORIGINAL = "{original}"
 
+_MOST_BYTES = (1 << 31) - (1 << 24)
+"""Of weights in one file, which protobuf limits, with some room for the rest of the model."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AskedPasses:
@@ -82,9 +85,27 @@ class TransformationCheck(Check):
     def _target(self) -> Path:
         return self._scratch / f"transformed-{next(self._numbers)}.onnx"
 
-    def _transformed(self, candidate: Path, target: Path, samples: SampleFiles) -> Evidence | None:
+    def transformed(self, candidate: Path, target: Path, samples: SampleFiles) -> ToolFailure | None:
+        """Have the tool write what becomes of a model; how it fails on it. Raises CheckError and what the tool raises.
+
+        Weights in other files are put into one file with the model first: some tools write on which bytes of which
+        file a weight stands, relative to a folder that the result is not in.
+        """
+        index = index_file(candidate)
+        source = candidate
+        if index.has_external_data:
+            source = self._scratch / f"whole-{next(self._numbers)}.onnx"
+            _write_whole(candidate, index.weight_bytes, source)
+        try:
+            asked = self._asked
+            return self._transformer.transform(source, target, asked.passes, samples, cold=asked.cold)
+        finally:
+            if source != candidate:
+                source.unlink(missing_ok=True)
+
+    def _failed(self, candidate: Path, target: Path, samples: SampleFiles) -> Evidence | None:
         """What a failure of the tool is; None if it has written a model."""
-        failure = self._transformer.transform(candidate, target, self._asked.passes, samples, cold=self._asked.cold)
+        failure = self.transformed(candidate, target, samples)
         return None if failure is None else _tool_failed(failure, self._by)
 
 
@@ -144,7 +165,7 @@ class EngineCheck(TransformationCheck):
         feeds, target = None, self._target()
         try:
             feeds, expected = self.before(candidate)
-            failed = self._transformed(candidate, target, self.samples(feeds))
+            failed = self._failed(candidate, target, self.samples(feeds))
             if failed is not None:
                 return failed
             verdict = self._verdicts.verdict(_input(candidate), expected, target, feeds)
@@ -210,7 +231,7 @@ class CommandOfUser(TransformationCheck):
             return _invalid("the model itself does not pass the check")
         target = self._target()
         try:
-            failed = self._transformed(candidate, target, SampleFiles())
+            failed = self._failed(candidate, target, SampleFiles())
             return failed or self._check_for(candidate).run(target, stop)
         finally:
             target.unlink(missing_ok=True)
@@ -222,6 +243,18 @@ class CommandOfUser(TransformationCheck):
             self._checks[words] = made
         check = self._checks[words]
         return check.cold() if self._asked.cold else check
+
+
+def _write_whole(source: Path, weight_bytes: int, target: Path) -> None:
+    """Write a model with all its weights inside. Raises CheckError if it is too large for one file."""
+    import onnx
+
+    if weight_bytes > _MOST_BYTES:
+        raise errors.CheckError(
+            f"the weights of {source} are more than fits into one file of ONNX (2 GB), which tools are given here",
+            next_steps=["biopsy surgeon extract    cuts out a part of it, to be asked about instead"],
+        )
+    onnx.save(onnx.load(source), target)
 
 
 def _input(path: Path) -> ModelInput:

@@ -250,10 +250,11 @@ class _TransformationSearch:
         samples = (
             self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else SampleFiles()
         )
-        failed = self._transformer.transform(small, after, passes, samples, cold=True)
+        asked = AskedPasses(passes=None if passes is None else tuple(passes), cold=True)
+        failed = self._check.told(asked).transformed(small, after, samples)
         written = None if failed is not None or output is None else after_file(output)
         if written is not None:
-            write_whole(written, [after.read_bytes()])
+            write_whole(written, [_self_contained(after)])
         index = index_file(small)
         return Piece(
             path=output if reduction is not None and output is not None else None,
@@ -313,6 +314,19 @@ def _nodes_of(path: Path) -> tuple[str, ...]:
         return tuple(node.label for node in index_file(path).nodes)
     except errors.ModelError:
         return ()
+
+
+def _self_contained(path: Path) -> bytes:
+    """The bytes of a model, which stands in no need of other files; a damaged one is as the tool has written it."""
+    try:
+        if not index_file(path).has_external_data:
+            return path.read_bytes()
+    except errors.ModelError:
+        return path.read_bytes()
+    import onnx
+
+    data: bytes = onnx.load(path).SerializeToString()
+    return data
 
 
 def _lines_of(path: Path) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,7 +34,8 @@ PASSES = VerdictFile(outcome="passes")
 _CANNOT_RUN = (errors.EngineFailure, errors.CannotCompare, errors.DataError, errors.ModelError)
 _NAME = "the transformed model"
 _PERTURBED = 4
-_ROUNDINGS = 10
+_ROUNDINGS: Mapping[Rounds, int] = {"float32": 10, "float16": 10 << 13, "int8": 2 << 16}
+"""By how many roundings of float32 inputs are perturbed: some of those of the type."""
 
 
 class CannotTellError(Exception):
@@ -178,7 +179,7 @@ class EngineVerdicts:
     def _perturbed(self, before: ModelInput, feeds: Path, names: set[str]) -> Iterator[RunnerResult]:
         given = read_feeds(feeds)
         for seed in range(_PERTURBED):
-            others = roundings_off(given, _ROUNDINGS, seed)
+            others = roundings_off(given, _ROUNDINGS[self._rounds_to], seed)
             if not differ(given, others):
                 return
             with self._file_of(others) as path:

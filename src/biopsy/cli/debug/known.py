@@ -13,7 +13,6 @@ from biopsy.cli.arguments import checks, file_kinds
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.report_file import report_file
-from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def _say(console: Console, args: argparse.Namespace, found: KnownLookup) -> None
         if found.matches:
             console.say("")
         near = "Otherwise it" if found.matches else "It"
-        console.say(f"{near} is not in the list ({count(found.entries, 'known failure')} compared).")
+        console.say(f"{near} is not in the list of known failures.")
     for reference in found.undecided:
         console.warn(f"{reference} could not be compared in time")
     say_advice(console, list(_advice(args, found)))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
@@ -32,23 +33,32 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
     from biopsy.checks.command_line import OwnCommand, OwnRun, parse
 
     args.environments = {}
-    packages = packages_of(args) if getattr(args, "packages", ()) or getattr(args, "beside", ()) else []
+    packages = packages_of(args)
     if packages and args.check is None:
         raise errors.UsageError("--package belongs to a check, and there is none", next_steps=["--check biopsy run {}"])
     command = parse(args.check or ())
-    if isinstance(command, OwnRun) and (packages or any(sign in word for word in command.words for sign in _SIGNS)):
-        told = command.with_options(*_options(args)) if packages else command
-        args.check = list(told.words)
-        args.environments = _installed(told, console)
-    elif packages and isinstance(command, OwnCommand):
-        raise errors.UsageError(
-            f"--package {packages[0].text}: this check runs no engine", next_steps=["--check biopsy run {} --onnxrt"]
-        )
-    elif packages:
-        with _interpreter_in(args, packages, console):
-            yield
-        return
-    yield
+    with ExitStack() as held:
+        if isinstance(command, OwnRun):
+            if packages or any(sign in word for word in command.words for sign in _SIGNS):
+                _tell_own_run(args, command, console, held)
+        elif packages and isinstance(command, OwnCommand):
+            raise errors.UsageError(
+                f"--package {packages[0].text}: this check runs no engine",
+                next_steps=["--check biopsy run {} --onnxrt"],
+            )
+        elif packages:
+            _tell_foreign(args, packages, console, held)
+        yield
+
+
+def _tell_own_run(args: argparse.Namespace, command: OwnRun, console: Console, held: ExitStack) -> None:
+    """Have a ``biopsy run`` take the releases, and install all that it names."""
+    told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
+    args.check = list(told.words)
+    engines = _installed(told, console)
+    contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
+    args.environments = {f"environment of {label}": text for label, text in contents.items()}
+    held.enter_context(_variables_of(engines.values()))
 
 
 def _options(args: argparse.Namespace) -> list[str]:
@@ -58,20 +68,38 @@ def _options(args: argparse.Namespace) -> list[str]:
     return words + (["--python", args.python] if args.python is not None else [])
 
 
-def _installed(command: OwnRun, console: Console) -> Mapping[str, str]:
-    """What the environments of the engines of a ``biopsy run`` hold, once they are there; each engine by its label."""
+def _installed(command: OwnRun, console: Console) -> Mapping[str, type[Engine]]:
+    """The engines of a ``biopsy run`` that are run from another release, by their labels, once that is installed."""
     from biopsy.cli.debug.engine_substitution import engines_of_run
     from biopsy.cli.installing import install
     from biopsy.engines.registry import class_of
 
     engines: dict[str, type[Engine]] = {spec.text: class_of(spec) for spec in engines_of_run(command)}
     install(engines.values(), console)
-    elsewhere = {label: engine for label, engine in engines.items() if not engine.imports.is_here}
-    return {f"environment of {label}": _text(engine.imports.packages()) for label, engine in elsewhere.items()}
+    return {label: engine for label, engine in engines.items() if not engine.imports.is_here}
 
 
 @contextmanager
-def _interpreter_in(args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console) -> Iterator[None]:
+def _variables_of(engines: Iterable[type[Engine]]) -> Iterator[None]:
+    """Have the processes of checks find the releases at once that this process holds open."""
+    from biopsy.engines.other_release.classes import variables_of
+
+    added = variables_of(engines)
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _tell_foreign(
+    args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console, held: ExitStack
+) -> None:
     """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
     if not any(PYTHON_PLACE in word for word in args.check):
         raise errors.UsageError(
@@ -83,13 +111,11 @@ def _interpreter_in(args: argparse.Namespace, packages: Sequence[PinnedPackage],
     from biopsy.environments.prepared import prepared
 
     wanted = [*(package.text for package in packages), *args.beside]
-    with ExitStack() as held:
-        with Progress(console, None) as progress:
-            made = prepared(wanted, python=interpreter_of(args.python), listener=progress)
-            environment = held.enter_context(made)
-        args.check = [word.replace(PYTHON_PLACE, str(environment.python)) for word in args.check]
-        args.environments = {f"environment {PYTHON_PLACE}": _text(environment.packages)}
-        yield
+    with Progress(console, None) as progress:
+        made = prepared(wanted, python=interpreter_of(args.python), listener=progress)
+        environment = held.enter_context(made)
+    args.check = [word.replace(PYTHON_PLACE, str(environment.python)) for word in args.check]
+    args.environments = {f"environment {PYTHON_PLACE}": _text(environment.packages)}
 
 
 def _text(packages: Mapping[str, str]) -> str:

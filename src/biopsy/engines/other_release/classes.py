@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -38,12 +38,22 @@ class OtherImports:
         self._server: RunnerProcess | None = None
 
     def module(self, name: str) -> Any:
-        """A module by its full name. Raises ImportError."""
-        return self._interpreter().module(name)
+        """A module by its full name. Raises ImportError, and EngineMissing for a package that is not there at all."""
+        try:
+            return self._interpreter().module(name)
+        except ImportError as error:
+            if "." in name:
+                raise
+            raise errors.EngineMissing(f"{name} cannot be imported in {self.release.place}: {error}") from error
 
     def gathered(self, objects: Sequence[Any], *steps: str) -> list[Any]:
         """What stands at the end of some steps from each object, all in one list, for one question."""
         return self._interpreter().gathered(objects, *steps)
+
+    @property
+    def environment(self) -> releases.OpenEnvironment | None:
+        """The environment that is open; None before it was asked for."""
+        return self._environment
 
     def packages(self) -> Mapping[str, str]:
         """The versions of all packages in the environment; of one that the user has made, ``facts``."""
@@ -159,6 +169,13 @@ class _FromOtherRelease(Engine):
             super().warm_up()
         finally:
             imports.serve(lambda: Engine.warm_up(self))
+
+
+def variables_of(engines: Iterable[type[Engine]]) -> dict[str, str]:
+    """The environment variables by which checks find the releases again that this process holds open."""
+    imports = [engine.imports for engine in engines if isinstance(engine.imports, OtherImports)]
+    known = {each.release: each.environment for each in imports if each.release.version and each.environment}
+    return {releases.OPEN_VARIABLE: releases.told_to_children(known)} if known else {}
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -37,6 +39,11 @@ class EngineRelease:
     def requirements(self) -> tuple[str, ...]:
         """What is installed."""
         return (f"{self.distribution}=={self.version}", *self.others)
+
+    @property
+    def place(self) -> str:
+        """Where it stands, in words."""
+        return f"the environment of {self.python}" if self.version is None else f"the environment with {self}"
 
     def __str__(self) -> str:
         if self.version is None:
@@ -91,6 +98,24 @@ def _wrong(engine: str, problem: str) -> errors.UsageError:
     return errors.UsageError(f"engine {engine!r}: {problem}", next_steps=[f"such as {_EXAMPLE}"])
 
 
+OPEN_VARIABLE = "BIOPSY_OPEN_RELEASES"
+"""Under this name, the environment of a check says which releases the process that asks it holds open, as JSON."""
+
+
+def told_to_children(opened: Mapping[EngineRelease, OpenEnvironment]) -> str:
+    """What ``OPEN_VARIABLE`` is to say: finding an environment again costs a check some tenths of a second."""
+    return json.dumps({str(release): [str(each.python), dict(each.packages)] for release, each in opened.items()})
+
+
+def _told_by_parent() -> Mapping[str, OpenEnvironment]:
+    try:
+        told = json.loads(os.environ.get(OPEN_VARIABLE, "{}"))
+        found = {str(name): OpenEnvironment(Path(python), dict(held)) for name, (python, held) in told.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+    return {name: each for name, each in found.items() if each.python.is_file()}
+
+
 class OpenEnvironment(NamedTuple):
     """The interpreter of an environment, and what it holds; nothing is known of one that the user has made."""
 
@@ -109,6 +134,9 @@ def opened(release: EngineRelease, held: ExitStack, listener: events.Listener) -
         if not path.is_file():
             raise errors.UsageError(f"there is no interpreter {release.python}")
         return OpenEnvironment(path.absolute(), {})
+    told = _told_by_parent().get(str(release))
+    if told is not None:
+        return told
     from biopsy.environments.interpreter import interpreter_of
     from biopsy.environments.prepared import prepared
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import platform
 import signal
@@ -200,7 +201,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asks hears of it, and ends this process
     _work_for(int(session))
     connection = socket.socket(fileno=int(talking))
-    objects = Objects(_file("biopsy_wire", wire))
+    try:
+        objects = Objects(_file("biopsy_wire", wire))
+    except Exception as error:  # NumPy is missing, or is broken
+        connection.sendall(json.dumps({"problem": _text_of(error)}).encode() + b"\n")
+        os._exit(1)
+    connection.sendall(b'{"works": true}\n')
     if objects.serve(connection) == "serve" and mode == "warm":
         _serve_forks(forks, objects, int(listening), connection)
     os._exit(0)

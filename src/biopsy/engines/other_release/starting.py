@@ -17,17 +17,19 @@ from biopsy.engines.other_release import wire
 from biopsy.environments.surroundings import undisturbed
 from biopsy.isolation import forks
 from biopsy.isolation.process import CannotStartError, Process
+from biopsy.text import first_line, printable
 
 _RUNNER = Path(__file__).with_name("runner.py")
 _SECONDS_TO_END = 10.0
 _SECONDS_TO_FORK = 120.0
+_SECONDS_TO_START = 120.0
 _LONGEST_LINE = 4096
 
 
 class RunnerProcess:
     """A runner that was started for this process: ``connection`` leads to it.
 
-    ``mode`` is "once", or "warm" for one that can serve forks afterwards; see ``runner``. Raises BiopsyError.
+    ``mode`` is "once", or "warm" for one that can serve forks afterwards; see ``runner``. Raises EngineMissing.
     """
 
     def __init__(self, python: Path, mode: str) -> None:
@@ -46,6 +48,22 @@ class RunnerProcess:
         finally:
             for end in (theirs, listening, their_lifeline):
                 end.close()
+        self._require_working(python)
+
+    def _require_working(self, python: Path) -> None:
+        """Wait for its first word. Raises EngineMissing if there is none, or if that says what is missing."""
+        self.connection.settimeout(_SECONDS_TO_START)
+        said = _line(self.connection)
+        self.connection.settimeout(None)
+        if said.get("works") is True:
+            return
+        problem = said.get("problem")
+        reason = first_line(problem) if isinstance(problem, str) else "it is no Python that works"
+        self.close()
+        raise errors.EngineMissing(
+            f"the interpreter {printable(str(python))} cannot run an engine: {reason}",
+            next_steps=["python=/path/of/an/environment/bin/python, of one that holds the package and NumPy"],
+        )
 
     def status(self) -> int:
         """How it has ended, once its connection has: negative for a signal."""

@@ -14,7 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.report.page import course, failure, findings, layers, model_map, piece, repetitions, surroundings
+from biopsy.report.page import (
+    course,
+    failure,
+    findings,
+    layers,
+    model_map,
+    piece,
+    repetitions,
+    surroundings,
+    workarounds,
+)
 from biopsy.report.page.blocks import Block, Columns, Drawing, DrawnGraph, Section, Stack
 from biopsy.report.page.branch import Branch
 from biopsy.report.page.figures import cut
@@ -39,6 +49,7 @@ _SECTIONS = (
     findings.settings,
     findings.releases,
     findings.transformation,
+    workarounds.section,
     findings.precision,
     findings.variation,
     findings.known,

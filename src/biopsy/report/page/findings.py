@@ -241,13 +241,17 @@ def known(report: Branch) -> Section | None:
     if found is None:
         return None
     sentence, digest = found.text("sentence"), found.text("fingerprint")
-    blocks: list[Block] = [Passage(text=_as_sentence(cut(f"it {sentence}", 600)), tone="strong")] if sentence else []
-    for match in found.parts("matches")[:_MOST_KNOWN]:
+    matches = found.parts("matches")[:_MOST_KNOWN]
+    blocks: list[Block] = []
+    if sentence and sentence not in [match.text("sentence") for match in matches]:
+        blocks.append(Passage(text=_as_sentence(cut(f"it is {sentence}", 600)), tone="strong"))
+    for match in matches:
         rows: list[tuple[str, Cell | str]] = [
             (cut(each.text("about") or "", 40), cut(each.text("text") or "", 600))
             for each in match.parts("evidence")[:MOST_ROWS]
         ]
-        blocks += [Passage(text=_as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))), Facts(rows=rows)]
+        told = _as_sentence(cut(f"it {match.text('sentence') or '?'}", 600))
+        blocks += [Passage(text=told, tone="strong" if match.flag("looks_like_it") else "plain"), Facts(rows=rows)]
     lines = (found.text("graph") or "").splitlines()
     if lines:
         caption = f"The pattern of the piece, {cut(digest or '?', 60)}"

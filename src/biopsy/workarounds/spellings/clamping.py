@@ -9,6 +9,8 @@ import numpy as np
 from biopsy.workarounds.spellings.site import DOUBLE, FLOAT, Site
 from biopsy.workarounds.spellings.spelling import Spelling
 
+_MOST_INPUTS = 64
+
 _INTEGERS_SINCE = 12
 """Before this opset Max, Min and Clip are for floating-point numbers."""
 
@@ -77,7 +79,7 @@ def _relu_as_where(at: Site) -> str:
 
 def _folded(at: Site) -> str:
     """Max, Min, Sum of several inputs as the same of two."""
-    at.require(len(at.node.input) > 2)
+    at.require(2 < len(at.node.input) <= _MOST_INPUTS)
     found = at.node.input[0]
     for other in at.node.input[1:]:
         found = at.copy([found, other])

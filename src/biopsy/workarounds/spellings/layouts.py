@@ -141,7 +141,7 @@ def _bounds_of_slice(at: Site) -> list[list[int]]:
 
 
 def _concat_in_pairs(at: Site) -> str:
-    at.require(len(at.node.input) > 2)
+    at.require(2 < len(at.node.input) <= _MOST_PARTS)
     found = at.node.input[0]
     for other in at.node.input[1:]:
         found = at.copy([found, other])

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import onnx
 
 
+_OF_A_DAMAGED_MODEL = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What a draft may run into where attributes have other types than they should, axes are out of range, and so on."""
+
 Path: TypeAlias = "tuple[tuple[str, str], ...]"
 """Bodies, outer ones first, each by an output of its node and the attribute that holds it."""
 
@@ -87,7 +90,7 @@ def drafted(spelling: Spelling, site: Site) -> list[str] | None:
         return None
     try:
         found = spelling.draft(site)
-    except Unmatched:
+    except (Unmatched, *_OF_A_DAMAGED_MODEL):
         site.forget()
         return None
     results = [found] if isinstance(found, str) else list(found)

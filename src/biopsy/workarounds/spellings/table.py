@@ -20,6 +20,7 @@ from biopsy.workarounds.spellings import (
     reductions,
     softmax,
 )
+from biopsy.workarounds.spellings.calls import calls_as_nodes
 from biopsy.workarounds.spellings.respelling import respellings
 from biopsy.workarounds.spellings.spelling import Spelling
 
@@ -47,6 +48,7 @@ SPELLINGS: tuple[Spelling, ...] = tuple(chain.from_iterable(FAMILIES.values()))
 def spellings(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
     """The other spellings of nodes of the main graph, given by their places, and of what stands in their bodies.
 
-    Exact ones first, then in the order of the table.
+    Exact ones first, then in the order of the table. A call of a local function has its nodes for another spelling.
     """
-    return sorted(respellings(model, nodes, SPELLINGS), key=lambda patch: not patch.exact)
+    found = [*respellings(model, nodes, SPELLINGS), *calls_as_nodes(model, nodes)]
+    return sorted(found, key=lambda patch: not patch.exact)

@@ -28,7 +28,7 @@ class QuantizeStatic(Tool):
     def passes(self, source: str) -> list[str]:
         """The operators of the model that it can quantize."""
         registry = import_module("onnxruntime.quantization.registry")
-        known = registry.QDQRegistry if self.settings["format"] == "QDQ" else registry.QLinearOpsRegistry
+        known = {*registry.QLinearOpsRegistry, *registry.QDQRegistry}  # its default, whatever the format
         model = import_module("onnx").load(source, load_external_data=False)
         return list(dict.fromkeys(node.op_type for node in model.graph.node if node.op_type in known))
 

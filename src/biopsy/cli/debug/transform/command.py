@@ -138,6 +138,7 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
     from biopsy.blame.transformations.question import SameEngine
     from biopsy.cli.arguments.comparing import limits_of
     from biopsy.cli.run.settings import tolerances_of
+    from biopsy.comparison.tolerance import MetricLimits
     from biopsy.engines.yardsticks import PLAIN
 
     named = args.engines or engine_options.settings_given(args)
@@ -153,7 +154,7 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
         tolerances=tolerances,
         stats=stats,
         limits=limits,
-        is_told=any(one is not None for one in told) or bool(limits),
+        is_told=any(one is not None for one in told) or limits != MetricLimits(),
         timeout=args.run_timeout,
     )
 

@@ -26,10 +26,29 @@ tool cannot be run or installed, the model gives other values in each run); 5 in
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add all of them."""
-    from biopsy.blame.transformations.known_tools import TOOLS
-
     parser.epilog = EPILOG
     parser.add_argument("model", type=file_kinds.READ, metavar="MODEL", help="the ONNX model, as it is before")
+    _add_tool(parser)
+    packages.add_packages(
+        parser,
+        "the release of the tool (one that is not installed here is taken from the package index without being asked)",
+        "the release to take",
+    )
+    _add_result(parser)
+    engine_options.add_engines(parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)")
+    tensorrt.add(parser)
+    groups.add_inputs(parser)
+    groups.add_weights_folder(parser)
+    comparing.add_tolerances(
+        parser.add_argument_group("what is out of tolerance; if said, it decides alone, without a look at rounding")
+    )
+    comparing.add_limits(parser)
+    _add_check(parser)
+
+
+def _add_tool(parser: argparse.ArgumentParser) -> None:
+    from biopsy.blame.transformations.known_tools import TOOLS
+
     group = parser.add_argument_group("the tool")
     group.add_argument(
         "--by",
@@ -60,21 +79,6 @@ def add(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--tool-memory", type=types.byte_size, metavar="SIZE", help="end one that uses more (default: no limit)"
     )
-    packages.add_packages(
-        parser,
-        "the release of the tool (one that is not installed here is taken from the package index without being asked)",
-        "the release to take",
-    )
-    _add_result(parser)
-    engine_options.add_engines(parser, "the engine that runs both models (default: onnxrt, with its own optimizer off)")
-    tensorrt.add(parser)
-    groups.add_inputs(parser)
-    groups.add_weights_folder(parser)
-    comparing.add_tolerances(
-        parser.add_argument_group("what is out of tolerance; if said, it decides alone, without a look at rounding")
-    )
-    comparing.add_limits(parser)
-    _add_check(parser)
 
 
 def _add_result(parser: argparse.ArgumentParser) -> None:

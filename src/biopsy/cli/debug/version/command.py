@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
@@ -64,6 +65,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "In 'biopsy run', the last engine of the package takes the releases, and all others stay as they are installed",
     )
     checks.add_rules(group, "how alike two failures must be to count as the same")
+    group.add_argument(
+        "--allow-vacuous-check",
+        action="store_true",
+        help="take a check in earnest that fails with every release, and on a model of one Identity node too",
+    )
     checks.add_timeout(group, "20 times as long as the first, at least 60")
     checks.add_shown_output(group, "the first failure")
     checks.add_events(parser.add_argument_group("events"))
@@ -96,7 +102,8 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
         type=types.positive,
         default=1,
         metavar="N",
-        help="make N environments at once; checks run one at a time (default: 1)",
+        help="make N environments at once, also those that may be asked for next; checks run one at a time "
+        "(default: 1)",
     )
 
 
@@ -132,13 +139,14 @@ def _search(
     args: argparse.Namespace, console: Console, question: ReleaseQuestion, span: ReleaseSpan, progress: VersionProgress
 ) -> ReleaseSearch:
     """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
-    from biopsy.blame.releases.find import ReleaseSearch
+    from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 
-    search = ReleaseSearch(question, span, progress, every=args.all, jobs=args.jobs)
+    options = ReleaseSearchOptions(every=args.all, jobs=args.jobs, allow_vacuous=args.allow_vacuous_check)
+    search = ReleaseSearch(question, span, progress, options)
     if not args.reduce:
         return search
     asked = piece.piece_of(args, console, question, search.failing())
-    return ReleaseSearch(asked, span, progress, every=args.all, jobs=args.jobs, whole=question)
+    return ReleaseSearch(asked, span, progress, replace(options, whole=question))
 
 
 def _found(args: argparse.Namespace, console: Console, search: ReleaseSearch) -> ReleaseFindings:

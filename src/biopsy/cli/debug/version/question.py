@@ -35,6 +35,7 @@ def question_of(args: argparse.Namespace, console: Console) -> ReleaseQuestion:
         check=check,
         model=args.model,
         rules=checking.rules_of(args),
+        weights=args.external_data_dir,
         operators=frozenset(node.op_type for node in index_file(args.model, args.external_data_dir).nodes),
         default_name=checks.DEFAULT_CANDIDATE,
         timeout=args.check_timeout,

@@ -47,8 +47,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         status = _status(found)
         shown = [*enumerate(found.best, 1)]
         lines = {number: _line(args, question, one) for number, one in shown if _can_be_shown(args, found, one)}
-        report.write(status, lambda: sections(found, args, progress, lines))
-        say_result(console, found, lines)
+        report.write(status, lambda: sections(found, question.index, progress, lines))
+        say_result(console, found, question.index, lines)
         progress.ended(status)
     if found.interrupted or status == errors.Interrupted.status:
         kept = None if found.output is None else f"{found.output}, with which the model is right"

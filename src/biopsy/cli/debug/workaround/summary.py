@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import events
@@ -16,9 +17,8 @@ from biopsy.shell_words import is_refused
 from biopsy.text import first_of, series
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from biopsy.cli.console import Console
+    from biopsy.model.index import ModelIndex
     from biopsy.workarounds.result import VerifiedChange, Workarounds
 
 _MOST_NODES = 6
@@ -87,7 +87,7 @@ class WorkaroundProgress(Progress):
             say_output(self._console, event.output, whole=self._args.show_output)
 
 
-def say_result(console: Console, found: Workarounds, lines: Mapping[int, str]) -> None:
+def say_result(console: Console, found: Workarounds, index: ModelIndex, lines: Mapping[int, str]) -> None:
     """The best workarounds in the order of what they cost; ``lines`` are the checks that show them, by their place."""
     console.note("")
     _say_tried(console, found)
@@ -100,7 +100,7 @@ def say_result(console: Console, found: Workarounds, lines: Mapping[int, str]) -
     samples = f"{count(found.trust.samples, 'sample')} and {count(found.trust.fresh, 'fresh input')}"
     console.say(f"{count(len(found.best), 'workaround')}, right on {samples}, the cheapest first:")
     for number, one in enumerate(found.best, 1):
-        _say_one(console, number, one)
+        _say_one(console, number, one, index)
     _say_others(console, found)
     if found.stopped:
         console.note(f"The search was stopped by {found.stopped}: others may exist.")
@@ -133,7 +133,10 @@ def _say_others(console: Console, found: Workarounds) -> None:
         console.note(f"{'also':<{COLUMN}} {kinds}, as above")
 
 
-def _say_one(console: Console, number: int, one: VerifiedChange) -> None:
+def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelIndex) -> None:
+    from biopsy.engines.registry import parse_spec
+    from biopsy.report.engine_calls import calls_of
+
     console.say(f"  {number}  {one.kind:<{COLUMN}} {one.text}")
     details = [one.latency.text] if one.latency is not None else []
     if one.changes_model:
@@ -141,6 +144,8 @@ def _say_one(console: Console, number: int, one: VerifiedChange) -> None:
     else:
         details += [f"--engine {one.engine}", *(f"{name}={value}" for name, value in one.environment.items())]
     console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
+    for line in () if one.changes_model else calls_of(parse_spec(one.engine), index):
+        console.note(f"     {'':<{COLUMN}} {line}")
 
 
 def _say_difference(console: Console, patched: VerifiedChange, output: Path) -> None:
@@ -154,7 +159,7 @@ def _say_difference(console: Console, patched: VerifiedChange, output: Path) -> 
 
 
 def sections(
-    found: Workarounds, args: argparse.Namespace, progress: WorkaroundProgress, lines: Mapping[int, str]
+    found: Workarounds, index: ModelIndex, progress: WorkaroundProgress, lines: Mapping[int, str]
 ) -> Mapping[str, Any]:
     """What a report tells."""
     from biopsy.report.model_summary import model_tree_of
@@ -164,9 +169,9 @@ def sections(
     engines = [found.trust.reference, *filter(None, [found.trust.confirmed_by]), found.engine]
     return {
         "verdict": workarounds_verdict(found, lines),
-        "model": model_tree_of(args.model),
+        "model": model_tree_of(Path(found.model)),
         "versions": versions_tree(engines),
         "search": progress.history.tree(),
         "next": [vars(one) for one in advice_of(lines)],
-        "workaround": workarounds_tree(found),
+        "workaround": workarounds_tree(found, index),
     }

@@ -1,4 +1,4 @@
-"""What a run tells of the mismatch that it has found."""
+"""How the outputs of two runs differ, as a reduction is told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from biopsy.cli.run.mismatch import measured
+from biopsy.comparison.run_mismatches import run_mismatches
 from biopsy.comparison.runs import compare_runs
 from biopsy.tensors.results import Iteration, RunnerResult
 
@@ -21,7 +21,7 @@ def test_an_output_that_one_engine_lacks_is_a_kind_of_mismatch() -> None:
     assert compared.passed, "golden values may hold more"
     compared = replace(compared, missing=compared.iterations[0].only_expected)
     assert not compared.passed
-    (found,) = measured(pair, compared)
+    (found,) = run_mismatches(*pair, compared)
     assert (found.output, found.kind) == ("z", "missing-output")
 
 
@@ -31,7 +31,7 @@ def test_the_greatest_mismatches_of_each_kind_are_told() -> None:
         result("a", odd=[np.nan, 1.0], **many),
         result("b", odd=[0.0, 1.0], **{name: [1.0, 2.0, 3.5] for name in many}),
     )
-    found = measured(pair, compare_runs(*pair))
+    found = run_mismatches(*pair, compare_runs(*pair))
     assert [one.kind for one in found].count("not-finite-mismatch") == 1
     assert [one.kind for one in found].count("mismatch") == 8
     assert found[1].output == "y29"
