@@ -80,13 +80,14 @@ class ChangesSeen:
     """The best changes that make the whole model right, the best one first, and why others of settings do not.
 
     ``rejected`` are engines with settings that pass the check and are not right, with the reason. ``tried`` is how
-    many changes were.
+    many changes were. ``doubt`` says whose word it is that they are right, if only one engine says so.
     """
 
     best: tuple[ChangeSeen, ...] = ()
     rejected: tuple[tuple[str, str], ...] = ()
     tried: int = 0
     complete: bool = True
+    doubt: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

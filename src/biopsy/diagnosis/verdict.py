@@ -329,6 +329,9 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
         yield f"The piece was checked again as it was written, in a process of its own; {how}."
     yield from _made(facts)
     yield from _doubts_of_releases(facts)
+    changes = facts.further.changes
+    if changes is not None and changes.best and changes.doubt:
+        yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
     settings = facts.settings
     if settings is not None and settings.switches:
         sure = all(switch.verified for switch in settings.switches)

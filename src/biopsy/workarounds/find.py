@@ -252,16 +252,6 @@ class WorkaroundSearch:
             for one in refused(self._probe.found.tried):
                 self._note(one)
 
-    def _settings(self, bench: Bench) -> Sequence[ChangeCandidate]:
-        """Those that are known already, else the smallest changes with which the check passes."""
-        question = self._question
-        if bench.settings is not None:
-            return [setting_candidate(change) for change in bench.settings]
-        candidates, tried = settings_that_pass(self._probe, question.template, question.model, question.index.folder)
-        for one in tried:
-            self._note(one)
-        return candidates
-
     def _try_releases(self, trials: ChangeTrials) -> None:
         """The first release that helps."""
         try:

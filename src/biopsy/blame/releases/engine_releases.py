@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.blame.releases.find import ReleaseSearch
+from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck, has_place
 from biopsy.blame.releases.span import NamedReleases, span_of
@@ -49,7 +49,8 @@ def search_of_engine(
     package = _package_of(engine)
     question = _question_of(FailingModel(model=model, check=check), engine, package, rules)
     of_whole = None if whole is None else _question_of(whole, engine, package, rules)
-    return ReleaseSearch(question, span_of(package, releases(package), named), listener, whole=of_whole)
+    options = ReleaseSearchOptions(whole=of_whole)
+    return ReleaseSearch(question, span_of(package, releases(package), named), listener, options)
 
 
 def _package_of(engine: EngineSpec) -> str:

@@ -59,7 +59,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     switches = [switch for switch in facts.settings.switches if switch.mends_original] if facts.settings else []
     settings = [_change(switch, failure) for switch in switches]
     found = find_workarounds(_question(facts, failure, context), context.listener, settings)
-    write_whole(question.folder / REPORT, [as_json(plain(workarounds_tree(found)))])
+    write_whole(question.folder / REPORT, [as_json(plain(workarounds_tree(found, question.index)))])
     engines = {change.text: switch.engine for change, switch in zip(settings, switches, strict=True)}
     seen = _record(found, engines)
     ended = PERSON if found.interrupted else TIME if found.stopped is not None else None
@@ -124,6 +124,7 @@ def _record(found: Workarounds, engines: Mapping[str, str]) -> ChangesSeen:
         rejected=tuple((engines[text], reason) for text, reason in rejected.items() if text in engines),
         tried=len(found.tried),
         complete=found.stopped is None,
+        doubt="" if found.trust.confirmed_by else f"what is right is what {found.trust.reference} gives",
     )
 
 
