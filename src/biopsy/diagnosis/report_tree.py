@@ -15,6 +15,7 @@ from biopsy.diagnosis.steps import (
     changes,
     known,
     layers,
+    masked,
     piece,
     precision,
     releases,
@@ -37,7 +38,7 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
     """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
     facts = found.facts
     small = None if facts.piece is None else _index_of(facts.piece)
-    examined = _tree(question.folder / layers.REPORT) if facts.layers is not None else None
+    examined = _tree(question.folder / _report_of_layers(facts)) if facts.layers is not None else None
     of_piece = facts.layers is not None and facts.layers.of_piece
     numbers = [] if small is None or facts.piece is None else numbers_in(small, question.index, facts.piece.kept)
     whole = map_tree(
@@ -68,6 +69,13 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
         "other_failures": None if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }
+
+
+def _report_of_layers(facts: KnownFacts) -> str:
+    """The file of the step that has said last what is known of layers."""
+    of_piece = facts.layers is not None and facts.layers.of_piece
+    has_passed = facts.failure is None or facts.failure.masked
+    return masked.REPORT if has_passed and not of_piece else layers.REPORT
 
 
 def _is_broken(facts: KnownFacts) -> bool:

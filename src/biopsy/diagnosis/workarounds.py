@@ -47,9 +47,9 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
 
 
 def _is_refused_always(facts: KnownFacts) -> bool:
-    """Whether an engine cannot load, build or run the model, and not only now and then."""
+    """Whether an engine cannot load, build or run the model, or dies of it, and not only now and then."""
     is_flaky = facts.steadiness is not None and facts.steadiness.is_flaky
-    return facts.failure is not None and facts.failure.said.stage in ("load", "build", "run") and not is_flaky
+    return facts.failure is not None and facts.failure.said.stage != "compare" and not is_flaky
 
 
 def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -155,7 +155,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
     """What to do next: a line to paste, and why."""
     failure, piece = facts.failure, facts.piece
     if failure is None:
-        if question.samples.made_up and question.engines and question.check is None:
+        has_passed = facts.compared is not None and bool(facts.compared.rows)
+        if has_passed and question.samples.made_up and question.engines and question.check is None:
             engines = [word for engine in question.engines for word in ("--engine", engine)]
             other = ["--seed", str(question.samples.inputs.seed + 1), "--iterations", "8"]
             making = _made_by(question.samples.inputs)

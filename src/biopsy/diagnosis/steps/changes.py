@@ -48,6 +48,8 @@ def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
     why = why_not_varied(facts, context.question, "workaround")
     if why is not None:
         return why
+    if facts.fault_before is not None:
+        return "no engine can tell what is right"
     return None if context.question.effort.thorough else NOT_THOROUGH
 
 
