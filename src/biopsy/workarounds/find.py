@@ -17,7 +17,6 @@ from biopsy.engines.base import ModelInput
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import index_file
 from biopsy.model.load import parse, read_bytes
-from biopsy.model.tensor_type import ValueType
 from biopsy.session.budget import BudgetMeter, BudgetSpentError
 from biopsy.session.options import SearchOptions
 from biopsy.session.setup import prepared
@@ -188,9 +187,7 @@ class WorkaroundSearch:
 
     def _trusted(self) -> TrustedValues:
         question, index = self._question, self._question.index
-        wanted: dict[str, ValueType | None] = {
-            index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()
-        }
+        wanted = index.fed_types()
         fresh = fresh_samples(wanted, question.right.samples, question.right.drawn, FRESH)
         started = time.monotonic()
         asked = TrustQuestion(
@@ -258,7 +255,7 @@ class WorkaroundSearch:
             except errors.CannotInstall as error:
                 reason = error.summary.splitlines()[0]
                 self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
-                if error.kind in ("network", "disk full"):
+                if error.concerns_all:
                     return
 
     def _try_patches(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:

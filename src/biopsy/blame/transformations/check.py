@@ -182,7 +182,7 @@ class EngineCheck(TransformationCheck):
     def feeds_for(self, candidate: Path) -> Path:
         """A file of exactly what a candidate is fed."""
         index = index_file(candidate)
-        wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        wanted = index.fed_types()
         given = read_feeds(self._feeds)
         inputs = Inputs(given=[{name: feed[name] for name in feed if name in wanted} for feed in given])
         feeds = feeds_of_model(wanted, inputs).feeds

@@ -163,7 +163,7 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
-    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    kinds = index.fed_types()
     feeds, _ = settled(kinds, inputs_of(args), console)
     save(args.save_inputs, feeds)
     return feeds
