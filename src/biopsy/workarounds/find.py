@@ -22,6 +22,7 @@ from biopsy.session.options import SearchOptions
 from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
+from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate
 from biopsy.workarounds.engine_changes import refused, releases_to_try, settings
 from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
@@ -253,7 +254,7 @@ class WorkaroundSearch:
                 if self._holds(candidate, trials) and self._verify(candidate, trials):
                     return
             except errors.CannotInstall as error:
-                reason = error.summary.splitlines()[0]
+                reason = first_line(error.summary)
                 self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
                 if error.concerns_all:
                     return
@@ -294,7 +295,7 @@ class WorkaroundSearch:
         try:
             return nodes_of_smallest_piece(self._question, self._scratch, seconds, self._listener)
         except errors.BiopsyError as error:
-            told = f"the model could not be reduced, so no change of it is tried: {error.summary.splitlines()[0]}"
+            told = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
             self._listener(events.Remark(told, warning=True))
             return ()
 

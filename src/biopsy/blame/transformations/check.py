@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ _MOST_BYTES = (1 << 31) - (1 << 24)
 class AskedPasses:
     """Which passes may run, and whether every process is a fresh one."""
 
-    passes: tuple[str, ...] | None = None
+    passes: Sequence[str] | None = None
     cold: bool = False
 
 

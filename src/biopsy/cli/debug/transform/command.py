@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from biopsy.blame.transformations.findings import TransformationFindings
     from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
     from biopsy.blame.transformations.spec import ToolSpec
+    from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.console import Console
     from biopsy.cli.debug.transform.progress import TransformProgress
     from biopsy.model.index import ModelIndex
@@ -98,7 +99,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
     return index
 
 
-def _packages(args: argparse.Namespace) -> Any:
+def _packages(args: argparse.Namespace) -> ToolPackages:
     from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.arguments.packages import packages_of
 
