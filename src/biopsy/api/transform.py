@@ -135,7 +135,7 @@ def _engine(
     create(engine)
 
     def feeds() -> Sequence[Feed]:
-        return fed({index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}, wanted)
+        return fed(index.fed_types(), wanted)
 
     return SameEngine(
         feeds=feeds,

@@ -138,6 +138,20 @@ RELEASE_SETTINGS = ("release", "with", "python")
 """Settings of every engine that can be run from another release, besides its own options."""
 
 
+def release_settings(
+    engine: str, distribution: str, version: str, *, beside: Sequence[str] = (), python: str | None = None
+) -> dict[str, str]:
+    """The settings that ask for a release of an engine's distribution, with requirements ``beside`` it.
+
+    The distribution is named where it is not the usual one. Raises as ``find_class``.
+    """
+    usual = find_class(engine).distributions[:1]
+    settings = {"release": version if distribution in usual else f"{distribution}=={version}"}
+    if beside:
+        settings["with"] = "+".join(beside)
+    return settings if python is None else {**settings, "python": python}
+
+
 def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]:
     """The settings that ask for another release; an option of that name is the engine's own."""
     own = {option.stem for option in engine_class.options_declared}

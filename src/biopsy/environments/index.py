@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from biopsy import errors
-from biopsy.environments.extra import needing
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.requirements import normalized
 from biopsy.environments.sources import Sources, shown, without_secrets
@@ -65,10 +64,16 @@ class Wheel:
 def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     """All wheels of a distribution that the sources have.
 
-    Raises CannotInstall: "no such release" if none of them knows the distribution, "network" if one does not answer.
+    Raises CannotInstall: "no such release" if none of them knows the distribution, "network" if one does not answer;
+    BiopsyError if pypi-simple is not installed.
     """
-    with needing("pypi-simple"):
+    try:
         import pypi_simple  # noqa: F401 -- a third of a second, and what follows needs it
+    except ImportError as error:
+        raise errors.BiopsyError(
+            "other releases of packages need pypi-simple, which is not installed",
+            next_steps=['pip install "biopsy[releases]"'],
+        ) from error
     name = normalized(distribution)
     known, wheels = False, list[Wheel]()
     for place in sources.links:

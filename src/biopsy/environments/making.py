@@ -137,7 +137,7 @@ class _Filling:
             try:
                 self._install((*self.plan.requirements, *added))
             except errors.CannotInstall as error:
-                if error.kind in {"network", "disk full"}:
+                if error.concerns_all:
                     raise
                 raise trial.problem from error
             trial = self._tried()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.checks.outcome import Outcome
-from biopsy.engines.registry import EngineSpec, class_of, find_class
+from biopsy.engines.registry import EngineSpec, class_of, find_class, release_settings
 from biopsy.tactics.flags import SettingProbe, Tried
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.switch_search import switches_of
@@ -79,12 +79,11 @@ def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
         Version(each.version) for each in releases(distribution, python=interpreter_of(spec.settings.get("python")))
     ]
     newer = [max(known)] if known and max(known) > now else []
-    named = distribution != distributions[0]
     return [
         ChangeCandidate(
             kind="release",
             text=f"{distribution} {version}",
-            change=SettingChange({RELEASE: f"{distribution}=={version}" if named else str(version)}),
+            change=SettingChange(release_settings(spec.name, distribution, str(version))),
         )
         for version in [*newer, *_older(known, now)]
     ]

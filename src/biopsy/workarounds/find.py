@@ -17,12 +17,12 @@ from biopsy.engines.base import ModelInput
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import index_file
 from biopsy.model.load import parse, read_bytes
-from biopsy.model.tensor_type import ValueType
 from biopsy.session.budget import BudgetMeter, BudgetSpentError
 from biopsy.session.options import SearchOptions
 from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
+from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate
 from biopsy.workarounds.engine_changes import refused, releases_to_try, setting_candidate, settings_that_pass
 from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
@@ -195,9 +195,7 @@ class WorkaroundSearch:
 
     def _trusted(self) -> TrustedValues:
         question, index = self._question, self._question.index
-        wanted: dict[str, ValueType | None] = {
-            index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()
-        }
+        wanted = index.fed_types()
         fresh = fresh_samples(wanted, question.right.samples, question.right.drawn, FRESH)
         started = time.monotonic()
         asked = TrustQuestion(
@@ -264,9 +262,9 @@ class WorkaroundSearch:
                 if self._holds(candidate, trials) and self._verify(candidate, trials):
                     return
             except errors.CannotInstall as error:
-                reason = error.summary.splitlines()[0]
+                reason = first_line(error.summary)
                 self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
-                if error.kind in ("network", "disk full"):
+                if error.concerns_all:
                     return
 
     def _try_patches(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
@@ -305,7 +303,7 @@ class WorkaroundSearch:
         try:
             return nodes_of_smallest_piece(self._question, self._scratch, seconds, self._listener)
         except errors.BiopsyError as error:
-            told = f"the model could not be reduced, so no change of it is tried: {error.summary.splitlines()[0]}"
+            told = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
             self._listener(events.Remark(told, warning=True))
             return ()
 

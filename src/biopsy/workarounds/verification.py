@@ -26,6 +26,7 @@ from biopsy.isolation import cleanup
 from biopsy.linting.lost_validity import lost_validity
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
+from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate, interface_objection, patched
 from biopsy.workarounds.difference import difference
 from biopsy.workarounds.engine_changes import RELEASE, release_now
@@ -127,7 +128,7 @@ class ChangeTrials:
             try:
                 found = worker.run(model, bench.trusted.feeds)
             except CANNOT_RUN as error:
-                return error.summary.splitlines()[0]
+                return first_line(error.summary)
         if not self._types and not change.settings:
             self._types = {name: value.dtype for name, value in found[0].items()}
         return bench.trusted.objection(found, bench.question.right.judge, self._types)

@@ -218,7 +218,7 @@ class ReleaseSearch:
             before=releases[before],
             after=releases[after],
             broke=self._row.known[after] is True,
-            untold=tuple(self._tried[place] for place in range(before + 1, after)),
+            undecided=tuple(self._tried[place] for place in range(before + 1, after)),
             notes=notes_of(self._probe.question.check.package, releases[after].version),
         )
 

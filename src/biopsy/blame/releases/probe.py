@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,9 +26,6 @@ from biopsy.model.index import index_file
 from biopsy.session.failure_judge import FailureJudge
 
 STAGE = "releases"
-
-_OF_THE_MACHINE: Collection[errors.Obstacle] = ("network", "disk full")
-"""Obstacles that every release has: to go on would be to say of them what nobody knows."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
 """Makes the environment that holds a release. Raises CannotInstall."""
@@ -97,7 +94,7 @@ class ReleaseProbe:
             with self._preparing(self.question.check, release, self._listener) as environment:
                 tried = self._asked(release, environment)
         except errors.CannotInstall as error:
-            if error.kind in _OF_THE_MACHINE:
+            if error.concerns_all:  # to go on would be to say of every release what nobody knows
                 raise
             tried = TriedRelease(
                 release=release, outcome=Outcome.INFRASTRUCTURE, reason=error.summary, runs=0, obstacle=error.kind

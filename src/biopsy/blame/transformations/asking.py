@@ -44,7 +44,7 @@ class Asking:
     def judged(self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False) -> Judged:
         """How a model fails with these passes. Raises CheckError if the tool cannot be run."""
         number = self.counter.next()
-        check = self.check.told(AskedPasses(passes=None if passes is None else tuple(passes), cold=cold))
+        check = self.check.told(AskedPasses(passes=passes, cold=cold))
         line = check.line(model)
         self._listener(events.Checking(number=number, stage=STAGE, description=description, line=line))
         evidence = check.run(model)

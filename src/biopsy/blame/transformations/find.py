@@ -223,7 +223,7 @@ class _TransformationSearch:
 
     def _reduced(self, passes: Sequence[str] | None) -> Reduction:
         question = self._question
-        asked = AskedPasses(passes=None if passes is None else tuple(passes))
+        asked = AskedPasses(passes=passes)
         decides, compares = question.decides, isinstance(question.decides, SameEngine)
         feeds: Sequence[Feed] = read_feeds(self._feeds) if compares else []
         job = ReductionJob(
@@ -250,7 +250,7 @@ class _TransformationSearch:
         samples = (
             self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else SampleFiles()
         )
-        asked = AskedPasses(passes=None if passes is None else tuple(passes), cold=True)
+        asked = AskedPasses(passes=passes, cold=True)
         failed = self._check.told(asked).transformed(small, after, samples)
         written = None if failed is not None or output is None else after_file(output)
         if written is not None:
@@ -276,7 +276,7 @@ class _TransformationSearch:
             return ""
         if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
             return ""
-        asked = AskedPasses(passes=None if passes is None else tuple(passes))
+        asked = AskedPasses(passes=passes)
         with EngineVerdicts(replace(decides, engine=ANOTHER), self._question.tool.rounds_to, self._scratch) as verdicts:
             said = check.judged_by(verdicts).told(asked).run(small).verdict
         if said.outcome == "passes":

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.base import Engine
 
-PYTHON_PLACE = "{python}"
-"""What stands in the words of a foreign check for the interpreter of the environment with the releases."""
-
 _SIGNS = ("release=", "python=", "--package")
 """What stands in the words of a check that names a release by itself."""
 
@@ -101,6 +98,8 @@ def _tell_foreign(
     args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console, held: ExitStack
 ) -> None:
     """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
+    from biopsy.blame.releases.release_check import PYTHON_PLACE
+
     if not any(PYTHON_PLACE in word for word in args.check):
         raise errors.UsageError(
             f"--package {packages[0].text}: the check must say where its interpreter goes, by {PYTHON_PLACE}",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from biopsy.blame.transformations.findings import TransformationFindings
     from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
     from biopsy.blame.transformations.spec import ToolSpec
+    from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.console import Console
     from biopsy.cli.debug.transform.progress import TransformProgress
     from biopsy.model.index import ModelIndex
@@ -98,7 +99,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
     return index
 
 
-def _packages(args: argparse.Namespace) -> Any:
+def _packages(args: argparse.Namespace) -> ToolPackages:
     from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.arguments.packages import packages_of
 
@@ -163,7 +164,7 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
-    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    kinds = index.fed_types()
     feeds, _ = settled(kinds, inputs_of(args), console)
     save(args.save_inputs, feeds)
     return feeds

@@ -36,7 +36,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
     create(template.spec)
     references, named = _references(args, own_run, template)
     inputs = inputs_of(asked)
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     return WorkaroundQuestion(
         index=index,
         model=args.model,
@@ -106,7 +106,7 @@ def _comparison(args: argparse.Namespace) -> CheckTemplate:
     words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
     options = ("--load-inputs", *MAKING, "--input-symbols", "--external-data-dir", *LIMITS)
     for option in given(args, options, MADE_BY_DEFAULT):
-        words += [option.name, *option.values]
+        words += option.words
     return CheckTemplate(tuple(words), spec, is_own_run=True)
 
 
