@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.cli.debug.transform.progress import TransformProgress
     from biopsy.model.index import ModelIndex
+    from biopsy.model.tensor_type import ValueType
     from biopsy.tensors.results import Feed
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -137,8 +138,9 @@ def _command(args: argparse.Namespace) -> CommandQuestion:
 def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> SameEngine:
     from biopsy.blame.transformations.question import SameEngine
     from biopsy.cli.arguments.comparing import limits_of
-    from biopsy.cli.run.settings import tolerances_of
+    from biopsy.cli.run.settings import inputs_of, tolerances_of
     from biopsy.comparison.tolerance import MetricLimits
+    from biopsy.engines.wider_inputs import wider_sample
     from biopsy.engines.yardsticks import PLAIN
 
     named = args.engines or engine_options.settings_given(args)
@@ -150,6 +152,7 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
     told = (args.atol, args.rtol, args.check_error_stat)
     return SameEngine(
         feeds=lambda: _feeds(args, index, console),
+        wider=lambda: wider_sample(index, _kinds(index), inputs_of(args)),
         engine=specs[0],
         tolerances=tolerances,
         stats=stats,
@@ -163,10 +166,13 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
-    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
-    feeds, _ = settled(kinds, inputs_of(args), console)
+    feeds, _ = settled(_kinds(index), inputs_of(args), console)
     save(args.save_inputs, feeds)
     return feeds
+
+
+def _kinds(index: ModelIndex) -> dict[str, ValueType | None]:
+    return {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
 
 
 def _sections(
