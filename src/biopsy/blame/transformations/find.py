@@ -24,6 +24,7 @@ from biopsy.blame.transformations.model_lines import model_lines
 from biopsy.blame.transformations.pass_search import PassSearch
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
 from biopsy.blame.transformations.same_engine import EngineVerdicts
+from biopsy.blame.transformations.spec import PASSES
 from biopsy.blame.transformations.transformer import (
     CommandTransformer,
     KnownTransformer,
@@ -42,9 +43,10 @@ from biopsy.reduction.job import RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.session.options import SearchOptions
+from biopsy.similar_names import did_you_mean
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
-from biopsy.text import first_line
+from biopsy.text import first_line, printable
 
 ANOTHER = PLAIN[1]
 """The engine that is asked too: it shares no code with the others."""
@@ -131,6 +133,7 @@ class _TransformationSearch:
 
     def run(self) -> TransformationFindings:
         started = time.monotonic()
+        _require_passes(self._question, self._transformer)
         engine_version = self._require_right_original()
         fault, judged = self._failure()
         self._asking.reference = signature_of(judged.evidence)
@@ -298,6 +301,29 @@ class _TransformationSearch:
 
 def _title(question: TransformationQuestion, transformer: Transformer) -> str:
     return f"{question.tool.text} {transformer.release}".strip()
+
+
+def _require_passes(question: TransformationQuestion, transformer: Transformer) -> None:
+    """Raise UsageError for a pass that the tool does not have, or does not run on this model.
+
+    Without it, a name that is misspelled would leave nothing that can run, and so nothing that is wrong.
+    """
+    assert question.index.path is not None
+    if not question.passes:
+        return
+    if question.tool.words and not any(PASSES in word for word in question.tool.words):
+        raise errors.UsageError(
+            f"--passes: nothing in {question.tool.text} tells the tool which passes may run",
+            next_steps=[f"write {PASSES} in it    the names, with commas between"],
+        )
+    every = transformer.passes(question.index.path)
+    unknown = [name for name in question.passes if name not in every]
+    if unknown and every:
+        raise errors.UsageError(
+            f"--passes {printable(unknown[0])}: {_title(question, transformer)} runs no such pass on"
+            f" {question.index.path}; it runs {', '.join(map(printable, every))}",
+            next_steps=did_you_mean(unknown[0], every),
+        )
 
 
 def _require_told(judged: Judged, what: str) -> None:
