@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, Option
+from biopsy.engines.imports import RELEASE_SETTINGS
 from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
@@ -134,10 +135,6 @@ def engines_of_distribution(distribution: str) -> list[str]:
     return [name for name in found if distribution in find_class(name).distributions]
 
 
-RELEASE_SETTINGS = ("release", "with", "python")
-"""Settings of every engine that can be run from another release, besides its own options."""
-
-
 def release_settings(
     engine: str, distribution: str, version: str, *, beside: Sequence[str] = (), python: str | None = None
 ) -> dict[str, str]:
@@ -150,6 +147,15 @@ def release_settings(
     if beside:
         settings["with"] = "+".join(beside)
     return settings if python is None else {**settings, "python": python}
+
+
+def release_now(spec: EngineSpec) -> str:
+    """The release of its package that an engine of a spec runs, such as "1.20.1"; it need not be installed yet.
+
+    Raises EngineMissing if none is asked for, and none is installed.
+    """
+    asked = spec.settings.get("release")
+    return asked.rpartition("==")[2] if asked else class_of(spec).version()
 
 
 def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]:

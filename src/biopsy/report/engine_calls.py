@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from biopsy.engines.registry import RELEASE_SETTINGS, EngineSpec, create, find_class
+from biopsy.engines.imports import RELEASE_SETTINGS
+from biopsy.engines.registry import EngineSpec, create, find_class
 from biopsy.model.index import ModelIndex
 from biopsy.report.bundle.scripted_engines import OnlyBiopsyError, scripted_engine
 
