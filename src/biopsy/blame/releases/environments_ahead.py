@@ -21,7 +21,7 @@ class EnvironmentsAhead:
         self._made: dict[str, Future[None]] = {}
 
     def make(self, releases: Iterable[Release]) -> None:
-        """Begin to make those of some releases, each once, in this order. What an earlier call left waiting is dropped."""
+        """Begin to make those of some releases, each once, in this order; those that wait from before are dropped."""
         for release, future in list(self._made.items()):
             if future.cancel():
                 del self._made[release]
