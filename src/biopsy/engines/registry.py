@@ -99,7 +99,7 @@ def create(spec: str | EngineSpec) -> Engine:
         raise errors.UsageError(f"{spec!r} is no engine", next_steps=["'onnxrt', or 'onnxrt:optimization=none'"])
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
     engine_class = class_of(parsed)
-    return engine_class(_parse_settings(_own_part(parsed, engine_class), engine_class.options_declared), parsed.text)
+    return engine_class(_parse_settings(without_release(parsed), engine_class.options_declared), parsed.text)
 
 
 def class_of(spec: EngineSpec) -> type[Engine]:
@@ -164,8 +164,9 @@ def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]
     return [key for key in spec.settings if key in RELEASE_SETTINGS and key not in own]
 
 
-def _own_part(spec: EngineSpec, engine_class: type[Engine]) -> EngineSpec:
-    asked = _asks_for_release(spec, engine_class)
+def without_release(spec: EngineSpec) -> EngineSpec:
+    """The spec without the settings that ask for another release. Raises as ``find_class``."""
+    asked = _asks_for_release(spec, find_class(spec.name))
     return EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in asked})
 
 
