@@ -81,7 +81,7 @@ def test_a_check_that_looks_at_no_values_is_status_4(here: Path, capsys):
     [
         ((), "which engine must be used?"),
         (("--check", "./check.sh", "{}"), "does not tell which engine must be used"),
-        (("--engine", "onnxrt", "--check"), "no command behind --check"),
+        (("--engine", "onnxrt", "--check"), "no command after --check"),
         (("--engine", "onnxrt", "--only", "mark", "--skip", "mark"), "leave nothing to try"),
         (("--engine", "openvino", "--check", "biopsy", "run", "{}", "--onnxrt"), "the check runs no engine 'openvino'"),
         (("--engine", "onnxrt", "--piece", "none.onnx"), "none.onnx"),

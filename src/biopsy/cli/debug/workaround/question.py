@@ -82,7 +82,7 @@ def template_of(args: argparse.Namespace) -> CheckTemplate:
     if args.check is None:
         return _comparison(args)
     if not args.check:
-        raise errors.UsageError("there is no command behind --check", next_steps=["--check ./check.sh {} {engine}"])
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
     command = parse(args.check)
     has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
     if isinstance(command, OwnRun) and not has_place:
