@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 
-def settings(
+def settings_that_pass(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
 ) -> list[ChangeCandidate]:
     """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
     found = switches_of(probe, template, model, weights_folder)
-    return [ChangeCandidate(kind="setting", text=each.change.text, change=each.change) for each in found.switches]
+    return [setting_candidate(switch.change) for switch in found.switches]
+
+
+def setting_candidate(change: SettingChange) -> ChangeCandidate:
+    """A change of settings as what may be a workaround."""
+    return ChangeCandidate(kind="setting", text=change.text, change=change)
 
 
 def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:

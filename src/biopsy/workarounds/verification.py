@@ -8,7 +8,7 @@ check passes in fresh processes, as often as the failure needs; and the original
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,8 @@ _TIMES_THE_TRUSTED = 20
 class Bench:
     """What candidates are verified with: the question, its check, where candidates stand, what is right.
 
-    ``probe`` has seen the failure of the original. ``scratch`` is for transient files.
+    ``probe`` has seen the failure of the original. ``scratch`` is for transient files. ``settings`` are changes that
+    are known to help, None if that is to be found out.
     """
 
     question: WorkaroundQuestion
@@ -59,6 +60,7 @@ class Bench:
     trusted: TrustedValues
     model: onnx.ModelProto
     listener: events.Listener
+    settings: Sequence[SettingChange] | None = None
 
 
 class ChangeTrials:

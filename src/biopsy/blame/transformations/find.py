@@ -139,7 +139,7 @@ class _TransformationSearch:
         reduction = self._reduced(passes) if self._question.reduces else None
         small = self._model if reduction is None else reduction.output
         found = PassFindings()
-        if fault == "transformation":
+        if fault == "transformation" and self._question.finds_passes:
             on_piece = self._asking.about(self._check_of_piece(reduction))
             search = PassSearch(on_piece, self._transformer, small, self._question.passes)
             found = search.run(self._asking, self._model)
@@ -264,6 +264,7 @@ class _TransformationSearch:
             nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
             before=model_lines(small),
             after=_lines_of(after) if failed is None else (),
+            made=_nodes_of(after) if failed is None else (),
         )
 
     def _second_opinion(
@@ -306,6 +307,13 @@ def _require_told(judged: Judged, what: str) -> None:
             f"nothing can be said of {what}: {judged.reason}",
             next_steps=["--atol 1e-2 --rtol 1e-2    decide then alone"],
         )
+
+
+def _nodes_of(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(node.label for node in index_file(path).nodes)
+    except errors.ModelError:
+        return ()
 
 
 def _self_contained(path: Path) -> bytes:
