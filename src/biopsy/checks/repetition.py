@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.signature import Match, Signature, same_failure, signature_of
 from biopsy.isolation.watch import Stop
 
-_MOST_UNTOLD = 16
+_MOST_WAITING = 16
 """Runs that have ended before one that was begun earlier, for each that may run at once."""
 
 NO_CANDIDATE = Path("{}")
@@ -140,7 +140,7 @@ def repeated(
         try:
             while True:
                 running = {future: number for number, future in begun if not future.done()}
-                room = min(jobs - len(running), _MOST_UNTOLD * jobs - len(begun))
+                room = min(jobs - len(running), _MOST_WAITING * jobs - len(begun))
                 for number in islice(numbers, max(0, room)):
                     check = begin(number, set(running.values()))
                     future = pool.submit(check.run, NO_CANDIDATE, stop)

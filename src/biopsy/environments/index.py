@@ -1,4 +1,4 @@
-"""What package indexes have of a distribution: its wheels, whom they fit, how old they are, which were yanked."""
+"""What package indexes have of a distribution: its wheels, what they fit, how old they are, which were yanked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = (10.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 _RETRIES = 2
-_CONFIGURATION = "pip config list    shows where pip has packages from, and its proxy"
+_CONFIGURATION = "pip config list    shows which indexes pip uses, and its proxy"
 _OWN_CERTIFICATE = "PIP_CERT=/path/to/certificates.pem    if a proxy of yours signs what it hands on"
 _LARGEST_PAGE = 64 << 20
 

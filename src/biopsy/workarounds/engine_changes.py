@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.checks.outcome import Outcome
-from biopsy.engines.registry import EngineSpec, class_of, find_class, release_settings
+from biopsy.engines.other_release.release import RELEASE
+from biopsy.engines.registry import EngineSpec, find_class, release_now, release_settings
 from biopsy.tactics.flags import SettingProbe, Tried
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.switch_search import switches_of
@@ -42,17 +43,8 @@ def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
 
 # Releases
 
-RELEASE = "release"
-"""The setting of a spec that asks for another release."""
-
 _OLDER = (1, 2, 4, 8)
 """Minor releases back that are tried: near ones first, and some so old that a regression may be younger."""
-
-
-def release_now(spec: EngineSpec) -> str:
-    """The release that a spec runs, such as "1.20.1". Raises EngineMissing if there is none."""
-    asked = spec.settings.get(RELEASE)
-    return asked.rpartition("==")[2] if asked else class_of(spec).version()
 
 
 def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:

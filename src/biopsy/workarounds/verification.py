@@ -19,7 +19,8 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.task import clear
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import parse_spec
+from biopsy.engines.other_release.release import RELEASE
+from biopsy.engines.registry import parse_spec, release_now
 from biopsy.engines.worker import Worker
 from biopsy.filesystem.write import write_transient
 from biopsy.isolation import cleanup
@@ -29,7 +30,6 @@ from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate, interface_objection, patched
 from biopsy.workarounds.difference import difference
-from biopsy.workarounds.engine_changes import RELEASE, release_now
 from biopsy.workarounds.latency import Latency, Side, side_by_side
 from biopsy.workarounds.question import WorkaroundQuestion
 from biopsy.workarounds.result import VerifiedChange, labels

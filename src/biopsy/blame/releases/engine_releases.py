@@ -1,4 +1,4 @@
-"""Which release of an engine's package broke a model, for who has an engine and a check of it: a diagnosis."""
+"""Which release of an engine's package broke a model, for a caller with an engine and a check, as a diagnosis."""
 
 from __future__ import annotations
 

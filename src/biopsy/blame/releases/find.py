@@ -38,7 +38,7 @@ class ReleaseSearchOptions:
 
     ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``whole`` is
     the question about the whole model, by which the borders are verified, if the search is with a piece of it.
-    ``allow_vacuous``: a check that fails on a model of one Identity node too is taken for one that says something.
+    ``allow_vacuous``: a check that also fails on a model of one Identity node is accepted.
     """
 
     every: bool = False

@@ -206,16 +206,7 @@ class ReleaseProbe:
         check.expect(found.seconds)
         self._timeout = check.timeout
         judged = self._judged(self.question.check.as_if_installed(found, version))
-        self._listener(
-            events.Checked(
-                number=number,
-                stage=STAGE,
-                outcome=judged.outcome.value,
-                reason=judged.reason,
-                seconds=found.seconds,
-                output=found.output,
-            )
-        )
+        self._listener(replace(judged.event(number, STAGE), output=found.output))
         return judged
 
     def _judged(self, evidence: Evidence) -> Judged:

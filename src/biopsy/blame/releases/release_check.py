@@ -34,7 +34,7 @@ class ReleaseCheck:
 
     ``words`` hold ``{python}``, or ``{engine}`` or ``{settings}`` for the engine ``spec``, or none of them: then only
     the environment tells. ``beside`` are requirements that every release gets, such as "numpy<2". ``python`` is the
-    interpreter that environments are made for, by ``python_text`` as a person wrote it; None for the one of now.
+    interpreter that environments are made for, by ``python_text`` as a person wrote it; None: this interpreter.
     ``yardstick`` says which engines of the same package do not vary, "" if there are none.
     """
 

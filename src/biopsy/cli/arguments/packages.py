@@ -97,7 +97,8 @@ def of_packages(specs: Sequence[EngineSpec], args: argparse.Namespace) -> list[E
 
 
 def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argparse.Namespace) -> list[EngineSpec]:
-    from biopsy.engines.registry import RELEASE_SETTINGS, EngineSpec, engines_of_distribution, release_settings
+    from biopsy.engines.imports import RELEASE_SETTINGS
+    from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 
     names = engines_of_distribution(package.name)
     if not any(spec.name in names for spec in specs):

@@ -138,7 +138,7 @@ def _check(
     if args.check is None:
         return None, None
     if not args.check:
-        raise errors.UsageError("there is no command behind --check", next_steps=["--check ./check.sh {}"])
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {}"])
     words = tuple("{}" if names_path(word, checks.DEFAULT_CANDIDATE) else word for word in args.check)
     if not _has_place(words):
         return words, None

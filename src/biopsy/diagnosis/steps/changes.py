@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,9 +25,9 @@ from biopsy.report.workarounds import workarounds_tree
 from biopsy.session.budget import Budget
 from biopsy.tactics.setting_changes import SettingChange
 from biopsy.tensors.files import read_results
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import RunnerResult
 from biopsy.workarounds.find import find_workarounds
-from biopsy.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion
+from biopsy.workarounds.question import Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 from biopsy.workarounds.result import VerifiedChange, Workarounds
 
 PATCHED = "workaround.onnx"
@@ -101,22 +101,18 @@ def _right(failure: FailureSeen, question: DiagnosisQuestion) -> WhatIsRight:
     return WhatIsRight(
         samples=feeds_of(question.index, question.samples),
         drawn=question.samples.inputs,
-        golden=_golden(failure, question),
+        golden=golden_of(_golden_results(failure), question.index),
         judge=question.judging.judge,
         references=(trusted,) if named and trusted is not None else PLAIN,
         named=named,
     )
 
 
-def _golden(failure: FailureSeen, question: DiagnosisQuestion) -> Sequence[Mapping[str, Array]] | None:
-    """The values that the check itself holds outputs against; None if it has none."""
+def _golden_results(failure: FailureSeen) -> Iterator[RunnerResult]:
+    """What the check itself holds outputs against."""
     command = parse(failure.check)
-    names = {question.index.names[tensor] for tensor in question.index.outputs}
     for path in command.golden_files if isinstance(command, OwnRun) else ():
-        for result in read_results(path):
-            if result.iterations and names & set(result.iterations[0].outputs):
-                return [iteration.outputs for iteration in result.iterations]
-    return None
+        yield from read_results(path)
 
 
 def _record(found: Workarounds, engines: Mapping[str, str]) -> ChangesSeen:

@@ -16,11 +16,11 @@ from biopsy.diagnosis.facts import FailureSeen, KnownFacts
 from biopsy.diagnosis.further_facts import ReleaseChangeSeen, ReleasesSeen
 from biopsy.diagnosis.reasons import NO_DOWNLOAD, NOT_THOROUGH
 from biopsy.diagnosis.step import PERSON, TIME, DiagnosisStep, StepAnswer
+from biopsy.engines.other_release.release import RELEASE
 from biopsy.filesystem.write import write_whole
 from biopsy.report.envelope import as_json
 from biopsy.report.releases import releases_tree
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
-from biopsy.workarounds.engine_changes import RELEASE
 
 REPORT = "releases.json"
 """What each release answered, as ``debug version`` has it, in the folder of the evidence."""

@@ -67,7 +67,7 @@ def _add_tool(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--control",
         metavar="COMMAND",
-        help="of a command: the one that only loads and saves the model (default: onnx does that)",
+        help="the command that only loads and saves the model, where TOOL is a command (default: onnx does that)",
     )
     group.add_argument(
         "--tool-timeout",
