@@ -60,10 +60,10 @@ def add_surroundings(group: argparse._ArgumentGroup) -> None:
 
 def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
     """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
-    from biopsy.environments.requirements import normalized
-
     found = []
     for text in getattr(args, "packages", ()):
+        from biopsy.environments.requirements import normalized
+
         pinned = _PINNED.fullmatch(text.strip())
         if pinned is None:
             raise errors.UsageError(
