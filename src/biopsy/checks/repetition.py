@@ -86,10 +86,14 @@ def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: flo
     if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
-    failed = sum(judged.outcome is Outcome.REPRODUCES for judged in answers)
-    steady = failed in (0, len(answers))
-    needed = 1 if steady else runs_needed(interval(failed, len(answers), 1.0)[0], confidence)
-    return MeasuredRate(failed=failed, runs=len(answers), needed=needed)
+    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)
+
+
+def rate_of(failed: int, runs: int, confidence: float = 0.99) -> MeasuredRate:
+    """A rate that was measured; a failure that shows always or never needs one run."""
+    steady = failed in (0, runs)
+    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], confidence)
+    return MeasuredRate(failed=failed, runs=runs, needed=needed)
 
 
 def rate_text(hits: int, runs: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.base import ModelInput
+from biopsy.engines.wider_inputs import wider_sample
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import index_file
 from biopsy.model.load import parse, read_bytes
@@ -25,7 +26,7 @@ from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_ch
 from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate
 from biopsy.workarounds.engine_changes import refused, releases_to_try, setting_candidate, settings_that_pass
-from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
+from biopsy.workarounds.fresh_samples import fresh_samples
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
 from biopsy.workarounds.patched_file import write_patched

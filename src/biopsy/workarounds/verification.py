@@ -211,6 +211,7 @@ class ChangeTrials:
             environment=candidate.change.environment,
             nodes=labels(candidate.nodes, names),
             difference=() if model is None else difference(bench.model, model).lines(),
+            holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
             model=None if model is None else model.SerializeToString(deterministic=True),
             latency=self._latency(candidate),
             runs=bench.probe.needed,

@@ -19,11 +19,14 @@ from biopsy.tensors.results import Feed
 class SameEngine:
     """The comparison that decides: the model and what became of it, in the same engine, with the same inputs.
 
-    ``feeds`` gives the samples. ``tolerances`` that a person gave decide alone (``is_told``); otherwise what rounding
-    explains is no failure: that of the types of the model, or of those that the tool converts to.
+    ``feeds`` gives the samples. ``wider`` gives one more, of numbers that made-up samples do not reach, which is asked
+    before a model counts as right; None if there is none. ``tolerances`` that a person gave decide alone (``is_told``);
+    otherwise what rounding explains is no failure: that of the types of the model, or of those that the tool converts
+    to.
     """
 
     feeds: Callable[[], Sequence[Feed]]
+    wider: Callable[[], Feed | None] = lambda: None
     engine: str = PLAIN[0]
     tolerances: Tolerances = field(default_factory=Tolerances)
     stats: Stats = field(default_factory=Stats)

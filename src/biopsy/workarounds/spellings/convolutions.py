@@ -208,7 +208,7 @@ SPELLINGS = (
         draft=_as_two_dimensional,
         cost=_FREE,
         exact=False,
-        holds=_SUMS,
+        holds=f"{_SUMS}; engines differ in what a maximum makes of NaN",
     ),
     Spelling(
         name="pointwise-conv-as-matmul",

@@ -138,8 +138,9 @@ def _command(args: argparse.Namespace) -> CommandQuestion:
 def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> SameEngine:
     from biopsy.blame.transformations.question import SameEngine
     from biopsy.cli.arguments.comparing import limits_of
-    from biopsy.cli.run.settings import tolerances_of
+    from biopsy.cli.run.settings import inputs_of, tolerances_of
     from biopsy.comparison.tolerance import MetricLimits
+    from biopsy.engines.wider_inputs import wider_sample
     from biopsy.engines.yardsticks import PLAIN
 
     named = args.engines or engine_options.settings_given(args)
@@ -151,6 +152,7 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
     told = (args.atol, args.rtol, args.check_error_stat)
     return SameEngine(
         feeds=lambda: _feeds(args, index, console),
+        wider=lambda: wider_sample(index, index.fed_types(), inputs_of(args)),
         engine=specs[0],
         tolerances=tolerances,
         stats=stats,
@@ -164,8 +166,7 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
-    kinds = index.fed_types()
-    feeds, _ = settled(kinds, inputs_of(args), console)
+    feeds, _ = settled(index.fed_types(), inputs_of(args), console)
     save(args.save_inputs, feeds)
     return feeds
 

@@ -122,6 +122,8 @@ def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelInd
     else:
         details += [f"--engine {one.engine}", *(f"{name}={value}" for name, value in one.environment.items())]
     console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
+    for limit in one.holds:
+        console.say(f"     {'':<{COLUMN}} the same function for {limit}")
     for line in () if one.changes_model else calls_of(parse_spec(one.engine), index):
         console.note(f"     {'':<{COLUMN}} {line}")
 
