@@ -30,8 +30,21 @@ from typing import ClassVar, Literal
 Stage = Literal["load", "build", "run", "compare"]
 """Where an engine, or the comparison after it, failed."""
 
-Obstacle = Literal["network", "no such release", "no wheel", "yanked", "disk full", "conflict", "import fails", "other"]
+Obstacle = Literal[
+    "network",
+    "no such release",
+    "no wheel",
+    "yanked",
+    "disk full",
+    "no cache folder",
+    "conflict",
+    "import fails",
+    "other",
+]
 """Why packages could not be installed, or not be used once they were."""
+
+OF_THE_MACHINE: frozenset[Obstacle] = frozenset({"network", "disk full", "no cache folder"})
+"""Obstacles that every release has: to go on would be to say of them what nobody knows."""
 
 
 class BiopsyError(Exception):

@@ -258,7 +258,7 @@ class WorkaroundSearch:
             except errors.CannotInstall as error:
                 reason = error.summary.splitlines()[0]
                 self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
-                if error.kind in ("network", "disk full"):
+                if error.kind in errors.OF_THE_MACHINE:
                     return
 
     def _try_patches(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+import shlex
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,9 +27,6 @@ from biopsy.model.index import index_file
 from biopsy.session.failure_judge import FailureJudge
 
 STAGE = "releases"
-
-_OF_THE_MACHINE: Collection[errors.Obstacle] = ("network", "disk full")
-"""Obstacles that every release has: to go on would be to say of them what nobody knows."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
 """Makes the environment that holds a release. Raises CannotInstall."""
@@ -94,7 +92,7 @@ class ReleaseProbe:
             with self._preparing(self.question.check, release, self._listener) as environment:
                 tried = self._asked(release, environment)
         except errors.CannotInstall as error:
-            if error.kind in _OF_THE_MACHINE:
+            if error.kind in errors.OF_THE_MACHINE:  # every release has it: nobody knows what they would answer
                 raise
             tried = TriedRelease(
                 release=release, outcome=Outcome.INFRASTRUCTURE, reason=error.summary, runs=0, obstacle=error.kind
@@ -250,6 +248,28 @@ class ReleaseProbe:
                 self.checks += 1
                 if judged.outcome is not Outcome.PASSES:
                     break
+        return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
+
+    def fails_without_it(self, release: Release) -> str:
+        """Whether the check fails as it does though the interpreter has no packages at all: then it uses no release.
+
+        So it is where the folder of a script has a module of the same name, or any exception counts. How it fails.
+        """
+        check, version = self.question.check, release.version
+        if check.is_own_run or not check.names_python:
+            return ""
+        with (
+            self._preparing(check, release, self._listener) as environment,
+            temporary_folder("biopsy-") as folder,
+        ):
+            bare = folder / "python"
+            bare.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.interpreter.path))} -S "$@"\n')
+            bare.chmod(0o700)
+            command = check.command(
+                version, replace(environment, python=bare), self.question.default_name, self._timeout
+            )
+            judged = self._judged(check.as_if_installed(command.run(self.question.model), version))
+        self.checks += 1
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:
