@@ -52,6 +52,11 @@ class ReleaseCheck:
         """Whether another release changes the words."""
         return has_place(self.words)
 
+    @property
+    def names_python(self) -> bool:
+        """Whether the words say where the interpreter belongs."""
+        return any(PYTHON_PLACE in word for word in self.words)
+
     def requirements(self, version: str) -> list[str]:
         """What the environment of a release holds."""
         return [f"{self.package}=={version}", *self.beside]
