@@ -83,11 +83,12 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
         "--passes",
         "--package",
         "--output",
-        "--report",
         "--engine",
         "--load-inputs",
         "--atol",
         "--rtol",
+        "--report",
+        "--max-time",
         "--check",
     ),
     ("debug", "layers"): (
