@@ -123,7 +123,10 @@ def requirements_of(package: str, beside: Sequence[str]) -> tuple[str, ...]:
     if wanted.text != wanted.requirement.name:
         raise errors.UsageError(
             f"{printable(package)!r} is more than the name of a package",
-            next_steps=[f"--package {wanted.name} --versions RANGE"],
+            next_steps=[
+                *(f"--package {wanted.name} --bad {one.version}" for one in wanted.requirement.specifier),
+                f"--package {wanted.name} --versions RANGE",
+            ],
         )
     return tuple(each.text for each in parsed(beside)) if beside else ()
 
