@@ -51,7 +51,7 @@ def test_what_leaves_nothing_to_vary_has_no_fresh_samples() -> None:
 @pytest.mark.parametrize(("model", "dtype"), [(normalization_of_columns, "f"), (relu_clip_of_integers, "i")])
 def test_a_wider_sample_reaches_below_zero_and_above_one(model, dtype: str) -> None:
     index = index_bytes(model().SerializeToString())
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     made = wider_sample(index, wanted, Inputs())
     assert made is not None and made["x"].dtype.kind == dtype
     assert made["x"].min() < 0 or made["x"].max() > 1
@@ -61,11 +61,11 @@ def test_whole_numbers_that_may_be_indices_are_not_widened() -> None:
     model = relu_clip_of_integers()
     model.graph.node[0].op_type = "Gather"
     index = index_bytes(model.SerializeToString())
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     assert wider_sample(index, wanted, Inputs()) is None
 
 
 def test_a_range_that_was_given_is_not_left() -> None:
     index = index_bytes(normalization_of_columns().SerializeToString())
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     assert wider_sample(index, wanted, Inputs(val_range={"x": (0.0, 1.0)})) is None

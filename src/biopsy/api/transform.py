@@ -134,7 +134,7 @@ def _engine(
 ) -> SameEngine:
     create(engine)
 
-    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    kinds = index.fed_types()
     return SameEngine(
         feeds=lambda: fed(kinds, wanted),
         wider=lambda: wider_sample(index, kinds, wanted),

@@ -17,7 +17,7 @@ class Patch:
     """A change of some nodes of a model.
 
     ``text`` says it in one line, ``cost`` what it costs the user. ``nodes`` are the places in the main graph of the
-    model that it was made for. ``exact``: the values are the same bit for bit; else they are rounded otherwise, and
+    model that it was made for. ``exact``: the values are the same bit for bit; else they are rounded differently, and
     ``holds`` says for which values that is so, empty for all.
     """
 

@@ -115,6 +115,19 @@ def test_a_tool_whose_passes_have_no_names_is_blamed_as_a_whole(tmp_path: Path):
     assert [name.split()[0] for name in found.piece.nodes] == ["Add"]
 
 
+@pytest.mark.parametrize("name", ["FuseSuccesiveReluClip", "constant_folding_"])
+def test_a_pass_that_the_tool_does_not_have_is_refused_and_not_found_harmless(tmp_path: Path, name: str):
+    with pytest.raises(errors.UsageError, match=f"no pass '{name}' of onnxscript .* runs on") as caught:
+        asked(tmp_path, CLIP_RELU, "onnxscript", passes=("FuseSuccessiveReluClip", name))
+    assert caught.value.next_steps[0].startswith("did you mean")
+
+
+def test_passes_that_a_command_is_not_told_are_refused(tmp_path: Path):
+    by = own_tool(tmp_path, "").replace(" {passes}", " none")
+    with pytest.raises(errors.UsageError, match="it is not told which passes may run"):
+        asked(tmp_path, ADDS, by, passes=("first",))
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import copyfile
@@ -35,7 +36,7 @@ _MOST_BYTES = (1 << 31) - (1 << 24)
 class AskedPasses:
     """Which passes may run, and whether every process is a fresh one."""
 
-    passes: tuple[str, ...] | None = None
+    passes: Sequence[str] | None = None
     cold: bool = False
 
 
@@ -201,7 +202,7 @@ class EngineCheck(TransformationCheck):
     def feeds_for(self, candidate: Path) -> Path:
         """A file of exactly what a candidate is fed."""
         index = index_file(candidate)
-        wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        wanted = index.fed_types()
         given = read_feeds(self._feeds)
         inputs = Inputs(given=[{name: feed[name] for name in feed if name in wanted} for feed in given])
         feeds = feeds_of_model(wanted, inputs).feeds

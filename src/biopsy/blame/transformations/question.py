@@ -54,7 +54,8 @@ class TransformationQuestion:
 
     ``python`` is the interpreter that has the tool. ``passes`` may run; None for those that run by themselves.
     ``control`` is the command that only loads and saves, where the tool is a command. ``output`` is where the piece
-    goes; nothing is written without it. ``reduces``: whether the smallest piece is sought.
+    goes; nothing is written without it. ``reduces``: whether the smallest piece is sought, ``finds_passes``: whether
+    the passes that do it are.
     """
 
     index: ModelIndex
@@ -65,5 +66,6 @@ class TransformationQuestion:
     control: ToolSpec | None = None
     output: Path | None = None
     reduces: bool = True
+    finds_passes: bool = True
     budget: Budget = field(default_factory=Budget)
     limits: Limits = field(default_factory=lambda: Limits(seconds=600.0))

@@ -138,7 +138,7 @@ SPELLINGS = (
         draft=_folded,
         cost="a pass over the tensor for each further input",
         exact=False,
-        holds=f"all values; a Sum may be rounded otherwise, and {_SIGN_OF_ZERO}",
+        holds=f"all values; a Sum may be rounded differently, and {_SIGN_OF_ZERO}",
         least_opset=8,
     ),
 )

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from biopsy.blame.transformations.findings import TransformationFindings
     from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
     from biopsy.blame.transformations.spec import ToolSpec
+    from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.console import Console
     from biopsy.cli.debug.transform.progress import TransformProgress
     from biopsy.model.index import ModelIndex
-    from biopsy.model.tensor_type import ValueType
     from biopsy.tensors.results import Feed
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -99,7 +99,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
     return index
 
 
-def _packages(args: argparse.Namespace) -> Any:
+def _packages(args: argparse.Namespace) -> ToolPackages:
     from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.arguments.packages import packages_of
 
@@ -152,7 +152,7 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
     told = (args.atol, args.rtol, args.check_error_stat)
     return SameEngine(
         feeds=lambda: _feeds(args, index, console),
-        wider=lambda: wider_sample(index, _kinds(index), inputs_of(args)),
+        wider=lambda: wider_sample(index, index.fed_types(), inputs_of(args)),
         engine=specs[0],
         tolerances=tolerances,
         stats=stats,
@@ -166,13 +166,9 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
-    feeds, _ = settled(_kinds(index), inputs_of(args), console)
+    feeds, _ = settled(index.fed_types(), inputs_of(args), console)
     save(args.save_inputs, feeds)
     return feeds
-
-
-def _kinds(index: ModelIndex) -> dict[str, ValueType | None]:
-    return {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
 
 
 def _sections(
