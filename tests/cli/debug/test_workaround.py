@@ -54,7 +54,7 @@ def test_the_best_changed_model_is_written_with_its_differences_and_the_line_tha
 
 def test_a_check_that_cannot_learn_of_a_setting_is_told_of(here: Path, capsys):
     words = ("--only", "setting", "--nodes", "*", "--check", "sh", "-c", "exit 1", "{}")
-    assert workaround(*WRONG, *words) == 1
+    assert workaround(*WRONG, *words) == 4
     assert "the check has no {engine}" in capsys.readouterr().err
 
 
