@@ -1,6 +1,7 @@
 """Releases as an index tells of them, wherever this user has packages from."""
 
 import datetime
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from biopsy import errors
 from biopsy.environments import sources
 from biopsy.environments.interpreter import Interpreter, interpreter_of
 from biopsy.environments.releases import Release, releases
-from support.package_index import PackageIndex, wheel
+from support.package_index import JSON, PackageIndex, wheel
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +52,27 @@ def test_an_index_that_speaks_html_only_tells_no_days(index: PackageIndex, here:
     index.as_html = True
     index.add("bolt", "1.0", uploaded="2024-03-01T10:00:00Z")
     assert releases("bolt", python=here) == [Release(version="1.0", date=None)]
+
+
+def test_an_answer_that_is_nested_too_deep_is_told(
+    index: PackageIndex, here: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add("bolt", "1.0")
+    deep = b'{"meta": {"api-version": "1.0"}, "files": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    monkeypatch.setattr(index, "page", lambda name: (JSON, deep))
+    with pytest.raises(errors.CannotInstall, match="cannot be asked"):
+        releases("bolt", python=here)
+
+
+def test_an_index_with_very_many_releases_takes_seconds(index: PackageIndex, here: Interpreter) -> None:
+    index.add("bolt", "1.0")
+    (facts,) = index.files["bolt"].values()
+    for number in range(12_000):
+        name = f"bolt-2.{number}-py3-none-any.whl"
+        index.files["bolt"][name] = {**facts, "filename": name}
+    began = time.process_time()
+    assert len(releases("bolt", python=here)) == 12_001
+    assert time.process_time() - began < 8
 
 
 def test_no_release_for_this_python_is_told_with_one_that_there_is(index: PackageIndex, here: Interpreter) -> None:

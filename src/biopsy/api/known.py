@@ -42,7 +42,7 @@ def known(
     """
     require_choice("stage", stage, ("", "load", "build", "run", "compare"))
     require_seconds(check_timeout=check_timeout)
-    seen = seen_in(engine, release=release, stage=stage, kind=kind)
+    seen = seen_in(engine, release=release, stage=stage, kind=kind, is_checked=check is not None)
     with model_file(piece, None) as (path, _):
         if check is not None:
             require_check(check)

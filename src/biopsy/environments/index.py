@@ -208,7 +208,7 @@ def _answering(address: str, sources: Sources) -> Iterator[None]:
             yield
     except errors.BiopsyError:
         raise
-    except (OSError, ValueError) as error:  # those of requests are one or the other
+    except (OSError, ValueError, RecursionError) as error:  # those of requests are one of the first two
         refused = getattr(getattr(error, "response", None), "status_code", None) in {401, 403}
         raise (IndexRefuses if refused else errors.CannotInstall)(
             f"the package index {printable(shown(address))} cannot be asked: {_why(error, sources)}",

@@ -41,9 +41,12 @@ def releases(
     interpreter = interpreter_of() if python is None else python
     wheels = wheels_of(distribution, configured() if sources is None else sources)
     usable = [wheel for wheel in wheels if wheel.yanked is None and wheel.fits(interpreter)]
+    wheels_by_version: dict[Version, list[Wheel]] = {}
+    for wheel in usable:
+        wheels_by_version.setdefault(wheel.version, []).append(wheel)
     found = [
-        Release(version=str(version), date=_day(wheel for wheel in usable if wheel.version == version))
-        for version in sorted({wheel.version for wheel in usable})
+        Release(version=str(version), date=_day(wheels_by_version[version]))
+        for version in sorted(wheels_by_version)
         if pre_releases or not version.is_prerelease
     ]
     if not found:

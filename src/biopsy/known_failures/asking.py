@@ -13,21 +13,28 @@ from biopsy.engines.registry import parse_spec, release_now
 from biopsy.known_failures.lookup import SeenFailure
 
 
-def seen_in(engine: str, *, release: str = "", stage: str = "", kind: str = "") -> SeenFailure:
+def seen_in(
+    engine: str, *, release: str = "", stage: str = "", kind: str = "", is_checked: bool = False
+) -> SeenFailure:
     """A failure of an engine as it is written, such as "onnxrt:optimization=none"; "" if nobody knows of which.
 
-    Without a ``release``, it is the installed one. Raises UnknownEngine.
+    Without a ``release``, it is the installed one; unless a check is going to tell, with ``is_checked``. Raises
+    UnknownEngine.
     """
     if not engine:
         return SeenFailure(release=release, stage=stage, kind=kind)
-    name = parse_spec(engine).name
-    return SeenFailure(engine=name, release=release or _installed(engine), stage=stage, kind=kind)
+    spec = parse_spec(engine)
+    told = spec.settings.get("release") or "" if is_checked else _installed(engine)
+    return SeenFailure(engine=spec.name, release=release or told, stage=stage, kind=kind)
 
 
 def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
     """How a piece fails a check, run once; what ``seen`` says already stays.
 
-    Raises OriginalPasses if the piece passes, CheckError if the check could not be run.
+    Which of two engines computes something wrong a person may know better; which one ends before that, the check does.
+
+    Raises OriginalPasses if the piece passes, CheckError if the check could not be run, UsageError if it is another
+    engine than ``seen`` says that cannot load, build or run the piece.
     """
     evidence = check.run(piece)
     judged = judge(evidence, Rules(), None)
@@ -36,8 +43,14 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
     if judged.outcome not in (Outcome.REPRODUCES, Outcome.OTHER_FAILURE):
         raise errors.CheckError(f"the check says nothing of {piece}: {judged.reason}")
     found = signature_of(evidence)
-    engine = seen.engine or found.engine.partition(":")[0]
-    release = seen.release or (_installed(found.engine) if engine == found.engine.partition(":")[0] else "")
+    name = found.engine.partition(":")[0]
+    engine = seen.engine or name
+    if name and name != engine and found.stage != "compare":
+        raise errors.UsageError(
+            f"it is {found.engine} that fails this check ({judged.reason}), and not {engine}",
+            next_steps=[f"--engine {name}", "leave out --engine"],
+        )
+    release = seen.release or (_installed(found.engine or engine) if name in ("", engine) else "")
     return replace(seen, engine=engine, release=release, stage=seen.stage or found.stage, kind=seen.kind or found.kind)
 
 

@@ -18,6 +18,8 @@ def known_verdict(found: KnownLookup) -> Tree:
     if best is None:
         return verdict_tree("unknown", f"It is {found.sentence}.", not_tried=_left_open(found))
     doubt = None if best.is_sure else "pattern, engine, way of failing and release do not all agree, or are not known"
+    if doubt is None and best.failure.conditions:
+        doubt = f"what else it needs is not checked: {' '.join(best.failure.conditions)}"
     kind = "fails" if found.seen.stage or found.seen.kind else "unknown"
     return verdict_tree(kind, f"It {best.sentence}.", certainty=doubt, not_tried=_left_open(found))
 

@@ -1,6 +1,7 @@
 """``biopsy debug known`` from the command line: what is looked up, and what may be written."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import biopsy
 from biopsy import errors
 from biopsy.cli.app import main
+from biopsy.isolation.cleanup import VERDICT_VARIABLE
 from biopsy.known_failures.entry_file import read_entry
 from support.known_pieces import convolution_with_a_sum
 from support.models import chain, save
@@ -45,6 +47,23 @@ def test_how_it_fails_is_learnt_from_one_run_of_the_check(capsys: pytest.Capture
     assert told["known"]["matches"][0]["reference"] == "microsoft/onnxruntime#23116"
     assert told["verdict"]["text"].startswith("It looks like microsoft/onnxruntime#23116: ")
     assert "build · Fail" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_the_release_is_that_which_the_check_has_run() -> None:
+    told = {"outcome": "fails", "engine": "onnxrt:release=1.20.1", "stage": "build", "kind": "Fail", "message": "no"}
+    Path("check.py").write_text(
+        f"import os\nopen(os.environ[{VERDICT_VARIABLE!r}], 'w').write({json.dumps(told)!r})\nraise SystemExit(1)\n"
+    )
+    check = ("--check", sys.executable, "check.py", "{}")
+    assert known("piece.onnx", "--report", "r.json", "--engine", "onnxrt", *check) == 0
+    assert json.loads(Path("r.json").read_text())["known"]["seen"]["release"] == "1.20.1"
+
+
+@pytest.mark.usefixtures("here")
+def test_an_engine_that_the_check_does_not_blame_is_not_blamed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert known("piece.onnx", "--engine", "openvino", "--check", "biopsy", "run", "{}", "--onnxrt") == 2
+    assert "it is onnxrt that fails this check" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("here")

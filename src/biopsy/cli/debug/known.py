@@ -98,8 +98,9 @@ def _seen(args: argparse.Namespace) -> SeenFailure:
     """How the model fails, as it was said or as the check shows."""
     from biopsy.known_failures.asking import seen_by, seen_in
 
-    seen = seen_in(args.engine, release=args.release, stage=args.stage, kind=args.kind)
-    if not args.check:
+    checked = bool(args.check)
+    seen = seen_in(args.engine, release=args.release, stage=args.stage, kind=args.kind, is_checked=checked)
+    if not checked:
         return seen
     from biopsy.checks.command import CommandCheck
     from biopsy.cli.debug import checking
