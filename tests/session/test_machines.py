@@ -7,10 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
-import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 import biopsy
 from biopsy import Parallelism, errors
@@ -18,26 +16,12 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
 from biopsy.checks.warm import command_check
 from biopsy.session.workers import Workers
-from support.models import chain, info, model, save
+from support.models import chain, save
 from support.node_processes import NodeProcesses
+from support.processes import runs, waited_for
 from support.real_failures import normalization_of_columns, product_and_slopes_of_channels
+from support.scripts import WAITS, script_check, with_external_weight
 from support.session import LIMIT
-
-SCRIPT = """
-import sys, pathlib, rule
-wanted = pathlib.Path(sys.argv[2].partition("=")[2]).read_text().split()
-sys.exit(rule.fails(pathlib.Path(sys.argv[1]).read_bytes(), wanted))
-"""
-RULE = """
-def fails(model, wanted):
-    return all(b"\\x1a" + bytes([len(name)]) + name.encode() in model for name in wanted)
-"""
-WAITS = """
-import pathlib, subprocess, sys, time
-child = subprocess.Popen(["sleep", "600"])
-pathlib.Path(sys.argv[2]).write_text(str(child.pid))
-time.sleep(600)
-"""
 
 
 @pytest.fixture
@@ -53,36 +37,6 @@ def machines(tmp_path: Path):
     yield of
     for workers in made:
         workers.close()
-
-
-def script_check(folder: Path, wanted: str = "n3 n9") -> list[str]:
-    folder.mkdir(exist_ok=True)
-    (folder / "check.py").write_text(SCRIPT)
-    (folder / "rule.py").write_text(RULE)
-    (folder / "wanted.txt").write_text(wanted)
-    return [sys.executable, str(folder / "check.py"), "{}", f"--wanted={folder / 'wanted.txt'}"]
-
-
-def with_external_weight(folder: Path, size: int = 1 << 20) -> Path:
-    """A model of one Add, whose weight stands in a file of its own."""
-    folder.mkdir()
-    values = numpy_helper.from_array(np.ones(size, np.float32), "w")
-    made = model(
-        [helper.make_node("Neg", ["x"], ["a"], name="n3"), helper.make_node("Add", ["a", "w"], ["y"], name="n9")],
-        [info("x", (size,))],
-        [info("y", (size,))],
-        [values],
-    )
-    onnx.save_model(made, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-    return folder / "m.onnx"
-
-
-def runs(pid: int) -> bool:
-    """Whether a process is there, and not only its status, for which nobody may ask."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def reduced(source: Path, check: list[str], output: Path, workers: Workers | None, jobs: int) -> bytes:
@@ -146,9 +100,7 @@ def test_a_run_that_is_stopped_is_gone_with_all_that_it_has_started(tmp_path: Pa
     check = CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}", str(told)], "c.onnx")
     workers = machines(1)
     run = workers.begin(Task(check, tmp_path / "c.onnx", [b"model"]))
-    until = monotonic() + LIMIT
-    while not (told.exists() and told.read_text()) and monotonic() < until:
-        sleep(0.01)
+    waited_for(told)
     child = int(told.read_text())
     workers.stop(run)
     workers.wait([run], LIMIT)

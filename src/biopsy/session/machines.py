@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -71,16 +71,17 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times. ``room`` is how many checks should run at once.
+    another, up to three times. ``room`` is how many machines are borrowed at most; further runs wait.
     """
 
     def __init__(self, borrow: Callable[[], Machine], room: int) -> None:
         self.room = room
         self._borrow = borrow
         self._packer = TaskPacker()
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._free: list[Machine] = []
         self._all: list[Machine] = []
+        self._borrowing = 0
         self._held: dict[Future[Evidence], _Held] = {}
         # Some may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
@@ -117,45 +118,55 @@ class OtherMachines:
         portable, files = self._packer.packed(task)
         reason = ""
         for _ in range(MOST_LOST):
-            machine = self._taken()
             try:
-                if not held.take(machine):
-                    self._give(machine)
-                    return _STOPPED
-                answer = machine.run(portable, files)
+                with self._machine() as machine:
+                    if not held.take(machine):
+                        return _STOPPED
+                    try:
+                        answer = machine.run(portable, files)
+                    finally:
+                        held.leave()
+                return _evidence(answer, portable)
             except MachineLostError as error:
                 reason = str(error)
-                held.leave()
-                self._lose(machine)
-                continue
-            except BaseException:
-                held.leave()
-                self._lose(machine)
-                raise
-            held.leave()
-            self._give(machine)
-            return _evidence(answer, portable)
         if held.is_stopped:
             return _STOPPED
         raise _lost_again_and_again(task, portable, reason)
 
+    @contextmanager
+    def _machine(self) -> Iterator[Machine]:
+        """A machine for one run; it is given back at once if anything goes wrong there."""
+        machine = self._taken()
+        try:
+            yield machine
+        except BaseException:
+            with self._changed:
+                self._all.remove(machine)
+            machine.close()
+            with self._changed:
+                self._changed.notify()
+            raise
+        with self._changed:
+            self._free.append(machine)
+            self._changed.notify()
+
     def _taken(self) -> Machine:
-        with self._lock:
+        """A machine that is free, or one more, once there is room. Raises what ``borrow`` raises."""
+        with self._changed:
+            while not self._free and len(self._all) + self._borrowing >= self.room:
+                self._changed.wait()
             if self._free:
                 return self._free.pop()
-        machine = self._borrow()
-        with self._lock:
-            self._all.append(machine)
+            self._borrowing += 1
+        machine = None
+        try:
+            machine = self._borrow()
+        finally:
+            with self._changed:
+                self._borrowing -= 1
+                self._all += [machine] if machine is not None else []
+                self._changed.notify()
         return machine
-
-    def _give(self, machine: Machine) -> None:
-        with self._lock:
-            self._free.append(machine)
-
-    def _lose(self, machine: Machine) -> None:
-        with self._lock:
-            self._all.remove(machine)
-        machine.close()
 
 
 def _evidence(answer: Answer, task: PortableTask) -> Evidence:
