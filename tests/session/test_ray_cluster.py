@@ -16,6 +16,7 @@ from biopsy import Parallelism, errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
 from biopsy.cli.app import main
+from biopsy.filesystem.content_store import digest_of
 from support.models import chain, save
 from support.processes import runs, waited_for
 from support.real_failures import product_and_slopes_of_channels
@@ -52,6 +53,11 @@ def cluster() -> Iterator[object]:
             made.shutdown()
 
 
+def caches() -> Path:
+    """Where the nodes keep what is sent to them."""
+    return Path(os.environ["HOME"])
+
+
 def node_arguments(home: Path, number: int) -> dict[str, object]:
     """One place for a check on each node, with a content store of its own, as on a machine of its own."""
     return {
@@ -72,7 +78,7 @@ def workers(cluster) -> Iterator[object]:
     made.close()
 
 
-def test_a_script_gives_the_same_bytes_and_files_are_sent_once_to_each_node(tmp_path: Path, workers) -> None:
+def test_a_script_gives_the_same_bytes_and_each_node_keeps_what_was_sent(tmp_path: Path, workers) -> None:
     source, check = with_external_weight(tmp_path / "model"), script_check(tmp_path / "check", "n9")
     output = tmp_path / "r.onnx"
     biopsy.reduce(source, check, output)
@@ -80,6 +86,8 @@ def test_a_script_gives_the_same_bytes_and_files_are_sent_once_to_each_node(tmp_
     assert workers.room == 3
     biopsy.reduce(source, check, output, parallelism=Parallelism(jobs=3, executor=workers))
     assert output.read_bytes() == here
+    weights = digest_of(source.parent / "w.bin")
+    assert [(caches() / f"cache{number}" / "contents" / weights).is_file() for number in range(3)] == [True] * 3
 
 
 @pytest.mark.skipif(not __import__("importlib.util").util.find_spec("openvino"), reason="needs OpenVINO")
@@ -159,6 +167,21 @@ def test_a_driver_that_is_killed_leaves_no_check_behind_and_resumes(tmp_path: Pa
     again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     assert "remembered" in again.stdout
+
+
+def test_a_search_ends_though_no_machine_gets_free_for_it(tmp_path: Path, cluster, workers) -> None:
+    from biopsy.session.ray_cluster import RayWorkers
+
+    check = CommandCheck(["true", "{}"], "c.onnx")
+    for number in range(3):  # now all places are taken
+        workers.begin(Task(check, tmp_path / f"c{number}.onnx", [b"model"]))
+    waits = RayWorkers(cluster.address)
+    run = waits.begin(Task(check, tmp_path / "c.onnx", [b"model"]))
+    waits.wait([run], 2)
+    began = time.monotonic()
+    waits.close()
+    assert run.done()
+    assert time.monotonic() - began < LIMIT / 2
 
 
 def test_resources_that_no_node_has_are_told(cluster) -> None:

@@ -71,6 +71,7 @@ class RayWorkers(OtherMachines):
             _connect(address)
         self._resources = resources or Resources()
         self._require_uniform = require_uniform
+        self._ending = threading.Event()
         self._seen = _Kinds()
         self._files = _SentFiles()
         try:
@@ -87,6 +88,7 @@ class RayWorkers(OtherMachines):
 
     def close(self) -> None:
         """End what runs, give the machines back, and leave the cluster if nobody had joined it before."""
+        self._ending.set()
         super().close()
         self._leave()
 
@@ -118,7 +120,7 @@ class RayWorkers(OtherMachines):
         )
         machine = _RayMachine(made.remote(), self._files)
         try:
-            machine.remark = self._seen.remark(machine.kind(), required=self._require_uniform)
+            machine.remark = self._seen.remark(machine.kind(self._ending), required=self._require_uniform)
         except BaseException:
             machine.close()
             raise
@@ -217,10 +219,18 @@ class _RayMachine:
         self._stopped: float | None = None
         self._lock = threading.Lock()
 
-    def kind(self) -> Mapping[str, str]:
-        """What its answers depend on: see ``machine_kind``. Raises MachineLostError, or CheckError."""
+    def kind(self, ending: threading.Event) -> Mapping[str, str]:
+        """What its answers depend on: see ``machine_kind``. It waits until there is a machine, unless it is ``ending``.
+
+        Raises MachineLostError, or CheckError.
+        """
+        ray = imported()
         with _told():
-            found: dict[str, str] = imported().get(self._actor.kind.remote())
+            asked = self._actor.kind.remote()
+            while not ray.wait([asked], timeout=_LOOK)[0]:
+                if ending.is_set():
+                    raise MachineLostError("no machine had room for the check when the search ended")
+            found: dict[str, str] = ray.get(asked)
             return found
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
