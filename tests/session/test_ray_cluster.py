@@ -146,7 +146,7 @@ def test_a_node_that_is_killed_in_the_middle_changes_nothing(tmp_path: Path, clu
     doomed.close()
 
 
-def test_a_driver_that_is_killed_leaves_no_check_behind_and_resumes(tmp_path: Path, cluster) -> None:
+def test_a_driver_that_is_killed_resumes(tmp_path: Path, cluster) -> None:
     save(chain(12), tmp_path / "m.onnx")
     (tmp_path / "check.py").write_text(
         "import pathlib, subprocess, sys, time\n"

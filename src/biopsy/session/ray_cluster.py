@@ -2,8 +2,8 @@
 
 An actor of Ray stands for each place for a check. It runs a ``TaskHost`` in a folder of its own, on whichever machine
 Ray puts it; what it needs of our files comes by the object store of Ray, once to each machine. A check is stopped by
-the actor itself, with all that it has started; an actor that does not answer then is killed, and what it has started
-goes with it, as with every process of ours that is killed (``isolation.cleanup``).
+the actor itself, with all that it has started; an actor that does not answer then is killed. Where Ray kills one, it
+kills the process too that would remove its folder (``isolation.cleanup``): then that stays.
 """
 
 from __future__ import annotations
