@@ -110,5 +110,5 @@ class ColdCheck(CommandCheck):
         return ColdCheck(super()._with(command), self._cold_start)
 
     def _run(self, words: list[str], told: Path, stop: Stop | None) -> Ended:
-        ended = self._cold_start.run(words, told, lambda: self._limits, stop)
+        ended = self._cold_start.run(words, told, lambda: self.limits, stop)
         return super()._run(words, told, stop) if ended is None else ended

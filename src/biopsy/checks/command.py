@@ -120,8 +120,14 @@ class CommandCheck(Check):
             self.timeout = max(_LEAST_TIMEOUT, _TIMES_THE_ORIGINAL * seconds)
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(self.timeout, self.memory) if self._original is None else self._original._limits
+    def of_files(self) -> tuple[CommandCheck, Mapping[Path, Path]]:
+        """The check of the files that the user has named, and those that stand for some of them in this one."""
+        return self if self._original is None else self._original, self._files
+
+    @property
+    def limits(self) -> Limits:
+        """What a run may use now."""
+        return Limits(self.timeout, self.memory) if self._original is None else self._original.limits
 
     def glance(self) -> CommandCheck:
         """Our own ``run`` ends at the first output that is wrong; any other command is as it is."""
@@ -195,7 +201,7 @@ class CommandCheck(Check):
         command = [*start_words(words[0]), *words[1:]]
         environment = {**self.environment, cleanup.VERDICT_VARIABLE: str(told)}
         try:
-            return process.run(command, lambda: self._limits, stop, environment=environment)
+            return process.run(command, lambda: self.limits, stop, environment=environment)
         except process.CannotStartError as error:
             raise cannot_start(words, error.reason, self.words) from error
 

@@ -140,7 +140,7 @@ class ScriptCheck(ServedCheck):
         def run(words: list[str], told: Path, stop: Stop | None) -> Ended:
             argv = self._script.argv(words)
             request = script_request(argv, [*self._script.before, *argv], {VERDICT_VARIABLE: str(told)})
-            return server.run(request, lambda: self._limits, stop, begun=generations.append)
+            return server.run(request, lambda: self.limits, stop, begun=generations.append)
 
         try:
             evidence = self._evidence(candidate, stop, run) if server.is_warm(patience) else None

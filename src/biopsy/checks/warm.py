@@ -62,7 +62,7 @@ class WarmCheck(ServedCheck):
         if zygote is not None:
             request = {"words": words, VERDICT_VARIABLE: str(told)}
             try:
-                ended = zygote.run(request, lambda: self._limits, stop)
+                ended = zygote.run(request, lambda: self.limits, stop)
                 if ended.cause != "itself" or verdict_of(told, ended).has_looked:
                     return ended
             except ServerGoneError:

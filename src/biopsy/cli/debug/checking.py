@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from biopsy.checks.outcome import Check
     from biopsy.cli.console import Console
     from biopsy.cli.parser import Parser
+    from biopsy.session.machines import OtherMachines
 
 _MOST_JOBS = 64  # each has some descriptors of its own, of which a process has a thousand
 
@@ -53,7 +54,7 @@ def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
 
     args.warming = None
     with releases_installed(args, console):
-        if args.check and not args.cold_checks and warming.serves(args.check):
+        if args.check and not args.cold_checks and not _runs_elsewhere(args) and warming.serves(args.check):
             with contextlib.suppress(ServerGoneError):
                 args.warming = warming.started(args.check, _jobs(args)[0])
         try:
@@ -63,22 +64,30 @@ def warmed_up(args: argparse.Namespace, console: Console) -> Iterator[None]:
                 args.warming.close()
 
 
-def jobs_of(args: argparse.Namespace, console: Console) -> int:
-    """How many checks run at once; one where they would look at, or write, the same files, which is told."""
-    jobs, reason = _jobs(args)
+def _runs_elsewhere(args: argparse.Namespace) -> bool:
+    """Whether other machines run the checks."""
+    return getattr(args, "on", None) is not None
+
+
+def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines | None = None) -> int:
+    """How many checks run at once, by default as many as ``machines`` have room for, or this one.
+
+    One where they would look at, or write, the same files, which is told.
+    """
+    jobs, reason = _jobs(args, None if machines is None else machines.room)
     if reason:
         (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
     return jobs
 
 
-def _jobs(args: argparse.Namespace) -> tuple[int, str]:
+def _jobs(args: argparse.Namespace, room: int | None = None) -> tuple[int, str]:
     """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
     from biopsy.checks.command_line import parse
     from biopsy.isolation.memory import processors
 
     if args.check is None:
         return 1, ""
-    jobs: int = min(args.jobs or processors(), _MOST_JOBS)
+    jobs: int = min(args.jobs or processors(), _MOST_JOBS) if room is None else min(args.jobs or room, room)
     command = parse(args.check)
     shared = {"--artifacts": args.artifacts, "--no-remove-intermediate": args.no_remove_intermediate}
     reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]
@@ -99,7 +108,8 @@ def command_of(args: argparse.Namespace, jobs: int) -> CommandCheck:
     given = (args.check, str(args.iter_artifact), args.check_timeout, args.check_memory)
     begun, args.warming = getattr(args, "warming", None), None
     check = CommandCheck(*given) if args.cold_checks else command_check(*given, jobs, begun)
-    check.start()
+    if not _runs_elsewhere(args):
+        check.start()
     return check
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
-from biopsy.cli.debug import bundling, checking
+from biopsy.cli.debug import bundling, checking, other_machines
 from biopsy.cli.debug.reduce import options
 from biopsy.cli.debug.reduce.outputs import explanation_journal, feeds_recorded, output_of
 from biopsy.cli.debug.reduce.symbols import with_sizes_of_symbols
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from biopsy.reduction.result import Reduction
     from biopsy.report.bundle.job import EarlierFindings
     from biopsy.report.search_history import SearchHistory
+    from biopsy.session.machines import OtherMachines
     from biopsy.variation.result import Variation
 
 REST_OPTIONS = checks.REST_OPTIONS
@@ -78,7 +79,12 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
     bundling.require_possible(args)
-    jobs = checking.jobs_of(args, console)
+    with other_machines.machines_of(args, console) as machines:
+        return _execute(args, console, machines)
+
+
+def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
+    jobs = checking.jobs_of(args, console, machines)
     own_run = checking.own_run(args)
     index_of_model = cache(partial(_index, args))
     args.check = with_sizes_of_symbols(args.check, own_run, index_of_model, console)
@@ -91,7 +97,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
         report = report_file(args, console)
         require_explainable(args)
-        job = job_of(args, jobs)
+        job = job_of(args, jobs, machines)
         index = index_of_model()
         require_names_of_check(own_run, index, args.load_inputs or (), args.iter_inputs)
         fed = [index.names[tensor] for tensor in index.fed_inputs()]

@@ -21,11 +21,15 @@ from biopsy.session.flakiness import Repeating
 from biopsy.session.iteration import IterationFiles
 from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
+from biopsy.session.workers import Workers
 from biopsy.tensors.results import Feed
 
 
-def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
-    """What is to be reduced, and how. Raises UsageError for arguments that could only mislead."""
+def job_of(args: argparse.Namespace, jobs: int, machines: Workers | None = None) -> ReductionJob:
+    """What is to be reduced, and how; ``machines`` run the checks, if not this one.
+
+    Raises UsageError for arguments that could only mislead.
+    """
     from biopsy.checks.command_line import parse
 
     own_run = checking.own_run(args)
@@ -35,7 +39,7 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
     return ReductionJob(
         target=Target(output, args.min_good, groups.weights_file(args, output)),
         mode=args.mode,
-        search=_search(args, jobs, output),
+        search=_search(args, Parallelism(jobs=jobs, executor=machines), output),
         recording=RecordingOptions(
             samples=_samples(args, own_run),
             draws=draws_of(args),
@@ -54,12 +58,12 @@ def job_of(args: argparse.Namespace, jobs: int) -> ReductionJob:
     )
 
 
-def _search(args: argparse.Namespace, jobs: int, output: Path) -> SearchOptions:
+def _search(args: argparse.Namespace, parallelism: Parallelism, output: Path) -> SearchOptions:
     return SearchOptions(
         rules=checking.rules_of(args),
         candidate=args.iter_artifact,
         files=_files(args),
-        parallelism=Parallelism(jobs=jobs),
+        parallelism=parallelism,
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
         repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
         resume=checks.resume_of(args, checks.journal_of(output), "reduction"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, packages, types
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import bundling
+from biopsy.cli.debug import bundling, other_machines
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +81,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("time limits, and resuming")
     checks.add_limits(group)
     checks.add_resume(group, "reduction")
+    other_machines.add(parser)
 
 
 def _add_iteration(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,232 @@
+"""A task as another machine can do it, which sees none of our files: bytes, words, and files by their digests.
+
+Every folder of ours that a task speaks of has a number, and a file has its *place*: the number and its path in that
+folder. On the other machine the places stand below one folder, so that weights are beside the candidate, and modules
+beside their script, as they are here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+
+from biopsy import errors
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.command_line import OwnCommand
+from biopsy.checks.file_names import is_named, with_files
+from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.served import ServedCheck
+from biopsy.checks.task import Task
+from biopsy.comparison.mismatch import Mismatch
+from biopsy.filesystem.content_store import digest_of
+from biopsy.filesystem.plain_file import FileState, state_at
+
+_BINARY = b"\x7fELF"
+_LARGEST_MODEL = 1 << 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What is to stand at a place: its SHA-256, its size in bytes, and whether it is a program."""
+
+    place: str
+    digest: str
+    size: int
+    is_program: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortableCheck:
+    """What a CommandCheck is made from, with paths as they are here.
+
+    ``replaced`` are files of the words for which others stand in this run. ``is_warm``: a warm process may serve it.
+    """
+
+    words: tuple[str, ...]
+    default_name: str
+    timeout: float | None
+    memory: int | None
+    environment: tuple[tuple[str, str | None], ...]
+    replaced: tuple[tuple[str, str], ...]
+    is_warm: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortableTask:
+    """A task: the check, the ``model`` that is to stand at the place ``candidate``, and what else is to stand there.
+
+    ``places`` has the place of each path that stands in the check; ``python`` is the path of our interpreter.
+    ``original`` is what differs in the original model.
+    """
+
+    check: PortableCheck
+    candidate: str
+    model: bytes
+    places: tuple[tuple[str, str], ...]
+    contents: tuple[Content, ...]
+    original: tuple[Mismatch, ...]
+    python: str
+
+
+class TaskPacker:
+    """Makes tasks portable. It remembers the digests of files, each as long as the file does not change."""
+
+    def __init__(self) -> None:
+        self._folders: dict[Path, int] = {}
+        self._digests: dict[Path, tuple[FileState, str]] = {}
+        self._lock = Lock()
+
+    def packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
+        """The portable form, and the file of each digest in it.
+
+        Raises UsageError for a check that no other machine could run: one that is no command, that finds the candidate
+        by itself, or that reads what cannot be sent. Raises CheckError if a file cannot be read.
+        """
+        with self._lock:
+            try:
+                return self._packed(task)
+            except OSError as error:
+                raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
+
+    def _packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
+        check, base, replaced = _parts_of(task.check)
+        model = task.candidate.read_bytes() if task.parts is None else b"".join(task.parts)
+        named = [path for path in _files_named(base) if path not in replaced]
+        files = {self._place(path): path for path in (*named, *replaced.values())}
+        files |= {self._place(path): path for path in base.programs if path not in named and path.suffix == ".py"}
+        for path in named:
+            if path.suffix == ".onnx" and path.stat().st_size < _LARGEST_MODEL:
+                files |= self._weights(path.read_bytes(), path.parent)
+        files |= self._weights(model, task.candidate.parent)
+        contents = {place: self._content(place, path) for place, path in files.items()}
+        paths = [*named, *replaced, *replaced.values(), task.candidate]
+        portable = PortableTask(
+            check=check,
+            candidate=self._place(task.candidate),
+            model=model,
+            places=tuple((str(path), self._place(path)) for path in dict.fromkeys(paths)),
+            contents=tuple(contents.values()),
+            original=task.original,
+            python=sys.executable,
+        )
+        return portable, {contents[place].digest: path for place, path in files.items()}
+
+    def _place(self, path: Path) -> str:
+        return f"{self._number(path.parent)}/{path.name}"
+
+    def _number(self, folder: Path) -> int:
+        return self._folders.setdefault(folder.resolve(), len(self._folders))
+
+    def _weights(self, model: bytes, folder: Path) -> dict[str, Path]:
+        """The files that a model refers to, by their places."""
+        from biopsy.model.external import files_referred_to
+
+        root, number = folder.resolve(), self._number(folder)
+        return {f"{number}/{path.relative_to(root).as_posix()}": path for path in files_referred_to(model, folder)}
+
+    def _content(self, place: str, path: Path) -> Content:
+        state = state_at(path)
+        known = self._digests.get(path)
+        digest = known[1] if known is not None and state is not None and known[0] == state else digest_of(path)
+        if state is not None:
+            self._digests[path] = state, digest
+        return Content(place=place, digest=digest, size=path.stat().st_size, is_program=os.access(path, os.X_OK))
+
+
+def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, Path]]:
+    """A check, without files that others stand for in this run; and these."""
+    if not isinstance(check, CommandCheck):
+        raise errors.UsageError(
+            "only a check that is a command can run on other machines", next_steps=["--check COMMAND ..."]
+        )
+    base, replaced = check.of_files
+    if not base.names_candidate:
+        raise errors.UsageError(
+            "the check does not say where the candidate's path goes, which is another one on other machines",
+            next_steps=["write {} in the check where it goes"],
+        )
+    words = base.words
+    if isinstance(base.command, OwnCommand) and base.command.is_this_installation:
+        words = (Path(words[0]).name, *words[1:])
+    limits = check.limits
+    portable = PortableCheck(
+        words=words,
+        default_name=base.default_name,
+        timeout=limits.seconds,
+        memory=limits.memory,
+        environment=tuple(base.environment.items()),
+        replaced=tuple((str(path), str(other)) for path, other in replaced.items()),
+        is_warm=isinstance(base, ServedCheck),
+    )
+    return portable, base, replaced
+
+
+def _files_named(check: CommandCheck) -> Iterator[Path]:
+    """Files that stand in the words of a check. Programs of the machine are none: each machine has its own.
+
+    Raises UsageError for what is read and cannot be sent.
+    """
+    own = isinstance(check.command, OwnCommand)
+    words = check.words[1:] if own else check.words
+    for path in check.command.files(check.default_name):
+        if with_files(words, {path: Path("other")}) == tuple(words):
+            if not os.access(path, os.X_OK) or path.is_dir():
+                raise _cannot_send(path, "no word of the check names it as it stands there")
+        elif path.is_dir():
+            raise _cannot_send(path, "it is a folder")
+        elif not _is_of_the_machine(path):
+            if not is_named(path, words):
+                raise _cannot_send(path, "the check names it in more than one way")
+            yield path
+
+
+def _is_of_the_machine(path: Path) -> bool:
+    """Whether a file is a binary program, such as an interpreter, and no library."""
+    if not path.is_file():
+        return True
+    if not os.access(path, os.X_OK) or ".so" in path.suffixes:
+        return False
+    with path.open("rb") as stream:
+        return stream.read(len(_BINARY)) == _BINARY
+
+
+def _cannot_send(path: Path, why: str) -> errors.UsageError:
+    return errors.UsageError(
+        f"the check reads {path}, which cannot be sent to other machines: {why}",
+        next_steps=["name each file that the check reads as a word of its own"],
+    )
+
+
+# What another machine says, as if it had been said here
+
+
+def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
+    """What a check has left on another machine, where places stood below ``root``, with our paths in it."""
+    paths = {f"{root}/{place}": path for path, place in task.places}
+    message = _with_paths(evidence.verdict.message, paths)
+    output = evidence.output
+    for other in sorted(paths, key=len, reverse=True):
+        output = output.replace(os.fsencode(other), os.fsencode(paths[other]))
+    return replace(
+        evidence,
+        output=output,
+        verdict=replace(evidence.verdict, message=message),
+        candidate=_with_paths(evidence.candidate, paths),
+        scripts=tuple(os.path.abspath(paths[name]) if name in paths else name for name in evidence.scripts),  # noqa: PTH100 -- links stay, as in tracebacks
+        remark=_with_paths(evidence.remark, paths),
+    )
+
+
+def with_our_paths(text: str, task: PortableTask, root: str) -> str:
+    """A text of another machine with our paths in it."""
+    return _with_paths(text, {f"{root}/{place}": path for path, place in task.places})
+
+
+def _with_paths(text: str, paths: Mapping[str, str]) -> str:
+    for other in sorted(paths, key=len, reverse=True):
+        text = text.replace(other, paths[other])
+    return text

@@ -1,0 +1,105 @@
+"""``--on``, ``--resources`` and ``--require-uniform``: checks on the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from biopsy import errors
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.session.machines import OtherMachines
+
+_RESOURCE = re.compile(r"(?P<name>[A-Za-z_][\w.:-]{0,99})=(?P<number>\d{1,9}(?:\.\d{1,4})?)")
+_ADDRESS = re.compile(r"(?:ray://)?[\w.\[\]:-]+:\d{1,5}", re.ASCII)
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the options, in a group of their own."""
+    group = parser.add_argument_group("other machines")
+    group.add_argument(
+        "--on",
+        type=cluster,
+        metavar="ray|ray://HOST:PORT",
+        help="run the checks on a Ray cluster: the one that this machine is in, or a new one of this machine alone "
+        "(ray), or another; the candidate, its weights, and the files that the check names are sent there. "
+        '--jobs is then by default as many as it has room for. It needs pip install "biopsy[ray]"',
+    )
+    group.add_argument(
+        "--resources",
+        type=resources,
+        metavar="NAME=N,...",
+        help="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: CPU=1)",
+    )
+    group.add_argument(
+        "--require-uniform",
+        action="store_true",
+        help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
+        "makes them different engines (default: say so)",
+    )
+
+
+def cluster(text: str) -> str:
+    """The type of ``--on``. Raises UsageError for what names no cluster."""
+    if text != "ray" and not _ADDRESS.fullmatch(text):
+        raise errors.UsageError("must be ray, ray://HOST:PORT or HOST:PORT")
+    return text
+
+
+def resources(text: str) -> dict[str, float]:
+    """The type of ``--resources``. Raises UsageError for another form."""
+    found = {}
+    for part in text.split(","):
+        match = _RESOURCE.fullmatch(part)
+        if match is None or match["name"] in found:
+            raise errors.UsageError("must be like GPU=1,CPU=4: names, each once, with a number each")
+        found[match["name"]] = float(match["number"])
+    return found
+
+
+@contextlib.contextmanager
+def machines_of(args: argparse.Namespace, console: Console) -> Iterator[OtherMachines | None]:
+    """The machines that ``--on`` names, until the end; None without it.
+
+    Raises UsageError where checks cannot run there, EngineMissing without Ray.
+    """
+    if args.on is None:
+        for option, given in (("--resources", args.resources), ("--require-uniform", args.require_uniform)):
+            if given:
+                raise errors.UsageError(f"{option} speaks of the machines of --on", next_steps=["--on ray"])
+        yield None
+        return
+    _require_possible(args)
+    from biopsy.session.ray_cluster import RayWorkers, Resources
+
+    wanted = dict(args.resources or {})
+    asked = Resources(cpus=wanted.pop("CPU", 1.0), gpus=wanted.pop("GPU", 0.0), others=wanted)
+    workers = RayWorkers(None if args.on == "ray" else args.on, asked, require_uniform=args.require_uniform)
+    try:
+        console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+        yield workers
+    finally:
+        workers.close()
+
+
+def _require_possible(args: argparse.Namespace) -> None:
+    if args.check is None:
+        raise errors.UsageError(
+            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
+        )
+    given = {
+        "--artifacts": args.artifacts,
+        "--no-remove-intermediate": args.no_remove_intermediate,
+        "--explain": args.explain or args.explain_checks,
+    }
+    for option in [option for option, value in given.items() if value]:
+        raise errors.UsageError(
+            f"{option} cannot be combined with --on: what a check leaves on other machines does not come back"
+            if option != "--explain"
+            else "--explain cannot be combined with --on: it asks its questions on this machine",
+            next_steps=[f"leave {option} out, or --on"],
+        )

@@ -1,0 +1,115 @@
+"""Files kept by the digest of what they hold: what was sent to a machine once is there for the next that needs it.
+
+    DIGEST         a file, whole: it is renamed to this when all of it has come, and has the digest
+    DIGEST.lock    had by one process while the file comes, is copied or is removed
+
+A file is copied out and never linked: ONNX refuses weights that have a second name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.filesystem.own_file import InUseError, open_locked
+from biopsy.filesystem.private_folder import make_private_folder
+
+DEFAULT_LIMIT = 20_000_000_000
+"""Bytes that all files may have together; those used longest ago go first."""
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CHUNK = 1 << 20
+_PATIENCE = 600.0
+"""Seconds that another process may take to receive a file."""
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits. Raises OSError."""
+    found = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(_CHUNK):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+class ContentStore:
+    """The files in ``folder``, of at most ``limit`` bytes. Several processes may use one at the same time."""
+
+    def __init__(self, folder: Path, limit: int = DEFAULT_LIMIT) -> None:
+        self._folder = folder
+        self._limit = limit
+        self.received = 0
+        """Bytes that came, and were not here before."""
+
+    def copy_to(self, path: Path, digest: str, size: int, received: Callable[[], Iterable[bytes]]) -> None:
+        """Make a file at ``path``, in place of what stands there, with the content of this digest and size in bytes.
+
+        ``received`` gives it in parts, and is called only if it is not here. Raises BiopsyError if what comes is
+        something else or another process keeps it, OSError if it cannot be written.
+        """
+        if not _DIGEST.fullmatch(digest):
+            raise errors.BiopsyError(f"{digest[:80]!r} is no digest")
+        make_private_folder(self._folder, anywhere=True)
+        with self._locked(digest, _PATIENCE):
+            kept = self._folder / digest
+            if not kept.is_file() or kept.stat().st_size != size:
+                self._receive(kept, digest, size, received())
+            os.utime(kept)
+            part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
+            try:
+                shutil.copyfile(kept, part)
+                part.replace(path)
+            finally:
+                part.unlink(missing_ok=True)
+        self._make_room()
+
+    @contextlib.contextmanager
+    def _locked(self, digest: str, patience: float) -> Iterator[None]:
+        try:
+            descriptor = open_locked(self._folder / f"{digest}.lock", patience)
+        except InUseError as error:
+            raise errors.BiopsyError(f"another process has not received {digest} in {patience:.0f} s") from error
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _receive(self, kept: Path, digest: str, size: int, parts: Iterable[bytes]) -> None:
+        part = kept.with_name(f"{digest}.part")  # nobody else writes it: we have the lock
+        found, length = hashlib.sha256(), 0
+        try:
+            part.unlink(missing_ok=True)
+            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                for chunk in parts:
+                    length += len(chunk)
+                    if length > size:
+                        break
+                    found.update(chunk)
+                    stream.write(chunk)
+            if length != size or found.hexdigest() != digest:
+                raise errors.BiopsyError(f"what came for the file {digest} is something else: was it changed?")
+            part.replace(kept)
+        finally:
+            part.unlink(missing_ok=True)
+        self.received += size
+
+    def _make_room(self) -> None:
+        """Remove files that nobody has, the one used longest ago first, until the others are within the limit."""
+        there = []
+        for path in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                if _DIGEST.fullmatch(path.name):
+                    there.append((path.stat().st_mtime_ns, path.stat().st_size, path))
+        excess = sum(size for _, size, _ in there) - self._limit
+        for _, size, path in sorted(there):
+            if excess <= 0:
+                return
+            with contextlib.suppress(errors.BiopsyError, OSError), self._locked(path.name, 0):
+                path.unlink(missing_ok=True)
+                excess -= size

@@ -1,0 +1,43 @@
+"""``--on``: what is refused before any machine is asked."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from biopsy.cli.app import main
+from support.models import chain, save
+
+CHECK = ["--check", "true", "{}"]
+
+
+@pytest.fixture(autouse=True)
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(chain(2), tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--on", "ray"], "--on needs a check"),
+        (["--on", "dask", *CHECK], "--on"),
+        (["--on", "ray", "--resources", "GPU", *CHECK], "GPU=1,CPU=4"),
+        (["--on", "ray", "--resources", "GPU=1,GPU=2", *CHECK], "each once"),
+        (["--resources", "GPU=1", *CHECK], "--on ray"),
+        (["--require-uniform", *CHECK], "--on ray"),
+        (["--on", "ray", "--explain", *CHECK], "--explain cannot be combined with --on"),
+        (["--on", "ray", "--artifacts", "a", "--", *CHECK], "--artifacts cannot be combined with --on"),
+    ],
+)
+def test_what_cannot_be_done_is_told(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "reduce", "m.onnx", *[word for word in words if word != "--"]]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_the_extra_a_line_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "reduce", "m.onnx", "--on", "ray", *CHECK]) == 4
+    told = capsys.readouterr().err
+    assert "need Ray, which is not installed" in told
+    assert 'pip install "biopsy[ray]"' in told

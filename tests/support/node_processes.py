@@ -1,0 +1,102 @@
+"""Other machines without another machine: processes that share no folder with us, and get all they need by pipes."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from biopsy.checks.portable import PortableTask
+from biopsy.checks.task_host import Answer, TaskHost
+from biopsy.filesystem.content_store import ContentStore
+from biopsy.session.machines import MachineLostError, OtherMachines
+
+_CHUNK = 1 << 16
+
+
+class NodeProcess:
+    """A machine: a process whose current folder is its own, with a content store of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.sent: list[Path] = []
+        self._number = 0
+        self._lock = threading.Lock()
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._stops, their_stops = context.Pipe()
+        self.process = context.Process(target=_serve, args=(theirs, their_stops, folder), daemon=False)
+        self.process.start()
+        theirs.close()
+        their_stops.close()
+
+    def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
+        try:
+            self._pipe.send((self._number, task))
+            while True:
+                said = self._pipe.recv()
+                if isinstance(said, Answer):
+                    return said
+                self._send(files[said])
+        except (EOFError, OSError) as error:
+            raise MachineLostError("the process has gone") from error
+        finally:
+            with self._lock:
+                self._number += 1
+
+    def _send(self, path: Path) -> None:
+        self.sent.append(path)
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                self._pipe.send(chunk)
+        self._pipe.send(b"")
+
+    def stop(self) -> None:
+        with self._lock, suppress(OSError):
+            self._stops.send(self._number)
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._stops.close()
+        self.process.join()
+
+
+def _serve(pipe: Connection, stops: Connection, folder: Path) -> None:
+    os.chdir(folder)
+    node = TaskHost(folder, ContentStore(folder / "store"))
+
+    def received(digest: str) -> Iterator[bytes]:
+        pipe.send(digest)
+        yield from iter(pipe.recv, b"")
+
+    def listen() -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                node.stop(stops.recv())
+
+    threading.Thread(target=listen, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            number, task = pipe.recv()
+            pipe.send(node.run(number, task, received))
+    node.close()
+
+
+class NodeProcesses(OtherMachines):
+    """Workers on such machines; ``nodes`` are all that were ever made."""
+
+    def __init__(self, folder: Path, room: int) -> None:
+        self.nodes: list[NodeProcess] = []
+        self._folder = folder
+        self._numbers = itertools.count()
+        super().__init__(self._made, room)
+
+    def _made(self) -> NodeProcess:
+        node = NodeProcess(self._folder / f"node{next(self._numbers)}")
+        self.nodes.append(node)
+        return node
