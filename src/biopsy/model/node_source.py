@@ -66,6 +66,11 @@ class NodeSource:
         del told["owner"]
         return {key: value or None for key, value in told.items()} | {"in_words": str(self)}
 
+    @property
+    def with_code(self) -> str:
+        """In words, and the line of code where it is told."""
+        return f"{self}: {self.code}" if self.code else str(self)
+
     def __str__(self) -> str:
         """In a few words: ``model.py:42 in Attention.forward``, or the name of the module, ``blocks.0.attention``."""
         if self.file is None:
