@@ -124,7 +124,7 @@ def spellings() -> str:
     """A table for each family of equivalent spellings."""
     parts = []
     for title, family in FAMILIES.items():
-        parts += [f"### {title}", "", "| name | found is | written is | from opset | equal for | costs |"]
+        parts += [f"### {title}", "", "| name | found | written | from opset | equal for | costs |"]
         parts += ["|---|---|---|---|---|---|"]
         for one in family:
             equal = "; ".join(filter(None, ["every bit" if one.exact else "", one.holds]))
@@ -137,7 +137,7 @@ def spellings() -> str:
 def barriers() -> str:
     """A table of the nodes that optimizers do not see through."""
     rows = [f"| `{one.name}` | {_prose(one.writes)} | {one.least_opset} | {_prose(one.cost)} |" for one in BARRIERS]
-    return "\n".join(["| name | behind a node stands | from opset | costs |", "|---|---|---|---|", *rows, ""])
+    return "\n".join(["| name | after a node stands | from opset | costs |", "|---|---|---|---|", *rows, ""])
 
 
 def polygraphy() -> str:

@@ -151,6 +151,11 @@ class CannotInstall(BiopsyError):
         super().__init__(message, details=details, kept=kept, next_steps=next_steps)
         self.kind: Obstacle = kind
 
+    @property
+    def concerns_all(self) -> bool:
+        """Whether nothing else could be installed either: there is no network, or no space on the disk."""
+        return self.kind in ("network", "disk full")
+
 
 class InvalidResult(BiopsyError):
     """A model that a command made is invalid where the one that it was made of was not: it is not written."""

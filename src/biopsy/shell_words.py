@@ -18,6 +18,12 @@ class ListOption:
     name: str
     values: Sequence[str]
 
+    @property
+    def words(self) -> list[str]:
+        """The words that argparse reads this option from, even if its only value begins with a dash."""
+        alone = len(self.values) == 1 and _has_dash(self.values)
+        return [f"{self.name}={self.values[0]}"] if alone else [self.name, *self.values]
+
 
 def line_of(words: Iterable[str | ListOption]) -> str:
     """The words as one line of bash or zsh; a comment that says why where no line can hold them.
@@ -34,7 +40,7 @@ def line_of(words: Iterable[str | ListOption]) -> str:
             continue
         if (wrong := _misread(word.values)) is not None:
             return f"# {word.name} cannot be given {_shown(wrong)}, which would be taken for an option: rename it first"
-        typed += [f"{word.name}={word.values[0]}"] if _has_dash(word.values) else [word.name, *word.values]
+        typed += word.words
     for wrong in typed:
         if not can_be_typed(wrong):
             return f"# no shell can be given {_shown(wrong)}: rename it first"

@@ -64,6 +64,17 @@ def test_the_short_help_has_examples_and_the_whole_one_all_options(command, caps
     assert missing == []
 
 
+def test_the_short_help_ends_behind_a_whole_example():
+    lines = ["  One:", "    biopsy a \\", "        --b", "  Two, of which", "  more is said:", "    biopsy c"]
+    assert [short_help.within(lines, most) for most in (2, 3, 4, 5, 6)] == [[], lines[:3], lines[:3], lines[:3], lines]
+    commands = ["  biopsy a \\", "      --b", "  biopsy c", "  biopsy d"]
+    assert [short_help.within(commands, most) for most in (1, 2, 3)] == [[], commands[:2], commands[:3]]
+
+
+def test_a_command_without_options_of_its_own_has_no_heading_for_them(capsys: Captured):
+    assert "options:" not in shown("cache list -h", capsys)
+
+
 def test_what_the_short_help_names_exists():
     by_words = {command.words: command for command in COMMANDS}
     for words, options in short_help.ESSENTIAL.items():

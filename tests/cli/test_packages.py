@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from biopsy.cli.app import main
-from biopsy.environments import sources
 from support.command_line import typed
 from support.made_up_release import PACKAGE
 from support.models import chain, info, save
-from support.package_index import PackageIndex
+from support.package_index import PackageIndex, only_index
 
 Captured = pytest.CaptureFixture[str]
 
@@ -29,22 +28,13 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIn
             node.input[:] = [new if name == old else name for name in node.input]
             node.output[:] = [new if name == old else name for name in node.output]
     save(made, tmp_path / "model.onnx")
-    with PackageIndex() as running:
+    with only_index(tmp_path, monkeypatch) as running:
         for version, plus in (("0.1", 0), ("0.2", 1)):
             source = PACKAGE.replace("0.0.7", version).replace('"plus", 0', f'"plus", {plus}')
             modules = {"onnxruntime/__init__.py": source, "numpy.pth": sysconfig.get_paths()["platlib"]}
             running.add("onnxruntime", version, modules=modules)
-        for name in ("UV_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS", "PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_CONSTRAINT"):
-            monkeypatch.delenv(name, raising=False)
-        for name in ("PIP_CONFIG_FILE", "UV_CONFIG_FILE"):
-            monkeypatch.setenv(name, "/dev/null")
-        monkeypatch.setenv("UV_DEFAULT_INDEX", running.address)
-        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-        monkeypatch.setenv("BIOPSY_CACHE_DIR", str(tmp_path / "cache"))
         monkeypatch.chdir(tmp_path)
-        sources._of_pip_files.cache_clear()
         yield running
-    sources._of_pip_files.cache_clear()
 
 
 def test_a_release_is_installed_said_and_compared_with_another(index: PackageIndex) -> None:
@@ -65,6 +55,7 @@ def test_a_package_is_that_of_the_engines_that_name_no_release(index: PackageInd
     assert "'y' of onnxrt:release=0.2 differs from onnxrt:release=0.1" in ran.told
 
 
+@pytest.mark.slow
 def test_a_package_alone_names_its_engine(index: PackageIndex) -> None:
     ran = typed("run", "model.onnx", "--package", "onnxruntime==0.2")
     assert ran.status == 0, ran.told

@@ -17,6 +17,8 @@ from biopsy.cli.debug.layers_report import LayersReport
 from biopsy.cli.debug.precision_report import PrecisionReport
 from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.debug.repeat.progress import RepeatProgress
+from biopsy.cli.debug.version.progress import VersionProgress
+from biopsy.cli.debug.workaround.summary import WorkaroundProgress
 from biopsy.cli.progress import Progress, shows, time_left
 
 
@@ -102,9 +104,12 @@ def test_no_listener_of_a_command_names_a_method_for_an_event_and_leaves_it_unma
     assert [name for name in vars(listener) if name.startswith("_on_")] == []
 
 
-@pytest.mark.parametrize("listener", [ReductionReport, PrecisionReport, FlagsProgress])
+@pytest.mark.parametrize(
+    "listener", [ReductionReport, PrecisionReport, FlagsProgress, VersionProgress, WorkaroundProgress]
+)
 def test_a_flaky_failure_is_shown_by_every_search_with_a_check(listener: type[Progress]) -> None:
-    assert events.FlakyFailure in {vars(method).get("shows") for method in vars(listener).values() if callable(method)}
+    methods = [method for base in listener.__mro__ for method in vars(base).values()]
+    assert events.FlakyFailure in {getattr(method, "shows", None) for method in methods}
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from support.package_index import PackageIndex
+from support.package_index import PackageIndex, only_index
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
     """A running index; all that is configured here is it, and the cache is in ``tmp_path / "cache"``."""
-    with PackageIndex() as running:
-        for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS", "PIP_FIND_LINKS", "PIP_CONSTRAINT"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-        monkeypatch.setenv("UV_CONFIG_FILE", "/dev/null")
-        monkeypatch.setenv("UV_DEFAULT_INDEX", running.address)
-        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-        monkeypatch.setenv("BIOPSY_CACHE_DIR", str(tmp_path / "cache"))
+    with only_index(tmp_path, monkeypatch) as running:
         yield running

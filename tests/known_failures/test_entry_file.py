@@ -59,7 +59,7 @@ def test_an_entry_is_read(tmp_path: Path) -> None:
     entry = read_entry(written(yaml.safe_dump(tree()), tmp_path))
     assert (entry.name, entry.reference, entry.patterns[0].text) == ("entry", "owner/name#7", FINGERPRINT.text)
     assert entry.release_kind("2026.1.0") == "fails"
-    assert entry.release_kind("2024.1.0") == "untold"
+    assert entry.release_kind("2024.1.0") == "unknown"
 
 
 def test_a_new_entry_can_be_read_as_it_is_written(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_release_as_an_engine_tells_it_is_understood(tmp_path: Path) -> None:
     seen = SeenFailure(engine="openvino", release="2026.4.1-22982-e213a147257-releases/2026/4", stage="compare")
     assert best(looked_up(there_and_back(), tmp_path, seen)).release == "fails"
     odd = SeenFailure(engine="openvino", release="custom build", stage="compare")
-    assert best(looked_up(there_and_back(), tmp_path, odd)).release == "untold"
+    assert best(looked_up(there_and_back(), tmp_path, odd)).release == "unknown"
 
 
 def test_what_is_not_known_is_said(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from biopsy import errors
 from biopsy.cli.app import main
 from biopsy.environments.interpreter import Interpreter, interpreter_of
 from biopsy.environments.prepared import prepared
-from support.package_index import PackageIndex, wheel
+from support.package_index import PackageIndex, only_index, wheel
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +23,7 @@ def here() -> Interpreter:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
-    with PackageIndex() as running:
-        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-        monkeypatch.setenv("UV_CONFIG_FILE", "/dev/null")
-        monkeypatch.setenv("UV_DEFAULT_INDEX", running.address)
-        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
-        monkeypatch.setenv("BIOPSY_CACHE_DIR", str(tmp_path / "cache"))
-        for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_CONSTRAINT"):
-            monkeypatch.delenv(name, raising=False)
+    with only_index(tmp_path, monkeypatch) as running:
         yield running
 
 

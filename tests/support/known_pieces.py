@@ -10,11 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.real_failures import normalization_of_columns, product_and_slopes_of_channels, relu_clip_of_integers
 
-RANDOM = np.random.default_rng(0)
-
 
 def _floats(*shape: int) -> np.ndarray:
-    return RANDOM.normal(size=shape).astype(np.float32)
+    return np.random.default_rng(shape).normal(size=shape).astype(np.float32)
 
 
 def _model(

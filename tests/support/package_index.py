@@ -7,11 +7,15 @@ import hashlib
 import json
 import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -151,3 +155,21 @@ def _handler(index: PackageIndex) -> type[BaseHTTPRequestHandler]:
                 index.released.wait(60)
 
     return Handler
+
+
+@contextmanager
+def only_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+    """A running index, the only one that uv, pip and biopsy know; their caches are below ``folder``.
+
+    Ours is ``folder / "cache"``. Nothing that the person who runs the tests has configured counts.
+    """
+    with PackageIndex() as running:
+        for name in ("PIP_INDEX_URL", "UV_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS", "PIP_FIND_LINKS", "PIP_CONSTRAINT"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("UV_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("UV_DEFAULT_INDEX", running.address)
+        monkeypatch.setenv("UV_CACHE_DIR", str(folder / "uv"))
+        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+        monkeypatch.setenv("BIOPSY_CACHE_DIR", str(folder / "cache"))
+        yield running

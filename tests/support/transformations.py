@@ -67,7 +67,7 @@ def question(
 ) -> TransformationQuestion:
     """What is asked of the model in a file and a tool."""
     index = index_file(path)
-    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    kinds = index.fed_types()
     given: dict[str, object] = {"index": index, "tool": parse_tool(by), "python": Path(sys.executable)}
     given["decides"] = SameEngine(feeds=lambda: fed(kinds, inputs_of(inputs)))
     return TransformationQuestion(**{**given, **more})  # type: ignore[arg-type]

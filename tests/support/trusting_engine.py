@@ -54,7 +54,7 @@ class TrustingSession(Session):
 
         index = index_bytes(model.data, model.folder)
         self._evaluator = evaluator
-        self._inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        self._inputs = index.fed_types()
         self._outputs = [index.names[tensor] for tensor in index.outputs]
 
     @property

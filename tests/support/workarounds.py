@@ -36,7 +36,7 @@ def question(
     path = folder / "model.onnx"
     onnx.save(model, path)
     index = index_file(path)
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     drawn = inputs or Inputs()
     return WorkaroundQuestion(
         index=index,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import onnx
 from onnx import helper
 
@@ -31,9 +29,7 @@ def _applied(patch: Patch, made: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def test_a_model_does_not_differ_from_itself() -> None:
-    found = difference(branching(), branching())
-    assert found.lines() == ()
-    assert json.loads(json.dumps(found.as_json()))["added"] == []
+    assert difference(branching(), branching()).lines() == ()
 
 
 def test_nodes_that_come_and_go_are_listed_with_what_they_read_and_write() -> None:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from biopsy.engines.feeding import Inputs, feeds_for
+from biopsy.engines.wider_inputs import wider_sample
 from biopsy.model.index import index_bytes
 from biopsy.model.tensor_type import TensorType
-from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
+from biopsy.workarounds.fresh_samples import fresh_samples
 from support.real_failures import normalization_of_columns, relu_clip_of_integers
 
 FLOATS = {"x": TensorType(1, (4, 4))}
@@ -50,7 +51,7 @@ def test_what_leaves_nothing_to_vary_has_no_fresh_samples() -> None:
 @pytest.mark.parametrize(("model", "dtype"), [(normalization_of_columns, "f"), (relu_clip_of_integers, "i")])
 def test_a_wider_sample_reaches_below_zero_and_above_one(model, dtype: str) -> None:
     index = index_bytes(model().SerializeToString())
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     made = wider_sample(index, wanted, Inputs())
     assert made is not None and made["x"].dtype.kind == dtype
     assert made["x"].min() < 0 or made["x"].max() > 1
@@ -60,11 +61,11 @@ def test_whole_numbers_that_may_be_indices_are_not_widened() -> None:
     model = relu_clip_of_integers()
     model.graph.node[0].op_type = "Gather"
     index = index_bytes(model.SerializeToString())
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     assert wider_sample(index, wanted, Inputs()) is None
 
 
 def test_a_range_that_was_given_is_not_left() -> None:
     index = index_bytes(normalization_of_columns().SerializeToString())
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     assert wider_sample(index, wanted, Inputs(val_range={"x": (0.0, 1.0)})) is None

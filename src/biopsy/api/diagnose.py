@@ -21,12 +21,13 @@ from biopsy.api.arguments import (
 from biopsy.api.compare import asked_of_outputs, tolerance_words
 from biopsy.api.inputs import GivenInputs, inputs_of
 from biopsy.api.searching import rules_of
+from biopsy.blame.transformations.spec import parse_tool
 from biopsy.checks.judge import Rules
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.diagnosis.diagnose import diagnose as diagnosed
 from biopsy.diagnosis.evidence import held_folder
 from biopsy.diagnosis.facts import Diagnosis
-from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Judging, Samples
+from biopsy.diagnosis.question import DEFAULT_SECONDS, DiagnosisQuestion, Effort, Judging, Samples
 from biopsy.diagnosis.samples import require_sizes, settled
 from biopsy.engines.registry import create
 from biopsy.layerwise.tensor_errors import Judge
@@ -51,6 +52,9 @@ def diagnose(
     max_time: float = DEFAULT_SECONDS,
     jobs: int = 1,
     fresh: bool = False,
+    thorough: bool = False,
+    downloads: bool = True,
+    by: str | None = None,
     listener: events.Listener = events.ignore,
 ) -> Diagnosis:
     """Find out why ``model`` fails: one question after the other, until the answer is known or the time is over.
@@ -61,6 +65,10 @@ def diagnose(
     ``folder`` are those of ``run``, ``atol`` and ``rtol`` those of ``compare``. ``directory`` keeps the evidence; a
     diagnosis that was stopped goes on there, unless ``fresh``. ``rules`` says which failures count as the same,
     ``max_time`` is in seconds, ``jobs`` how many checks run at once.
+
+    ``thorough`` also asks what takes minutes: which change makes the whole model right, and which release of the engine
+    broke it, or mended it; for that, releases are installed in environments of their own, unless ``downloads`` is
+    False. ``by`` is a tool that the model goes through, as for ``transform``.
 
     ``verdict`` of the result says what was found, ``failed`` whether the model fails, ``stopped`` what ended it early.
 
@@ -96,8 +104,8 @@ def diagnose(
                     rules=rules_of(rules),
                 ),
                 weights_folder=None if folder is None else weights,
-                seconds=max_time,
-                jobs=jobs,
+                effort=Effort(seconds=max_time, jobs=jobs, thorough=thorough, downloads=downloads),
                 fresh=fresh,
+                tool=None if by is None else parse_tool(by).text,
             )
             return diagnosed(question, listener)

@@ -31,11 +31,11 @@ from biopsy.blame.transformations.tool_python import ToolPackages, tool_python
 from biopsy.comparison.tolerance import Tolerances
 from biopsy.engines.feeding import Inputs
 from biopsy.engines.registry import create
+from biopsy.engines.wider_inputs import wider_sample
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.isolation.watch import Limits
 from biopsy.model.index import ModelIndex, index_file
 from biopsy.session.budget import Budget
-from biopsy.tensors.results import Feed
 
 
 def transform(
@@ -134,11 +134,10 @@ def _engine(
 ) -> SameEngine:
     create(engine)
 
-    def feeds() -> Sequence[Feed]:
-        return fed({index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}, wanted)
-
+    kinds = index.fed_types()
     return SameEngine(
-        feeds=feeds,
+        feeds=lambda: fed(kinds, wanted),
+        wider=lambda: wider_sample(index, kinds, wanted),
         engine=engine,
         tolerances=Tolerances(
             {} if atol is None else tolerances_by_name("atol", atol),

@@ -103,7 +103,7 @@ def workaround(
     wanted = inputs_of(inputs, iterations, seed, val_range, shapes)
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as scratch:
         index = index_file(path, weights)
-        kinds_of_inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        kinds_of_inputs = index.fed_types()
         samples = fed(kinds_of_inputs, wanted)
         limits = (*tolerance_words("--atol", atol), *tolerance_words("--rtol", rtol))
         question = WorkaroundQuestion(

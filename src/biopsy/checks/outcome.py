@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
+from biopsy import events
 from biopsy.checks.verdict import VerdictFile
 from biopsy.isolation.watch import Stop
 
@@ -53,6 +54,17 @@ class Judged:
     outcome: Outcome
     reason: str
     evidence: Evidence
+
+    def event(self, number: int, stage: str) -> events.Checked:
+        """What listeners are told of this run of a check."""
+        return events.Checked(
+            number=number,
+            stage=stage,
+            outcome=self.outcome.value,
+            reason=self.reason,
+            seconds=self.evidence.seconds,
+            output=self.evidence.output,
+        )
 
 
 class Check(ABC):

@@ -16,7 +16,7 @@ from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.signature import Match, Signature, same_failure, signature_of
 from biopsy.isolation.watch import Stop
 
-_MOST_UNTOLD = 16
+_MOST_WAITING = 16
 """Runs that have ended before one that was begun earlier, for each that may run at once."""
 
 NO_CANDIDATE = Path("{}")
@@ -86,10 +86,14 @@ def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: flo
     if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
-    failed = sum(judged.outcome is Outcome.REPRODUCES for judged in answers)
-    steady = failed in (0, len(answers))
-    needed = 1 if steady else runs_needed(interval(failed, len(answers), 1.0)[0], confidence)
-    return MeasuredRate(failed=failed, runs=len(answers), needed=needed)
+    return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)
+
+
+def rate_of(failed: int, runs: int, confidence: float = 0.99) -> MeasuredRate:
+    """A rate that was measured; a failure that shows always or never needs one run."""
+    steady = failed in (0, runs)
+    needed = 1 if steady else runs_needed(interval(failed, runs, 1.0)[0], confidence)
+    return MeasuredRate(failed=failed, runs=runs, needed=needed)
 
 
 def rate_text(hits: int, runs: int) -> str:
@@ -136,7 +140,7 @@ def repeated(
         try:
             while True:
                 running = {future: number for number, future in begun if not future.done()}
-                room = min(jobs - len(running), _MOST_UNTOLD * jobs - len(begun))
+                room = min(jobs - len(running), _MOST_WAITING * jobs - len(begun))
                 for number in islice(numbers, max(0, room)):
                     check = begin(number, set(running.values()))
                     future = pool.submit(check.run, NO_CANDIDATE, stop)

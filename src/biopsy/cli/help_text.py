@@ -57,7 +57,7 @@ def short(parser: argparse.ArgumentParser, program: str, words: tuple[str, ...])
     parts = [
         _wrapped(f"usage: {_usage(parser)}".replace("%%", "%")),
         _wrapped(parser.description or ""),
-        [title, *options],
+        [title, *options] if options else [],
         [],
         ["next:", *after] if after else [],
         [f"{parser.prog} --help shows all {count} options."],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
     ("run",): (
@@ -76,6 +77,20 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
         "--max-time",
         "--check",
     ),
+    ("debug", "transform"): (
+        "model",
+        "--by",
+        "--passes",
+        "--package",
+        "--output",
+        "--engine",
+        "--load-inputs",
+        "--atol",
+        "--rtol",
+        "--report",
+        "--max-time",
+        "--check",
+    ),
     ("debug", "layers"): (
         "model",
         "--suspect",
@@ -116,16 +131,34 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
 
 NEXT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("run",): ("debug reduce    the smallest part that still fails", "debug layers    the layers that are wrong"),
-    ("debug", "reduce"): ("inspect model    what is left", "debug flags    the setting that switches the failure off"),
+    ("debug", "reduce"): (
+        "inspect model    what is left",
+        "debug known    whether it is a bug that is known",
+        "debug flags    the setting that switches the failure off",
+        "debug workaround    the smallest change of the whole model that avoids it",
+    ),
     ("debug", "layers"): ("debug reduce --order-by    the smallest part that still fails",),
-    ("debug", "flags"): ("debug workaround    other changes, verified",),
-    ("debug", "version"): ("debug flags    the setting that switches it off in a release that fails",),
+    ("debug", "flags"): (
+        "debug workaround    other changes, verified",
+        "debug version    the release that broke it, or mended it",
+    ),
+    ("debug", "version"): (
+        "debug flags    the setting that avoids it in a release that fails",
+        "debug workaround    what avoids it, if you cannot change the release",
+        "debug known    whether it is a bug that is known",
+    ),
+    ("debug", "transform"): ("debug known    whether the piece is a bug that is known",),
+    ("debug", "known"): (
+        "debug workaround    the smallest change with which the model is right",
+        "debug version    the release that broke it, or mended it",
+    ),
     ("debug", "workaround"): ("run    the patched model, beside the original",),
     ("debug", "build"): ("debug diff-tactics    what goes with the bad builds",),
     ("debug", "repeat"): ("debug build    varies what an engine chooses",),
     ("inspect", "capability"): ("surgeon extract    a part as a model of its own",),
     ("check", "lint"): ("surgeon extract    a faulty part as a model of its own",),
     ("convert",): ("run    the written model, beside the original",),
+    ("cache", "list"): ("cache clear    removes them",),
     ("data", "to-input"): ("debug reduce    with these inputs",),
     ("doctor",): ("demo    a real bug, found",),
     ("demo",): ("run    compares engines on your own model",),
@@ -163,9 +196,17 @@ def within(lines: list[str], most: int) -> list[str]:
     """The lines up to the last example that ends within ``most`` of them."""
     if len(lines) <= most:
         return lines
-    least = min(len(line) - len(line.lstrip()) for line in lines)
-    begins = [place for place, line in enumerate(lines) if len(line) - len(line.lstrip()) == least]
+    least = min(map(_indent, lines))
+    begins = [
+        place
+        for place, (before, line) in enumerate(pairwise(lines), 1)
+        if _indent(line) == least and (_indent(before) > least or before.lstrip().startswith("biopsy "))
+    ]  # a line of text goes on with more text, or with its command
     return lines[: max((place for place in begins if place <= most), default=0)]
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def next_lines(program: str, words: Sequence[str]) -> list[str]:

@@ -85,7 +85,7 @@ class StepContext:
         self.question = question
         self.checks = 0
         self._listener = listener
-        self._end = time.monotonic() + question.seconds
+        self._end = time.monotonic() + question.effort.seconds
         self._step_end = self._end
         self._warm: CommandCheck | None = None
 

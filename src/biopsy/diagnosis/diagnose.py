@@ -13,13 +13,10 @@ from biopsy.diagnosis.evidence import EvidenceFile, KnownSteps, identity_of
 from biopsy.diagnosis.facts import Diagnosis, KnownFacts, Outcome, StepReport
 from biopsy.diagnosis.plan import PLAN
 from biopsy.diagnosis.question import DiagnosisQuestion, require_no_place
-from biopsy.diagnosis.step import DiagnosisStep
+from biopsy.diagnosis.step import PERSON, TIME, DiagnosisStep
 from biopsy.diagnosis.verdict import verdict_of
 from biopsy.filesystem.privacy import as_private_as
 from biopsy.session.workspace import sources
-
-TIME = "the time limit"
-PERSON = "an interruption"
 
 
 def diagnose(question: DiagnosisQuestion, listener: events.Listener = events.ignore) -> Diagnosis:
@@ -124,7 +121,11 @@ class _PlanRun:
                 raise
             return "failed", error.summary
         self._facts = answered.facts
-        return "done", answered.line
+        if answered.ended is None:
+            return "done", answered.line
+        if answered.ended == PERSON or self._context.is_over:
+            self._stopped = answered.ended
+        return "stopped", f"not finished: {answered.line}"
 
     def _says_nothing(self, error: errors.VacuousCheck) -> errors.VacuousCheck:
         """The error to end with where the check fails on anything: nothing that it says is about the model."""

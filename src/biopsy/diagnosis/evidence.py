@@ -76,6 +76,7 @@ def identity_of(question: DiagnosisQuestion, check: Check) -> dict[str, str]:
     samples = question.samples
     options = {
         "engines": question.engines,
+        "by": question.tool or "",
         "limits": question.judging.limits,
         "inputs": [str(path) for path in samples.files],
         "seed": samples.inputs.seed,

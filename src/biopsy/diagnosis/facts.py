@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from biopsy.diagnosis.further_facts import FurtherFacts
 
 Outcome = Literal["done", "skipped", "stopped", "failed"]
 """What became of a question: it has an answer; it was not asked; a limit or a person ended it; it cannot be answered.
@@ -287,6 +289,7 @@ class KnownFacts:
     settings: SettingsSeen | None = None
     precision: PrecisionSeen | None = None
     variation: VariationSeen | None = None
+    further: FurtherFacts = field(default_factory=FurtherFacts)
 
 
 @dataclass(frozen=True, kw_only=True)

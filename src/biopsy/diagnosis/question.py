@@ -46,14 +46,27 @@ class Judging:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a diagnosis may cost: it may take ``seconds``, and ``jobs`` checks run at once.
+
+    ``thorough``: what takes minutes is asked too. ``downloads``: other releases of an engine may be installed for that.
+    """
+
+    seconds: float = DEFAULT_SECONDS
+    jobs: int = 1
+    thorough: bool = False
+    downloads: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
 class DiagnosisQuestion:
     """What to diagnose.
 
     ``engines`` are specs; the first is trusted where there are several. ``check`` are the words of a check that decides
     instead; the engines are then those that it runs, none if nobody knows. ``template`` are the words with ``{engine}``
     or ``{settings}`` in place of the last of the engines, if the check has them. ``folder`` keeps the evidence.
-    ``seconds`` is how long it may take, ``jobs`` how many checks run at once. ``weights_folder`` is where external
-    weights stand if that is not the model's folder. ``fresh`` begins anew what was interrupted.
+    ``weights_folder`` is where external weights stand if that is not the model's folder. ``fresh`` begins anew what was
+    interrupted. ``tool`` is what the model goes through, as ``debug transform --by`` takes it; None if nobody said.
     """
 
     index: ModelIndex
@@ -65,9 +78,9 @@ class DiagnosisQuestion:
     samples: Samples = field(default_factory=Samples)
     judging: Judging = field(default_factory=Judging)
     weights_folder: Path | None = None
-    seconds: float = DEFAULT_SECONDS
-    jobs: int = 1
+    effort: Effort = field(default_factory=Effort)
     fresh: bool = False
+    tool: str | None = None
 
     @property
     def rivals(self) -> tuple[Words, ...]:

@@ -8,5 +8,8 @@ NO_PLACE = "the check has no place for settings: write {engine} where it takes a
 UNKNOWN_COMPARISON = "the check is not 'biopsy run', so nobody knows what it compares"
 NO_PIECE = "there is no smallest part to ask about"
 
+NOT_THOROUGH = "it takes minutes: --thorough asks it"
+NO_DOWNLOAD = "--no-download"
+
 UNABLE = frozenset({TWO_ENGINES, UNKNOWN_ENGINE, NO_PLACE, UNKNOWN_COMPARISON})
 """A question that was not asked for one of these has no answer; for any other reason it needs none."""

@@ -8,10 +8,21 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.comparison.json_report import plain
-from biopsy.diagnosis.facts import Diagnosis, FailureSeen, PieceFound, RoundingSeen
+from biopsy.diagnosis.facts import Diagnosis, FailureSeen, KnownFacts, PieceFound, RoundingSeen
 from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.run_report import REPORT, run_of, tree_of
-from biopsy.diagnosis.steps import known, layers, piece, precision, settings, variation
+from biopsy.diagnosis.steps import (
+    changes,
+    known,
+    layers,
+    masked,
+    piece,
+    precision,
+    releases,
+    settings,
+    transformation,
+    variation,
+)
 from biopsy.diagnosis.workarounds import next_lines
 from biopsy.model.digest import digest_of
 from biopsy.model.index import ModelIndex, index_file
@@ -27,7 +38,7 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
     """The sections of a diagnosis (docs/reference/report.md); paths are written as seen from ``folder``."""
     facts = found.facts
     small = None if facts.piece is None else _index_of(facts.piece)
-    examined = _tree(question.folder / layers.REPORT) if facts.layers is not None else None
+    examined = _tree(question.folder / _report_of_layers(facts)) if facts.layers is not None else None
     of_piece = facts.layers is not None and facts.layers.of_piece
     numbers = [] if small is None or facts.piece is None else numbers_in(small, question.index, facts.piece.kept)
     whole = map_tree(
@@ -49,12 +60,26 @@ def diagnosis_sections(found: Diagnosis, question: DiagnosisQuestion, folder: Pa
         "run": run_of(question.folder / REPORT) or None,
         "layers": examined,
         "settings": _tree(question.folder / settings.REPORT) if facts.settings is not None else None,
+        "transformation": _tree(question.folder / transformation.REPORT) if _is_broken(facts) else None,
+        "workaround": _tree(question.folder / changes.REPORT) if facts.further.changes is not None else None,
+        "releases": _tree(question.folder / releases.REPORT) if facts.further.releases is not None else None,
         "precision": _tree(question.folder / precision.REPORT) if facts.precision is not None else None,
         "variation": _tree(question.folder / variation.REPORT) if facts.variation is not None else None,
         "known": _tree(question.folder / known.REPORT) if facts.known is not None else None,
         "other_failures": None if facts.piece is None else _other_failures(facts.piece),
         "next": [{"line": text, "why": why} for text, why in next_lines(facts, question)],
     }
+
+
+def _report_of_layers(facts: KnownFacts) -> str:
+    """The file of the step that has said last what is known of layers."""
+    of_piece = facts.layers is not None and facts.layers.of_piece
+    has_passed = facts.failure is None or facts.failure.masked
+    return masked.REPORT if has_passed and not of_piece else layers.REPORT
+
+
+def _is_broken(facts: KnownFacts) -> bool:
+    return facts.further.transformation is not None and facts.further.transformation.breaks
 
 
 def _failure(failure: FailureSeen, found: Diagnosis) -> Tree:

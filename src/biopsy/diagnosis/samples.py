@@ -51,6 +51,12 @@ def settled(index: ModelIndex, inputs: Inputs, folder: Path, files: Sequence[Pat
     return Samples(inputs=inputs, files=(path,), made_up=inputs.given is None)
 
 
+def feeds_of(index: ModelIndex, samples: Samples) -> Sequence[Feed]:
+    """The samples themselves: those of the files, else random ones. Raises DataError."""
+    given = [feed for path in samples.files for feed in read_feeds(path)]
+    return given or feeds_for(wanted_by(index), samples.inputs).feeds
+
+
 def require_sizes(index: ModelIndex, inputs: Inputs) -> None:
     """Raise UsageError for inputs to be made up whose sizes are open and were not said, with all of them by name."""
     wanted = wanted_by(index)

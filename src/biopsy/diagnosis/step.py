@@ -8,13 +8,21 @@ from dataclasses import dataclass
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import KnownFacts
 
+TIME = "the time limit"
+PERSON = "an interruption"
+
 
 @dataclass(frozen=True)
 class StepAnswer:
-    """What is known after a step, and the line that says what was learnt. ``line`` is "" if nothing was."""
+    """What is known after a step, and the line that says what was learnt. ``line`` is "" if nothing was.
+
+    ``ended`` is what ended it before its end, TIME or PERSON: what is known by then counts, and the question is asked
+    again when the diagnosis goes on.
+    """
 
     facts: KnownFacts
     line: str
+    ended: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,8 @@ from biopsy.diagnosis.question import DiagnosisQuestion
 from biopsy.diagnosis.reasons import UNABLE
 from biopsy.diagnosis.samples import fixed_and_tiny
 from biopsy.diagnosis.steps.piece import joined
+from biopsy.diagnosis.steps.releases import RELEASES
+from biopsy.diagnosis.steps.transformation import operators_of
 from biopsy.diagnosis.workarounds import workarounds_of
 from biopsy.quantities import count
 from biopsy.text import first_line, first_of, series
@@ -76,6 +78,8 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
         *_switched(facts),
         *_sizes(failure),
         *_known(facts),
+        *_transformed(facts),
+        *_released(facts),
     ]
     return kind, " ".join(sentences)
 
@@ -90,7 +94,10 @@ def _without_failure(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[st
     if question.check is None and not compared.rows:
         ran = ", ".join(question.engines)
         return "unknown", f"{ran} runs the model, but nothing could be compared: {'; '.join(compared.not_compared)}."
-    return "passes", f"The model does not fail: {'; '.join(compared.passed)}, with {_inputs(question)}{_inside(facts)}."
+    passes = f"The model does not fail: {'; '.join(compared.passed)}, with {_inputs(question)}{_inside(facts)}."
+    if facts.further.transformation is not None and facts.further.transformation.breaks:
+        return "fails", f"{facts.further.transformation.sentence} {_before_it(passes)}"
+    return "passes", passes
 
 
 def _inputs(question: DiagnosisQuestion) -> str:
@@ -278,6 +285,22 @@ def _known(facts: KnownFacts) -> Iterator[str]:
         yield f"It {facts.known.sentence}."
 
 
+def _transformed(facts: KnownFacts) -> Iterator[str]:
+    seen = facts.further.transformation
+    if seen is not None and not seen.of_piece:
+        yield seen.sentence if seen.breaks else f"{_begun(seen.sentence).rstrip('.')}."
+
+
+def _before_it(passes: str) -> str:
+    return passes.replace("The model does", "Before that, the model does", 1)
+
+
+def _released(facts: KnownFacts) -> Iterator[str]:
+    releases = facts.further.releases
+    if releases is not None and releases.is_sure:
+        yield f"{releases.text}."
+
+
 def sole_optimizer(facts: KnownFacts) -> str | None:
     """The optimizer that is at fault: off alone it mends the model, and no other change of as few settings does."""
     settings = facts.settings
@@ -304,6 +327,11 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
     if piece is not None:
         how = "no single node of it can go" if piece.is_one_minimal else "a smaller one may exist"
         yield f"The piece was checked again as it was written, in a process of its own; {how}."
+    yield from _made(facts)
+    yield from _doubts_of_releases(facts)
+    changes = facts.further.changes
+    if changes is not None and changes.best and changes.doubt:
+        yield f"Of workarounds, {changes.doubt}; nothing else confirms it."
     settings = facts.settings
     if settings is not None and settings.switches:
         sure = all(switch.verified for switch in settings.switches)
@@ -312,6 +340,28 @@ def _certainty(facts: KnownFacts) -> Iterator[str]:
             if sure
             else "The switch was not confirmed by fresh processes."
         )
+
+
+def _made(facts: KnownFacts) -> Iterator[str]:
+    """What the optimizer has written, which is evidence of what it does."""
+    seen = facts.further.transformation
+    if seen is None or not seen.breaks:
+        return
+    if seen.of_piece and seen.nodes_after:
+        yield f"The optimizer turns the piece into {operators_of(seen)}, which is wrong with no optimizer, too."
+    if seen.engine_doubted:
+        yield f"In the reference evaluator, what {seen.tool} makes is right: the engine may be wrong about it."
+
+
+def _doubts_of_releases(facts: KnownFacts) -> Iterator[str]:
+    releases = facts.further.releases
+    if releases is None or not releases.complete:
+        return
+    if releases.doubt:
+        yield f"{_begun(releases.doubt)}."
+    for change in releases.changes:
+        if not change.verified:
+            yield f"Not confirmed with the whole model: {releases.package}, {change.text}."
 
 
 def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
@@ -323,7 +373,8 @@ def _left_open(facts: KnownFacts, steps: Sequence[StepReport]) -> Iterator[str]:
     is_rounding = facts.rounding is not None and facts.rounding.is_rounding
     is_precision = facts.precision is not None and bool(facts.precision.high)
     is_of_engine = facts.fault_before is None and not is_rounding and not is_precision
-    if facts.failure is not None and facts.failure.suspect is not None and is_of_engine:
+    is_open = facts.further.releases is None and not any(step.name == RELEASES.name and step.seconds for step in steps)
+    if facts.failure is not None and facts.failure.suspect is not None and is_of_engine and is_open:
         yield f"Other releases of {title_of(facts.failure.suspect)} were not tried."
 
 

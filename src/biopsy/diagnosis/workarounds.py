@@ -7,10 +7,13 @@ from pathlib import Path
 
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import as_word
+from biopsy.diagnosis.engine_place import why_not_varied
 from biopsy.diagnosis.facts import KnownFacts, SwitchSeen, Workaround
 from biopsy.diagnosis.question import DiagnosisQuestion, Words, with_engine_place, with_inputs, without_weights_folder
 from biopsy.diagnosis.samples import shape_words
 from biopsy.engines.feeding import Inputs
+from biopsy.engines.registry import find_class, parse_spec
+from biopsy.quantities import count
 from biopsy.shell_words import can_be_typed, line_of
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE
 from biopsy.text import first_of, series
@@ -31,6 +34,8 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
     for switch in facts.settings.switches if facts.settings is not None else ():
         if switch.mends_original:
             yield _of_switch(switch, facts, question)
+    yield from _of_changes(facts, question)
+    yield from _of_releases(facts, question)
     precision = facts.precision
     if precision is not None and precision.passes and precision.high and precision.output is not None:
         path = Path(precision.output)
@@ -42,9 +47,9 @@ def workarounds_of(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[W
 
 
 def _is_refused_always(facts: KnownFacts) -> bool:
-    """Whether an engine cannot load, build or run the model, and not only now and then."""
+    """Whether an engine cannot load, build or run the model, or dies of it, and not only now and then."""
     is_flaky = facts.steadiness is not None and facts.steadiness.is_flaky
-    return facts.failure is not None and facts.failure.said.stage in ("load", "build", "run") and not is_flaky
+    return facts.failure is not None and facts.failure.said.stage != "compare" and not is_flaky
 
 
 def _of_rounding(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
@@ -75,14 +80,64 @@ def _of_switch(switch: SwitchSeen, facts: KnownFacts, question: DiagnosisQuestio
     failure = facts.failure
     assert failure is not None and failure.suspect is not None
     exact = ", and errs no more than by rounding" if switch.right_by_float64 else ""
+    more = _cost_of(switch, facts)
     what = f"{series(switch.optimizers)} off" if switch.optimizers else switch.text.removeprefix("with ")
-    template = question.template or with_engine_place(failure.check, failure.suspect)
-    settings = switch.engine.partition(":")[2]
-    places = {ENGINE_PLACE: switch.engine, SETTINGS_PLACE: settings}
-    words = tuple(_filled(word, places) for word in template or ())
+    words = _with_engine(switch.engine, facts, question)
     assigned = [f"{name}={value}" for name, value in switch.environment if can_be_typed(value)]
     prefix = f"{line_of(['env', *assigned])} " if assigned else ""
-    return Workaround(text=f"{what}: the model passes{exact}.", line=f"{prefix}{_line(words, question.model)}")
+    return Workaround(text=f"{what}: the model passes{exact}{more}.", line=f"{prefix}{_line(words, question.model)}")
+
+
+def _with_engine(engine: str, facts: KnownFacts, question: DiagnosisQuestion) -> Words:
+    """The words of the check with another engine in the place of the one that fails; none if they have no place."""
+    failure = facts.failure
+    assert failure is not None and failure.suspect is not None
+    template = question.template or with_engine_place(failure.check, failure.suspect)
+    places = {ENGINE_PLACE: engine, SETTINGS_PLACE: engine.partition(":")[2]}
+    return tuple(_filled(word, places) for word in template or ())
+
+
+def _cost_of(switch: SwitchSeen, facts: KnownFacts) -> str:
+    """What a closer look has said of a switch: how much slower the model is with it, or that it is not right."""
+    changes = facts.further.changes
+    if changes is None:
+        return ""
+    rejected = dict(changes.rejected).get(switch.engine)
+    if rejected is not None:
+        return f"; but it is not shown to be right on other inputs: {rejected}"
+    latency = [one.latency for one in changes.best if one.engine == switch.engine and one.kind == "setting"]
+    return f"; it takes {latency[0]}" if latency and latency[0] else ""
+
+
+def _of_changes(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """The best changes of the model; those of settings are told with what has found them."""
+    failure = facts.failure
+    for change in facts.further.changes.best if facts.further.changes is not None else ():
+        if change.kind == "setting" or failure is None:
+            continue
+        cost = f", {count(change.nodes, 'node')} changed" if change.nodes else ""
+        cost += f"; it takes {change.latency}" if change.latency else ""
+        if change.path is None:
+            yield Workaround(text=f"{_begun(change.text)}: the model is right{cost}.")
+            continue
+        path = Path(change.path)
+        text = f"{_begun(change.text)}: {as_word(path)}, the model with that, is right{cost}."
+        yield Workaround(text=text, line=_line(without_weights_folder(failure.check), path))
+
+
+def _begun(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _of_releases(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[Workaround]:
+    """The last change alone: a release that the original was asked with."""
+    releases = facts.further.releases
+    if releases is None or releases.doubt or not releases.changes or not releases.changes[-1].verified:
+        return
+    last = releases.changes[-1]
+    words = _with_engine(last.engine, facts, question)
+    text = f"{releases.package} {last.right}: the model passes."
+    yield Workaround(text=text, line=_line(words, question.model))
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:
@@ -100,7 +155,8 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
     """What to do next: a line to paste, and why."""
     failure, piece = facts.failure, facts.piece
     if failure is None:
-        if question.samples.made_up and question.engines and question.check is None:
+        has_passed = facts.compared is not None and bool(facts.compared.rows)
+        if has_passed and question.samples.made_up and question.engines and question.check is None:
             engines = [word for engine in question.engines for word in ("--engine", engine)]
             other = ["--seed", str(question.samples.inputs.seed + 1), "--iterations", "8"]
             making = _made_by(question.samples.inputs)
@@ -114,8 +170,31 @@ def next_lines(facts: KnownFacts, question: DiagnosisQuestion) -> Iterator[tuple
         if not piece.masked:
             yield _line(repeated, path), "the failure, in the piece"
         yield line_of(["biopsy", "inspect", "model", as_word(path), "--mode=full"]), "what the piece computes"
+        yield from _deeper(facts, question, repeated)
     elif facts.fault_before is not None and facts.fault_before.kind == "refused":
         yield line_of(["biopsy", "check", "lint", as_word(question.model)]), "what is wrong with the model"
+
+
+def _deeper(facts: KnownFacts, question: DiagnosisQuestion, of_piece: Words) -> Iterator[tuple[str, str]]:
+    """What takes minutes, and was not asked: which release it was, and which change of the model avoids it."""
+    failure, piece = facts.failure, facts.piece
+    if question.effort.thorough or why_not_varied(facts, question, "") or failure is None or piece is None:
+        return
+    assert failure.suspect is not None
+    spec = parse_spec(failure.suspect)
+    packages = find_class(spec.name).distributions
+    engine, check = [], failure.check
+    if question.template is not None:
+        engine, check, of_piece = ["--engine", failure.suspect], question.template, question.template
+    elif not isinstance(parse(check), OwnRun):
+        return
+    path = as_word(Path(piece.path))
+    if packages:
+        words = ["biopsy", "debug", "version", path, "--package", packages[0], *engine, "--check", *of_piece]
+        yield line_of(words), f"which release of {packages[0]} broke it (installs releases)"
+    weights = [] if question.weights_folder is None else ["--external-data-dir", as_word(question.weights_folder)]
+    words = ["biopsy", "debug", "workaround", as_word(question.model), "--piece", path, *weights, *engine, "--check"]
+    yield line_of([*words, *check]), "which change of the model avoids it, and what that costs"
 
 
 def _made_by(inputs: Inputs) -> list[str]:

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from biopsy import events
 
+RELEASE_SETTINGS = ("release", "with", "python")
+"""Settings of every engine that can be run from another release, besides its own options."""
+
 
 class Imports(Protocol):
     """Gives modules: those that stand here, or objects that stand for them and do there what is done to them here."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.engines.base import Capabilities, Engine, Option
+from biopsy.engines.imports import RELEASE_SETTINGS
 from biopsy.similar_names import did_you_mean
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def create(spec: str | EngineSpec) -> Engine:
         raise errors.UsageError(f"{spec!r} is no engine", next_steps=["'onnxrt', or 'onnxrt:optimization=none'"])
     parsed = parse_spec(spec) if isinstance(spec, str) else spec
     engine_class = class_of(parsed)
-    return engine_class(_parse_settings(_own_part(parsed, engine_class), engine_class.options_declared), parsed.text)
+    return engine_class(_parse_settings(without_release(parsed), engine_class.options_declared), parsed.text)
 
 
 def class_of(spec: EngineSpec) -> type[Engine]:
@@ -135,8 +136,27 @@ def engines_of_distribution(distribution: str) -> list[str]:
     return [name for name in found if distribution in find_class(name).distributions]
 
 
-RELEASE_SETTINGS = ("release", "with", "python")
-"""Settings of every engine that can be run from another release, besides its own options."""
+def release_settings(
+    engine: str, distribution: str, version: str, *, beside: Sequence[str] = (), python: str | None = None
+) -> dict[str, str]:
+    """The settings that ask for a release of an engine's distribution, with requirements ``beside`` it.
+
+    The distribution is named where it is not the usual one. Raises as ``find_class``.
+    """
+    usual = find_class(engine).distributions[:1]
+    settings = {"release": version if distribution in usual else f"{distribution}=={version}"}
+    if beside:
+        settings["with"] = "+".join(beside)
+    return settings if python is None else {**settings, "python": python}
+
+
+def release_now(spec: EngineSpec) -> str:
+    """The release of its package that an engine of a spec runs, such as "1.20.1"; it need not be installed yet.
+
+    Raises EngineMissing if none is asked for, and none is installed.
+    """
+    asked = spec.settings.get("release")
+    return asked.rpartition("==")[2] if asked else class_of(spec).version()
 
 
 def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]:
@@ -145,8 +165,9 @@ def _asks_for_release(spec: EngineSpec, engine_class: type[Engine]) -> list[str]
     return [key for key in spec.settings if key in RELEASE_SETTINGS and key not in own]
 
 
-def _own_part(spec: EngineSpec, engine_class: type[Engine]) -> EngineSpec:
-    asked = _asks_for_release(spec, engine_class)
+def without_release(spec: EngineSpec) -> EngineSpec:
+    """The spec without the settings that ask for another release. Raises as ``find_class``."""
+    asked = _asks_for_release(spec, find_class(spec.name))
     return EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in asked})
 
 

@@ -1,10 +1,10 @@
 """Where environments are kept: a folder each, whole or not there, locked while it is made or used.
 
     environments/KEY         the environment, below ``python/``, and the record that says that it is whole
-    environments/KEY.lock    had by one process while it is made or removed, by any number while it is used
+    environments/KEY.lock    held by one process while it is made or removed, by any number while it is used
 
-An environment is made at its final place, since one that is moved works no more. The record is written last and goes
-first, so what a process leaves that was killed in between is taken for nothing: the next one removes it.
+An environment is made at its final place, since one that is moved works no more. The record is written last and
+removed first, so what a process that was killed in between leaves counts for nothing, and the next one removes it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_LIMIT = 10_000_000_000
 """Bytes that all environments may have together, unless BIOPSY_CACHE_LIMIT says otherwise."""
 
 _FORM = 1
-"""Of the record; an environment of another form is not used, and goes when it is its turn."""
+"""Of the record; an environment of another form is not used, and is removed in its turn."""
 _RECORD = "environment.json"
 _PLACE = "python"
 _OURS = re.compile(r"[a-z0-9-]{1,40}-[0-9a-f]{16}")
@@ -61,7 +61,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True)
 class CachedEnvironment:
-    """An environment in the cache. ``record`` is None for what was left unfinished; ``used`` is when it was last."""
+    """An environment in the cache, last ``used`` then. ``record`` is None for one that was left unfinished."""
 
     key: str
     record: Record | None
@@ -121,7 +121,7 @@ class Cache:
     def locked(self, key: str, *, shared: bool, patience: float) -> Iterator[int]:
         """While it lasts nobody removes an environment; unless ``shared``, nobody uses it either.
 
-        Who inherits the descriptor keeps the lock after us.
+        A process that inherits the descriptor keeps the lock after this one.
 
         Raises InUseError if others keep it longer than ``patience`` seconds; CannotInstall if there can be no lock.
         """

@@ -1,4 +1,4 @@
-"""What package indexes have of a distribution: its wheels, whom they fit, how old they are, which were yanked."""
+"""What package indexes have of a distribution: its wheels, what they fit, how old they are, which were yanked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from biopsy import errors
-from biopsy.environments.extra import needing
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.requirements import normalized
 from biopsy.environments.sources import Sources, shown, without_secrets
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = (10.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 _RETRIES = 2
-_CONFIGURATION = "pip config list    shows where pip has packages from, and its proxy"
+_CONFIGURATION = "pip config list    shows which indexes pip uses, and its proxy"
 _OWN_CERTIFICATE = "PIP_CERT=/path/to/certificates.pem    if a proxy of yours signs what it hands on"
 _LARGEST_PAGE = 64 << 20
 
@@ -65,10 +64,16 @@ class Wheel:
 def wheels_of(distribution: str, sources: Sources) -> list[Wheel]:
     """All wheels of a distribution that the sources have.
 
-    Raises CannotInstall: "no such release" if none of them knows the distribution, "network" if one does not answer.
+    Raises CannotInstall: "no such release" if none of them knows the distribution, "network" if one does not answer;
+    BiopsyError if pypi-simple is not installed.
     """
-    with needing("pypi-simple"):
+    try:
         import pypi_simple  # noqa: F401 -- a third of a second, and what follows needs it
+    except ImportError as error:
+        raise errors.BiopsyError(
+            "other releases of packages need pypi-simple, which is not installed",
+            next_steps=['pip install "biopsy[releases]"'],
+        ) from error
     name = normalized(distribution)
     known, wheels = False, list[Wheel]()
     for place in sources.links:

@@ -38,7 +38,7 @@ class Installer:
     variables: Mapping[str, str | None]
 
     def make(self, folder: Path, lock: int) -> Ended:
-        """Make an environment in a folder; the program keeps a lock, though we be killed. Raises CannotStartError."""
+        """Make an environment in a folder; the program holds a lock even if we are killed. Raises CannotStartError."""
         return self._run([*self.making, str(folder)], lock, MAKING_SECONDS)
 
     def install(self, python: Path, requirements: Sequence[str], lock: int) -> Ended:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.environments.extra import needing
 from biopsy.environments.installer import uv_program
 from biopsy.environments.surroundings import undisturbed
 from biopsy.isolation.process import CannotStartError, run
@@ -65,7 +64,7 @@ def interpreter_of(text: str | None = None) -> Interpreter:
     """The interpreter that a person means: a version such as "3.11", a path or the name of a program; None: this one.
 
     Raises UsageError if there is none, if it does not work, if it is older than 3.8, no CPython, or one for another
-    kind of machine; BiopsyError if a package is missing that this needs.
+    kind of machine.
     """
     if text is None:
         return _described(Path(sys.executable))
@@ -146,8 +145,8 @@ def _own_facts() -> dict[str, Any]:
 
 def _tags(version: Sequence[int], facts: Mapping[str, Any]) -> tuple[str, ...]:
     """The tags of the wheels that a CPython takes on the platform of this one, the best first."""
-    with needing("packaging"):
-        from packaging import tags
+    from packaging import tags
+
     name = f"cp{version[0]}{version[1]}"
     plain = name + ("t" if facts["free_threaded"] else "")
     abis = [f"{plain}d", plain] if facts["debug"] else [plain]

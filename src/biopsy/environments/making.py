@@ -48,7 +48,7 @@ class Plan:
 
 
 def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events.Listener) -> None:
-    """Make an environment whose ``lock`` we have, and whatever room it takes. Raises CannotInstall; nothing is left."""
+    """Make an environment whose ``lock`` we hold, and room for it. Raises CannotInstall, and then leaves nothing."""
     started = time.monotonic()
     installer = installer_for(plan.interpreter.path, sources)
     listener(
@@ -137,7 +137,7 @@ class _Filling:
             try:
                 self._install((*self.plan.requirements, *added))
             except errors.CannotInstall as error:
-                if error.kind in {"network", "disk full"}:
+                if error.concerns_all:
                     raise
                 raise trial.problem from error
             trial = self._tried()

@@ -36,7 +36,7 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
     printed = without_secrets(ended.output.decode(errors="replace"), sources)
     named = series([printable(each) for each in requirements])
     if _DISK_FULL.search(printed) or -ended.status == getattr(signal, "SIGXFSZ", None):
-        return disk_full(named, folder)
+        return _disk_full(named, folder)
     details = [shortened(printable(line), _LONGEST_LINE) for line in _telling_lines(printed)]
     if ended.cause == "time":
         return errors.CannotInstall(f"the installation of {named} took too long", kind="other", details=details)
@@ -56,7 +56,7 @@ def refusal(ended: Ended, requirements: Sequence[str], sources: Sources, folder:
     return errors.CannotInstall(f"{named} cannot be installed", kind="other", details=details, next_steps=steps)
 
 
-def disk_full(named: str, folder: Path) -> errors.CannotInstall:
+def _disk_full(named: str, folder: Path) -> errors.CannotInstall:
     """The error that tells of a full disk."""
     return errors.CannotInstall(
         f"there is not enough space for {named} in {folder}",

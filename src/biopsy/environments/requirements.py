@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.environments.extra import needing
 from biopsy.text import printable, shortened
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ def normalized(name: str) -> str:
 
 
 def _parsed(text: str) -> WantedPackage:
-    with needing("packaging"):
-        from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement, Requirement
+
     shown = printable(shortened(text.strip(), 100))
     try:
         requirement = Requirement(text.strip())

@@ -1,4 +1,4 @@
-"""Where this user has packages from: the indexes, folders, proxy and certificates that pip and uv are configured with.
+"""Where this user gets packages from: the indexes, folders, proxy and certificates that pip and uv are configured with.
 
 What the current folder or a project says is not read: it may be anybody's.
 """

@@ -31,9 +31,8 @@ def make_private_folder(folder: Path, *, anywhere: bool = False) -> None:
     while not there.exists():
         missing.append(there)
         there = there.parent
-    if (
-        missing and not anywhere and not _is_ours(there.stat())
-    ):  # as root in the home of somebody: it would be in the way for ever
+    if missing and not anywhere and not _is_ours(there.stat()):
+        # As root in somebody's home: the folder would be in the owner's way for ever.
         raise PermissionError(errno.EPERM, f"{there} belongs to another user", str(folder))
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)

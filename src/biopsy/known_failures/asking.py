@@ -9,7 +9,7 @@ from biopsy import errors
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Outcome
 from biopsy.checks.signature import signature_of
-from biopsy.engines.registry import create, parse_spec
+from biopsy.engines.registry import parse_spec, release_now
 from biopsy.known_failures.lookup import SeenFailure
 
 
@@ -42,14 +42,11 @@ def seen_by(check: Check, piece: Path, seen: SeenFailure) -> SeenFailure:
 
 
 def _installed(engine: str) -> str:
-    """The release of an engine as it is written; "" if it is not there, or nobody has said which."""
+    """The release that an engine as it is written runs; "" if that is not known."""
     if not engine:
         return ""
-    asked = parse_spec(engine).settings.get("release")
-    if asked:
-        return asked
     try:
-        return create(engine).version() or ""
+        return release_now(parse_spec(engine)) or ""
     except errors.UnknownEngine:
         raise
     except errors.BiopsyError:

@@ -1,6 +1,6 @@
 """What of an attribute belongs to a pattern: its kind, and no size or value.
 
-The rule, in the order in which it is applied (docs/explanation/known-failures.md tells it to people):
+The rule, in the order in which it is applied (docs/explanation/fingerprints.md tells it to people):
 
 1. Sizes and values are left out by name (``kernel_shape``, ``hidden_size``, ``epsilon``, ...): weights say the same.
 2. Axes become ``first``, ``last`` or ``inner``, counted in the rank of what is read, also where they are the default.

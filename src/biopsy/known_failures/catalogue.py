@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.filesystem.private_folder import folder_of_user
 from biopsy.known_failures.entry import KnownFailure
 from biopsy.known_failures.entry_file import read_entry
 
@@ -32,13 +33,11 @@ def users_folder() -> Path | None:
 
     Never below the current folder, which may be anybody's.
     """
-    own, shared = (Path(os.environ.get(name, "")) for name in ("BIOPSY_KNOWN_DIR", "XDG_CONFIG_HOME"))
+    own = Path(os.environ.get("BIOPSY_KNOWN_DIR", ""))
     if own.is_absolute():
         return own
-    if shared.is_absolute():
-        return shared / "biopsy" / "known"
-    home = Path(os.environ.get("HOME") or os.environ.get("USERPROFILE") or "")
-    return home / ".config" / "biopsy" / "known" if home.is_absolute() else None
+    folder = folder_of_user("XDG_CONFIG_HOME", ".config")
+    return None if folder is None else folder / "known"
 
 
 def catalogue_of(folders: Sequence[Path] = ()) -> Catalogue:

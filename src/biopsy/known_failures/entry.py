@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from biopsy.known_failures.fingerprint import pattern_in
 from biopsy.known_failures.pattern import Pattern
 
-ReleaseKind = Literal["fails", "mended", "untold"]
+ReleaseKind = Literal["fails", "mended", "unknown"]
 """What is known of a release: the bug was seen in it; it was seen to be gone; neither."""
 
 
@@ -97,11 +97,12 @@ class KnownFailure:
         """What is known of a release of the package."""
         version = release_of(release)
         if version is None:
-            return "untold"
-        for kind, text in (("fails", self.fails), ("mended", self.mended)):
-            if text and SpecifierSet(text).contains(version, prereleases=True):
-                return "fails" if kind == "fails" else "mended"
-        return "untold"
+            return "unknown"
+        if self.fails and SpecifierSet(self.fails).contains(version, prereleases=True):
+            return "fails"
+        if self.mended and SpecifierSet(self.mended).contains(version, prereleases=True):
+            return "mended"
+        return "unknown"
 
     def shows_as(self, stage: str, kind: str) -> bool | None:
         """Whether it shows at this stage as this kind of failure; "" is not known, and None says that nobody knows."""

@@ -28,9 +28,9 @@ _LONGEST_PATTERN = 200_000
 _MOST_ITEMS = 50
 
 
-def read_entry(path: Path, origin: str | None = None, *, follow: bool = False) -> KnownFailure:
+def read_entry(path: Path, origin: str | None = None) -> KnownFailure:
     """The bug that a file describes. Raises DataError, in one line that names the file, for what is no such file."""
-    tree = read_yaml(path, follow=follow)
+    tree = read_yaml(path)
     try:
         return _entry(tree, path.stem, origin if origin is not None else str(path))
     except ValueError as error:

@@ -7,7 +7,7 @@ in which it fails and the release, whether they are.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,7 +161,7 @@ class KnownLookup:
     matches: tuple[KnownMatch, ...] = ()
     entries: int = 0
     broken: tuple[str, ...] = ()
-    undecided: tuple[str, ...] = field(default=())
+    undecided: tuple[str, ...] = ()
 
     @property
     def best(self) -> KnownMatch | None:

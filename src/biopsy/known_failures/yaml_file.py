@@ -18,10 +18,10 @@ _DEEPEST = 8
 _MOST_EVENTS = 20_000
 
 
-def read_yaml(path: Path, *, follow: bool = False) -> Any:
+def read_yaml(path: Path) -> Any:
     """What a file holds. Raises DataError, in one line that names the file, for anything that is not allowed."""
     try:
-        text = read_plain(path, MOST_BYTES, follow=follow).decode("utf-8")
+        text = read_plain(path, MOST_BYTES).decode("utf-8")
     except OSError as error:
         raise errors.DataError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

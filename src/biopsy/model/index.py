@@ -159,6 +159,10 @@ class ModelIndex:
         """Graph inputs that a caller must feed: those that no initializer gives a value."""
         return [tensor for tensor in self.inputs if tensor not in self.weights]
 
+    def fed_types(self) -> dict[str, ValueType | None]:
+        """The types of the inputs that a caller must feed, by name; None as in ``value_type``."""
+        return {self.names[tensor]: self.value_type(tensor) for tensor in self.fed_inputs()}
+
     def tensor_type(self, tensor: int) -> TensorType | None:
         """The type that the model itself declares for a tensor; None when it says nothing or it is no plain tensor."""
         if tensor in self.weights:

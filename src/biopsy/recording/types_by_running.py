@@ -25,7 +25,7 @@ def types_by_running(
     from biopsy.model.tensor_type import ELEM_OF_DTYPE, STRING, TensorType
 
     index = index_bytes(data, folder)
-    feed = feed_for({index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()})
+    feed = feed_for(index.fed_types())
     values = {**feed, **_outputs(data, folder, feed)}
     return {
         name: TensorType(ELEM_OF_DTYPE.get(str(array.dtype), STRING), array.shape) for name, array in values.items()

@@ -127,26 +127,26 @@ def _trial(data: bytes, size: int, description: str) -> Trial:
 
 def _passes_all(driver: Driver, tries: Iterable[_Try], status: int) -> bool:
     """Whether the check passes every model with this exit status; if not, the remark says what came instead."""
-    told, trials = list[str](), deque[str]()
+    obstacles, descriptions = list[str](), deque[str]()
 
     def made() -> Iterator[Trial]:
         for trial, description in tries:
             if trial is None:
-                told.append(description)
+                obstacles.append(description)
                 return
-            trials.append(description)
+            descriptions.append(description)
             yield trial
 
     with closing(driver.oracle.in_turn(made())) as answers:
         for judged in answers:
-            description = trials.popleft()
+            description = descriptions.popleft()
             if judged.outcome is not Outcome.PASSES or judged.evidence.status != status:
                 said = judged.outcome.value if judged.outcome is not Outcome.PASSES else judged.reason
                 driver.listener(events.Remark(f"values     kept: {description}: {said}"))
                 return False
-    for text in told:
-        driver.listener(events.Remark(f"values     kept: {text}"))
-    return not told
+    for obstacle in obstacles:
+        driver.listener(events.Remark(f"values     kept: {obstacle}"))
+    return not obstacles
 
 
 def _candidates(driver: Driver) -> Iterator[Candidate]:

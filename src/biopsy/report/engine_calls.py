@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from biopsy.engines.registry import RELEASE_SETTINGS, EngineSpec, create, find_class
+from biopsy.engines.registry import EngineSpec, create, find_class, without_release
 from biopsy.model.index import ModelIndex
 from biopsy.report.bundle.scripted_engines import OnlyBiopsyError, scripted_engine
 
@@ -15,15 +15,14 @@ def calls_of(spec: EngineSpec, index: ModelIndex) -> tuple[str, ...]:
 
     Raises what ``create`` raises.
     """
-    own = {option.stem for option in find_class(spec.name).options_declared}
-    asked = {key: value for key, value in spec.settings.items() if key in RELEASE_SETTINGS and key not in own}
-    plain = EngineSpec(spec.name, {key: value for key, value in spec.settings.items() if key not in asked})
+    plain = without_release(spec)
+    release = None if "release" in plain.settings else spec.settings.get("release")
     make = _CALLS.get(spec.name)
     try:
         settings = scripted_engine(create(plain), index).settings
     except OnlyBiopsyError:
         return ()
-    return () if make is None else (*_installed(asked.get("release"), spec), *make(settings))
+    return () if make is None else (*_installed(release, spec), *make(settings))
 
 
 def _installed(release: str | None, spec: EngineSpec) -> Iterator[str]:

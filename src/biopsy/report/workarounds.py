@@ -23,8 +23,8 @@ def workarounds_tree(found: Workarounds, index: ModelIndex) -> Tree:
 def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
     """What makes the model right, if anything does. ``lines`` are the checks that show it, by place among the best."""
     if not found.found:
-        told = f"Nothing that was tried makes the model right in {found.engine}."
-        told = told if found.tried else "No change could be tried."
+        nothing = f"Nothing that was tried makes the model right in {found.engine}."
+        told = nothing if found.tried else "No change could be tried."
         return verdict_tree("unknown" if found.stopped else "fails", told)
     best = found.best[0]
     shown = [{"text": f"{one.text}.", "line": lines.get(number)} for number, one in enumerate(found.best, 1)]

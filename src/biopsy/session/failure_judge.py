@@ -27,19 +27,20 @@ class FailureJudge:
 
     def judge(self, evidence: Evidence) -> Judged:
         """The outcome. The same failure in kind is another one if it is much smaller and only rounding."""
-        judged, verdict = judge(evidence, self.rules, self.reference), evidence.verdict
-        unjudged = verdict.rounding is not None and verdict.rounding.verdict == "unknown"
-        if unjudged and self.original and judged.outcome is Outcome.REPRODUCES and not self._told_unjudged:
+        judged = judge(evidence, self.rules, self.reference)
+        rounding = evidence.verdict.rounding
+        compares = judged.outcome is Outcome.REPRODUCES and self.original
+        if compares and rounding is not None and rounding.verdict == "unknown" and not self._told_unjudged:
             self._told_unjudged = True
-            assert verdict.rounding is not None
-            self._listener(
-                events.Remark(f"rounding   float64 could not judge; error sizes decide: {verdict.rounding.reason}")
-            )
-        return self.guess(evidence)
+            self._listener(events.Remark(f"rounding   float64 could not judge; error sizes decide: {rounding.reason}"))
+        return self._by_size(judged)
 
     def guess(self, evidence: Evidence) -> Judged:
         """The same, and nobody is told of it."""
-        judged = judge(evidence, self.rules, self.reference)
+        return self._by_size(judge(evidence, self.rules, self.reference))
+
+    def _by_size(self, judged: Judged) -> Judged:
+        evidence = judged.evidence
         if judged.outcome is not Outcome.REPRODUCES or not self.original:
             return judged
         reason = why_not(evidence.verdict.mismatches, self.original, evidence.verdict.rounding)

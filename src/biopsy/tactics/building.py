@@ -139,7 +139,7 @@ class _Building:
             take_what_stands_at(plan.artifact)
         record = self._record(number, drawn, spec, built)
         judged = _judged(plan, change, built, check, candidate)
-        _tell(number, judged, self.listener)
+        self.listener(judged.event(number, "build"))
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise errors.CheckError(
                 f"the check could not be run: {judged.reason}",
@@ -223,20 +223,6 @@ def _count(record: TacticRecord, judged: Judged, tally: BuildTally) -> None:
     if judged.outcome in _OUTCOMES:
         name = f"iteration {record.iteration}"
         tally.builds.append(build_of(name, record, is_bad=judged.outcome is Outcome.REPRODUCES))
-
-
-def _tell(number: int, judged: Judged, listener: events.Listener) -> None:
-    evidence = judged.evidence
-    listener(
-        events.Checked(
-            number=number,
-            stage="build",
-            outcome=judged.outcome.value,
-            reason=judged.reason,
-            seconds=evidence.seconds,
-            output=evidence.output,
-        )
-    )
 
 
 def artifact_name(spec: EngineSpec) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from biopsy import errors, events
 from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Evidence, Judged, Outcome
+from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.repetition import measured_rate
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.quantities import count
@@ -140,20 +140,8 @@ class SettingProbe:
         with self._template.environment(change):
             evidence = self._template.as_if_unchanged(check.run(self._model), change)
         judged = judge(evidence, self._rules, self.reference)
-        self._tell(number, judged, evidence)
+        self._listener(judged.event(number, "flags"))
         return judged
-
-    def _tell(self, number: int, judged: Judged, evidence: Evidence) -> None:
-        self._listener(
-            events.Checked(
-                number=number,
-                stage="flags",
-                outcome=judged.outcome.value,
-                reason=judged.reason,
-                seconds=evidence.seconds,
-                output=evidence.output,
-            )
-        )
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 from biopsy.checks.command import CommandCheck
@@ -13,6 +13,7 @@ from biopsy.checks.outcome import Evidence
 from biopsy.engines import registry
 from biopsy.engines.option import Option
 from biopsy.engines.registry import EngineSpec
+from biopsy.isolation.variables import variables
 
 VARIABLE = "BIOPSY_ENGINE"
 """Environment variable that tells a check the engine to use, with its settings: ``onnxrt:optimization=none``."""
@@ -147,20 +148,9 @@ class CheckTemplate:
         output = evidence.output.replace(now.encode(), before.encode())
         return replace(evidence, verdict=replace(said, engine=engine), output=output)
 
-    @contextmanager
-    def environment(self, change: SettingChange) -> Iterator[None]:
+    def environment(self, change: SettingChange) -> AbstractContextManager[None]:
         """What a check that is started inside finds in its environment. For one thread: it is that of this process."""
-        wanted = {**change.environment, VARIABLE: self.changed(change).text}
-        before = {name: os.environ.get(name) for name in wanted}
-        os.environ.update(wanted)
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+        return variables({**change.environment, VARIABLE: self.changed(change).text})
 
 
 class VariedCheck:

@@ -83,7 +83,7 @@ BARRIERS = (
 
 
 def barriers(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
-    """One patch for each barrier behind the first output of these nodes of the main graph and of those in their bodies.
+    """One patch for each barrier after the first output of these nodes of the main graph and of those in their bodies.
 
     Cheap ones first.
     """

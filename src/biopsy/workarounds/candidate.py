@@ -47,7 +47,7 @@ def patched(model: onnx.ModelProto, patches: Sequence[Patch]) -> onnx.ModelProto
 
 
 def interface_objection(before: onnx.ModelProto, after: onnx.ModelProto, *, may_add: bool) -> str | None:
-    """What of inputs and outputs is not as it was; None if all are. ``may_add``: whether outputs may be added behind.
+    """What has changed of inputs and outputs; None if nothing has. ``may_add``: outputs may be added at the end.
 
     Whoever feeds the model and takes its first outputs must not notice a change.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from biopsy.model import value_info, walk
@@ -61,10 +61,6 @@ class ModelDifference:
         found += [f"- output {each}" for each in self.lost_outputs]
         found += [f"~ {each}" for each in self.functions]
         return tuple(found)
-
-    def as_json(self) -> dict[str, object]:
-        """The same as plain values."""
-        return asdict(self)
 
 
 def difference(before: onnx.ModelProto, after: onnx.ModelProto) -> ModelDifference:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.checks.outcome import Outcome
-from biopsy.engines.registry import EngineSpec, class_of, find_class
+from biopsy.engines.other_release.release import RELEASE
+from biopsy.engines.registry import EngineSpec, find_class, release_now, release_settings
 from biopsy.tactics.flags import SettingProbe, Tried
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 from biopsy.tactics.switch_search import switches_of
@@ -18,12 +19,17 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 
-def settings(
+def settings_that_pass(
     probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None
 ) -> list[ChangeCandidate]:
     """The smallest changes of settings with which the check passes. ``probe`` has seen the failure."""
     found = switches_of(probe, template, model, weights_folder)
-    return [ChangeCandidate(kind="setting", text=each.change.text, change=each.change) for each in found.switches]
+    return [setting_candidate(switch.change) for switch in found.switches]
+
+
+def setting_candidate(change: SettingChange) -> ChangeCandidate:
+    """A change of settings as what may be a workaround."""
+    return ChangeCandidate(kind="setting", text=change.text, change=change)
 
 
 def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
@@ -37,17 +43,8 @@ def refused(tried: Sequence[Tried]) -> Iterator[TriedChange]:
 
 # Releases
 
-RELEASE = "release"
-"""The setting of a spec that asks for another release."""
-
 _OLDER = (1, 2, 4, 8)
 """Minor releases back that are tried: near ones first, and some so old that a regression may be younger."""
-
-
-def release_now(spec: EngineSpec) -> str:
-    """The release that a spec runs, such as "1.20.1". Raises EngineMissing if there is none."""
-    asked = spec.settings.get(RELEASE)
-    return asked.rpartition("==")[2] if asked else class_of(spec).version()
 
 
 def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
@@ -74,12 +71,11 @@ def releases_to_try(spec: EngineSpec) -> list[ChangeCandidate]:
         Version(each.version) for each in releases(distribution, python=interpreter_of(spec.settings.get("python")))
     ]
     newer = [max(known)] if known and max(known) > now else []
-    named = distribution != distributions[0]
     return [
         ChangeCandidate(
             kind="release",
             text=f"{distribution} {version}",
-            change=SettingChange({RELEASE: f"{distribution}=={version}" if named else str(version)}),
+            change=SettingChange(release_settings(spec.name, distribution, str(version))),
         )
         for version in [*newer, *_older(known, now)]
     ]

@@ -14,18 +14,19 @@ from pathlib import Path
 from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.engines.base import ModelInput
+from biopsy.engines.wider_inputs import wider_sample
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import index_file
 from biopsy.model.load import parse, read_bytes
-from biopsy.model.tensor_type import ValueType
 from biopsy.session.budget import BudgetMeter, BudgetSpentError
 from biopsy.session.options import SearchOptions
 from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
+from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate
-from biopsy.workarounds.engine_changes import refused, releases_to_try, settings
-from biopsy.workarounds.fresh_samples import fresh_samples, wider_sample
+from biopsy.workarounds.engine_changes import refused, releases_to_try, setting_candidate, settings_that_pass
+from biopsy.workarounds.fresh_samples import fresh_samples
 from biopsy.workarounds.model_changes import MODEL_KINDS, candidates_of
 from biopsy.workarounds.node_places import neighbours, nodes_named, nodes_of_piece
 from biopsy.workarounds.patched_file import write_patched
@@ -41,8 +42,14 @@ _SHARE_OF_REDUCTION = 0.5
 _MOST_NEIGHBOURS = 24
 
 
-def find_workarounds(question: WorkaroundQuestion, listener: events.Listener = events.ignore) -> Workarounds:
+def find_workarounds(
+    question: WorkaroundQuestion,
+    listener: events.Listener = events.ignore,
+    settings: Sequence[SettingChange] | None = None,
+) -> Workarounds:
     """Find changes with which the whole model is right in the engine that must be used.
+
+    ``settings`` are changes of settings that are known to help: no others are looked for. None: they are looked for.
 
     Each is verified as ``verification`` has it. A limit of the budget, or Ctrl-C once the failure is known, ends the
     search with what was found by then: ``stopped`` of the result says so.
@@ -59,7 +66,7 @@ def find_workarounds(question: WorkaroundQuestion, listener: events.Listener = e
             wanted = question.index.folder / wanted.name
         options = SearchOptions(rules=question.rules, candidate=wanted)
         with prepared(question.index, unchanged, options, listener) as place:
-            return WorkaroundSearch(question, check, place.candidate, scratch, listener).run()
+            return WorkaroundSearch(question, check, place.candidate, scratch, listener).run(settings)
 
 
 class WorkaroundSearch:
@@ -86,8 +93,8 @@ class WorkaroundSearch:
         self._found: list[VerifiedChange] = []
         self._tried: list[TriedChange] = []
 
-    def run(self) -> Workarounds:
-        """Look at the original, learn what is right, try what may help."""
+    def run(self, settings: Sequence[SettingChange] | None = None) -> Workarounds:
+        """Look at the original, learn what is right, try what may help; of settings only the known ones, if given."""
         self._look_up_places()
         self._require_failure()
         trusted = self._trusted()
@@ -101,6 +108,7 @@ class WorkaroundSearch:
             trusted=trusted,
             model=parse(read_bytes(self._question.model), self._question.model),
             listener=self._bounded,
+            settings=settings,
         )
         stopped, interrupted, output = None, False, None
         with ChangeTrials(bench) as trials:
@@ -188,9 +196,7 @@ class WorkaroundSearch:
 
     def _trusted(self) -> TrustedValues:
         question, index = self._question, self._question.index
-        wanted: dict[str, ValueType | None] = {
-            index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()
-        }
+        wanted = index.fed_types()
         fresh = fresh_samples(wanted, question.right.samples, question.right.drawn, FRESH)
         started = time.monotonic()
         asked = TrustQuestion(
@@ -231,18 +237,19 @@ class WorkaroundSearch:
         if kind == "release":
             self._try_releases(trials)
         else:
-            self._try_settings(trials)
+            for candidate in self._settings(bench):
+                self._verify(candidate, trials)
 
-    def _try_settings(self, trials: ChangeTrials) -> None:
-        """The fewest settings that help; what was tried by then is noted also where the search is stopped."""
+    def _settings(self, bench: Bench) -> Sequence[ChangeCandidate]:
+        """Those that are known already, else the fewest that help; what was tried is noted also if that is stopped."""
         question = self._question
+        if bench.settings is not None:
+            return [setting_candidate(change) for change in bench.settings]
         try:
-            candidates = settings(self._probe, question.template, question.model, question.index.folder)
+            return settings_that_pass(self._probe, question.template, question.model, question.index.folder)
         finally:
             for one in refused(self._probe.found.tried):
                 self._note(one)
-        for candidate in candidates:
-            self._verify(candidate, trials)
 
     def _try_releases(self, trials: ChangeTrials) -> None:
         """The first release that helps."""
@@ -256,9 +263,9 @@ class WorkaroundSearch:
                 if self._holds(candidate, trials) and self._verify(candidate, trials):
                     return
             except errors.CannotInstall as error:
-                reason = error.summary.splitlines()[0]
+                reason = first_line(error.summary)
                 self._note(TriedChange(kind="release", text=candidate.text, right=False, reason=reason))
-                if error.kind in ("network", "disk full"):
+                if error.concerns_all:
                     return
 
     def _try_patches(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
@@ -297,7 +304,7 @@ class WorkaroundSearch:
         try:
             return nodes_of_smallest_piece(self._question, self._scratch, seconds, self._listener)
         except errors.BiopsyError as error:
-            told = f"the model could not be reduced, so no change of it is tried: {error.summary.splitlines()[0]}"
+            told = f"the model could not be reduced, so no change of it is tried: {first_line(error.summary)}"
             self._listener(events.Remark(told, warning=True))
             return ()
 

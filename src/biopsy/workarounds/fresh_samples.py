@@ -10,8 +10,7 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.engines.feeding import Inputs, feeds_for
-from biopsy.model.index import ModelIndex
-from biopsy.model.tensor_type import BOOL, FLOATS, TensorType, ValueType
+from biopsy.model.tensor_type import ValueType
 from biopsy.tensors.dtypes import is_extended, is_text, widened
 from biopsy.tensors.results import Array, Feed, same_values
 
@@ -32,35 +31,6 @@ def fresh_samples(
         return []
     made = _drawn(wanted, drawn, count) if drawn.given is None else _varied(samples, count)
     return [one for one in made if not any(_is_same(one, known) for known in samples)]
-
-
-_WIDE = (-4.0, 4.0)
-"""Where fresh numbers lie that are to reach what the usual range of made-up inputs does not: below 0, above 1."""
-
-_ARITHMETIC = frozenset({"Add", "Sub", "Mul", "Relu", "Clip", "Max", "Min", "Abs", "Neg", "Sign", "Sum"})
-"""Operators that take any whole number; for others it may be an index, a size or an axis."""
-
-
-def wider_sample(index: ModelIndex, wanted: Mapping[str, ValueType | None], drawn: Inputs) -> Feed | None:
-    """One sample of numbers in a wider range than the usual one; None where inputs or their range were given.
-
-    A model need not be defined there: whoever uses it looks what the trusted engine makes of it.
-    """
-    if drawn.given is not None or drawn.val_range or not wanted:
-        return None
-    ranges = {name: _WIDE for name, kind in wanted.items() if isinstance(kind, TensorType) and _may_widen(index, name)}
-    if not ranges:
-        return None
-    made = _drawn(wanted, replace(drawn, val_range=ranges, seed=drawn.seed + 1), 1)
-    return made[0] if made else None
-
-
-def _may_widen(index: ModelIndex, name: str) -> bool:
-    kind = index.tensor_type(index.ids[name])
-    if kind is None or kind.elem == BOOL:
-        return False
-    readers = {index.nodes[node].op_type for node in index.consumers.get(index.ids[name], ())}
-    return kind.elem in FLOATS or readers <= _ARITHMETIC
 
 
 def _drawn(wanted: Mapping[str, ValueType | None], drawn: Inputs, count: int) -> list[Feed]:

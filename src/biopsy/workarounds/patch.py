@@ -17,7 +17,8 @@ class Patch:
     """A change of some nodes of a model.
 
     ``text`` says it in one line, ``cost`` what it costs the user. ``nodes`` are the places in the main graph of the
-    model that it was made for. ``exact``: the values are the same bit for bit; else they are rounded otherwise.
+    model that it was made for. ``exact``: the values are the same bit for bit; else they are rounded differently, and
+    ``holds`` says for which values that is so, empty for all.
     """
 
     kind: PatchKind
@@ -27,6 +28,7 @@ class Patch:
     exact: bool
     nodes: tuple[int, ...]
     change: Callable[[onnx.ModelProto], onnx.ModelProto | None]
+    holds: str = ""
 
     def applied(self, model: onnx.ModelProto) -> onnx.ModelProto | None:
         """A changed copy of a model; None if the nodes are not there any more, or no more as they were.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -15,7 +15,7 @@ from biopsy.model.index import ModelIndex
 from biopsy.model.weights_file import MOST_SMALL
 from biopsy.session.budget import Budget
 from biopsy.tactics.setting_changes import CheckTemplate
-from biopsy.tensors.results import Array, Feed
+from biopsy.tensors.results import Array, Feed, RunnerResult
 
 Kind: TypeAlias = Literal["setting", "release", "mark", "barrier", "precision", "spelling"]
 """What a workaround changes, in the order of what it costs the user."""
@@ -48,6 +48,15 @@ class WhatIsRight:
     judge: Judge = field(default_factory=Judge)
     references: tuple[str, ...] = PLAIN
     named: bool = False
+
+
+def golden_of(results: Iterable[RunnerResult], index: ModelIndex) -> list[Mapping[str, Array]] | None:
+    """The values that a check holds the outputs of a model against: of the first runner that has some; None if none."""
+    names = {index.names[tensor] for tensor in index.outputs}
+    for result in results:
+        if result.iterations and names & set(result.iterations[0].outputs):
+            return [iteration.outputs for iteration in result.iterations]
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

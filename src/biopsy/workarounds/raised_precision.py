@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.mixed_precision.assembly import Assembly
 from biopsy.mixed_precision.caster import mixed
 from biopsy.mixed_precision.constants import Weights
-from biopsy.mixed_precision.formats import FP32, FP64, OF_ELEM, Format
+from biopsy.mixed_precision.formats import BF16, FP16, FP32, FP64, OF_ELEM, Format
 from biopsy.mixed_precision.functions import without_functions
 from biopsy.mixed_precision.plan import Layer, PlannedGraph, PrecisionPlan, plan_of
 from biopsy.workarounds.patch import Patch
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import onnx
 
+_BELOW = {FP32: {BF16, FP16}, FP64: {FP32}}
+"""The precision that nodes are raised to -> those that they have before."""
 
-def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int], folder: Path | None = None) -> list[Patch]:
+
+def raised_precisions(model: onnx.ModelProto, nodes: Sequence[int]) -> list[Patch]:
     """Patches that compute these nodes of the main graph in a higher precision: each alone, then all together.
 
     fp16 and bf16 become float32, float32 becomes float64. Only nodes whose operator knows the type are taken. Calls of
-    local functions are replaced by their nodes in the patched model. ``folder`` is where external weights stand; they
-    are not read, but cast in the model.
+    local functions are replaced by their nodes in the patched model. External weights are not read, but cast in the
+    model.
     """
     found = []
     for high in (FP32, FP64):
         able = _raisable(model, high)
         chosen = [(place, able[name]) for place in nodes for name in _writes(model, place) if name in able]
         groups = [[each] for each in chosen] + ([chosen] if len(chosen) > 1 else [])
-        found += [_patch(group, high, folder) for group in groups]
+        found += [_patch(group, high) for group in groups]
     return sorted(found, key=lambda patch: len(patch.nodes))
 
 
@@ -54,9 +56,6 @@ def _raisable(model: onnx.ModelProto, high: Format) -> dict[str, Layer]:
     }
 
 
-_BELOW = {FP32: {format_ for format_ in OF_ELEM.values() if format_.elem in (10, 16)}, FP64: {FP32}}
-
-
 def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
     """The precision in which each layer computes in the model, those in bodies included."""
     found: dict[int, Format] = {}
@@ -69,7 +68,7 @@ def _own_formats(graph: PlannedGraph) -> dict[int, Format]:
     return found
 
 
-def _patch(chosen: Sequence[tuple[int, Layer]], high: Format, folder: Path | None) -> Patch:
+def _patch(chosen: Sequence[tuple[int, Layer]], high: Format) -> Patch:
     names = ", ".join(layer.label for _, layer in chosen[:3])
     more = f" and {len(chosen) - 3} more" if len(chosen) > 3 else ""
     written = [layer.writes for _, layer in chosen]
@@ -80,13 +79,11 @@ def _patch(chosen: Sequence[tuple[int, Layer]], high: Format, folder: Path | Non
         cost=f"{'as much memory again' if high is FP64 else 'twice the memory'}, and slower, where these nodes compute",
         exact=False,
         nodes=tuple(place for place, _ in chosen),
-        change=lambda model: raised(model, written, high, folder),
+        change=lambda model: raised(model, written, high),
     )
 
 
-def raised(
-    model: onnx.ModelProto, writes: Sequence[str], high: Format, folder: Path | None = None
-) -> onnx.ModelProto | None:
+def raised(model: onnx.ModelProto, writes: Sequence[str], high: Format) -> onnx.ModelProto | None:
     """A copy of a model in which the nodes that write these tensors compute in a higher precision.
 
     None if one of them is not there, or cannot.
@@ -97,7 +94,5 @@ def raised(
     plan: PrecisionPlan = plan_of(without_functions(model), frozenset({high.elem}))
     own = _own_formats(plan.graph)
     chosen = {able[name].number for name in writes}
-    from pathlib import Path
-
-    made = mixed(plan, lambda number: high if number in chosen else own[number], "native", Weights(folder or Path()))
+    made = mixed(plan, lambda number: high if number in chosen else own[number], "native", Weights(Path()))
     return type(model).FromString(b"".join(Assembly(plan.model, {}).parts(made)))

@@ -23,8 +23,9 @@ class VerifiedChange:
 
     ``engine`` is the spec to use, ``environment`` variables to set with it. ``nodes`` are those of the original that
     are changed, as people call them; ``difference`` the lines of what is in the patched model and not in the original,
-    or the other way round; both are empty where the model stays as it is. ``model`` are its bytes. ``runs``: in so many
-    fresh processes the check passed.
+    or the other way round; both are empty where the model stays as it is. ``holds`` says for which values only it is
+    known to be the same function, a line for each change that is not for all. ``model`` are its bytes. ``runs``: in so
+    many fresh processes the check passed.
     """
 
     kind: Kind
@@ -33,6 +34,7 @@ class VerifiedChange:
     environment: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[str, ...] = ()
     difference: tuple[str, ...] = ()
+    holds: tuple[str, ...] = ()
     model: bytes | None = field(default=None, repr=False)
     latency: Latency | None = None
     runs: int = 1
@@ -58,6 +60,7 @@ class VerifiedChange:
             "environment": dict(self.environment),
             "nodes": list(self.nodes),
             "difference": list(self.difference),
+            "holds": list(self.holds),
             "latency": None if self.latency is None else self.latency.as_json(),
             "runs": self.runs,
         }

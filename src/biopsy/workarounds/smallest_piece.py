@@ -27,8 +27,9 @@ def nodes_of_smallest_piece(
     """
     words = question.template.with_change(SettingChange())
     command = parse(words)
-    own = isinstance(command, OwnRun)
-    if isinstance(command, OwnRun) and command.golden_files and not command.input_files:
+    files = (command.input_files, command.golden_files) if isinstance(command, OwnRun) else ((), ())
+    inputs, golden = map(bool, files)
+    if golden and not inputs:
         raise errors.UsageError(
             "the check compares with golden values, but makes up its inputs: no part of it can fail"
         )
@@ -39,7 +40,7 @@ def nodes_of_smallest_piece(
         ),
         recording=RecordingOptions(samples=lambda: question.right.samples),
         command=command,
-        feeds_recorded=own and isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files,
+        feeds_recorded=inputs and not golden,
     )
     made = command_check(words, question.default_name, question.timeout)
     with contextlib.closing(made) as check, question.template.environment(SettingChange()):

@@ -18,6 +18,7 @@ from biopsy.engines.yardsticks import PLAIN
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.tensors.files import write_feeds
 from biopsy.tensors.results import Array, Feed
+from biopsy.text import first_line
 
 Outputs = Sequence[Mapping[str, Array]]
 """Outputs of a model by name, per sample."""
@@ -153,7 +154,7 @@ def _run(engine: str, asked: TrustQuestion, feeds: Path, timeout: float | None, 
         try:
             return worker.run(asked.model, feeds)
         except CANNOT_RUN as error:
-            refused.append(f"{engine}: {error.summary.splitlines()[0]}")
+            refused.append(f"{engine}: {first_line(error.summary)}")
             return None
 
 
@@ -162,10 +163,9 @@ def _against_golden(trusted: TrustedValues, asked: TrustQuestion) -> str | None:
     if asked.golden is None:
         return None
     for found, wanted in zip(trusted.expected, asked.golden, strict=False):
-        for name in found.keys() & wanted.keys():
-            error = asked.judge.error(name, [found[name]], [wanted[name]])
-            if not error.passed and error.tolerance_ratio > _ALIKE:
-                return f"output {name!r}: {error.reason}"
+        said = _contradiction(found, {name: wanted[name] for name in wanted if name in found}, asked.judge)
+        if said is not None:
+            return said
     return None
 
 
@@ -236,11 +236,16 @@ def _is_finite(value: Array) -> bool:
 
 
 def _disagreement(trusted: TrustedValues, found: Outputs, judge: Judge) -> str | None:
-    for left, right in zip(found, trusted.expected, strict=True):
-        for name in right:
-            if name not in left:
-                return f"output {name!r} is missing"
-            error = judge.error(name, [left[name]], [right[name]])
-            if not error.passed and error.tolerance_ratio > _ALIKE:
-                return f"output {name!r}: {error.reason}"
+    said = (_contradiction(other, ours, judge) for other, ours in zip(found, trusted.expected, strict=True))
+    return next(filter(None, said), None)
+
+
+def _contradiction(actual: Mapping[str, Array], expected: Mapping[str, Array], judge: Judge) -> str | None:
+    """How the outputs of one sample differ by more than the order of rounding explains; None if they do not."""
+    for name, wanted in expected.items():
+        if name not in actual:
+            return f"output {name!r} is missing"
+        error = judge.error(name, [actual[name]], [wanted])
+        if not error.passed and error.tolerance_ratio > _ALIKE:
+            return f"output {name!r}: {error.reason}"
     return None

@@ -8,7 +8,7 @@ check passes in fresh processes, as often as the failure needs; and the original
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,16 +19,17 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Outcome
 from biopsy.checks.task import clear
 from biopsy.engines.base import ModelInput
-from biopsy.engines.registry import parse_spec
+from biopsy.engines.other_release.release import RELEASE
+from biopsy.engines.registry import parse_spec, release_now
 from biopsy.engines.worker import Worker
 from biopsy.filesystem.write import write_transient
 from biopsy.isolation import cleanup
 from biopsy.linting.lost_validity import lost_validity
 from biopsy.tactics.flags import SettingProbe
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
+from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate, interface_objection, patched
 from biopsy.workarounds.difference import difference
-from biopsy.workarounds.engine_changes import RELEASE, release_now
 from biopsy.workarounds.latency import Latency, Side, side_by_side
 from biopsy.workarounds.question import WorkaroundQuestion
 from biopsy.workarounds.result import VerifiedChange, labels
@@ -47,7 +48,8 @@ _TIMES_THE_TRUSTED = 20
 class Bench:
     """What candidates are verified with: the question, its check, where candidates stand, what is right.
 
-    ``probe`` has seen the failure of the original. ``scratch`` is for transient files.
+    ``probe`` has seen the failure of the original. ``scratch`` is for transient files. ``settings`` are changes that
+    are known to help, None if that is to be found out.
     """
 
     question: WorkaroundQuestion
@@ -58,6 +60,7 @@ class Bench:
     trusted: TrustedValues
     model: onnx.ModelProto
     listener: events.Listener
+    settings: Sequence[SettingChange] | None = None
 
 
 class ChangeTrials:
@@ -125,7 +128,7 @@ class ChangeTrials:
             try:
                 found = worker.run(model, bench.trusted.feeds)
             except CANNOT_RUN as error:
-                return error.summary.splitlines()[0]
+                return first_line(error.summary)
         if not self._types and not change.settings:
             self._types = {name: value.dtype for name, value in found[0].items()}
         return bench.trusted.objection(found, bench.question.right.judge, self._types)
@@ -208,6 +211,7 @@ class ChangeTrials:
             environment=candidate.change.environment,
             nodes=labels(candidate.nodes, names),
             difference=() if model is None else difference(bench.model, model).lines(),
+            holds=tuple(dict.fromkeys(patch.holds for patch in candidate.patches if patch.holds)),
             model=None if model is None else model.SerializeToString(deterministic=True),
             latency=self._latency(candidate),
             runs=bench.probe.needed,

@@ -164,6 +164,46 @@ def test_a_flaky_failure_is_measured_and_a_release_that_shows_none_must_pass_oft
     assert found.tried[0].runs >= 5
 
 
+def in_runs(model: Path, name: str, *failing: int) -> str:
+    """A release that fails in these runs only, counted from 0."""
+    count = str(model.parent / name)
+    return (
+        "import os\n"
+        f"def look():\n    runs = os.path.getsize({count!r}) if os.path.exists({count!r}) else 0\n"
+        f"    open({count!r}, 'ab').write(b'.')\n    raise SystemExit(runs in {failing!r})"
+    )
+
+
+def test_a_pass_before_the_failure_was_met_is_asked_again_if_that_is_flaky(model: Path) -> None:
+    every_other = range(0, 100, 2)
+    sources = [in_runs(model, f"runs{number}", *every_other) for number in range(2)]
+    lucky = in_runs(model, "lucky", *range(1, 100, 2))  # the newest one, asked first
+    found = search(model, here(model, *sources, lucky), allow_vacuous=True).run()
+    assert found.answer == "every release tried fails"
+    assert told(found) == {"1.0": "fails", "2.0": "fails", "3.0": "fails"}
+
+
+def test_a_release_that_fails_when_it_is_asked_again_is_on_the_side_of_those_that_fail(model: Path) -> None:
+    seldom = in_runs(model, "seldom", *range(2, 400, 4))
+    found = search(model, here(model, PASSES, seldom, FAILS, FAILS)).run()
+    assert [border.text for border in found.borders if border.verified] == ["2.0 broke it, 1.0 is right"]
+    assert found.tried[0].runs > 3
+
+
+def test_a_failure_that_never_shows_again_is_no_answer(model: Path) -> None:
+    once = in_runs(model, "once", 0, 1, 2)
+    found = search(model, here(model, PASSES, FAILS)).run()
+    assert found.borders[0].verified
+    with pytest.raises(errors.CheckError, match="nobody can tell"):
+        search(model, here(model, PASSES, once), asked=NamedReleases(bad="2.0")).run()
+
+
+def test_a_flaky_check_that_fails_on_anything_is_vacuous_though_it_passes_once(model: Path) -> None:
+    flaky = in_runs(model, "flaky", *range(0, 400, 3))
+    with pytest.raises(errors.VacuousCheck):
+        search(model, here(model, flaky)).run()
+
+
 @pytest.mark.parametrize("obstacle", ["network", "disk full"])
 def test_what_is_known_is_kept_when_this_machine_can_install_nothing_more(
     model: Path, obstacle: errors.Obstacle

@@ -1,5 +1,6 @@
 """What breaks a model is found in real tools, run in real processes."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,12 @@ import pytest
 from biopsy import errors, events
 from biopsy.blame.transformations.find import find_transformation
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine
+from biopsy.blame.transformations.spec import parse_tool
 from biopsy.comparison.tolerance import Tolerances
+from biopsy.engines.feeding import Inputs, feeds_for
+from biopsy.engines.wider_inputs import wider_sample
 from biopsy.isolation.watch import Limits
+from biopsy.model.index import index_bytes
 from support import bug
 from support.transformations import (
     CAST_OF_INTEGERS,
@@ -110,6 +115,19 @@ def test_a_tool_whose_passes_have_no_names_is_blamed_as_a_whole(tmp_path: Path):
     assert [name.split()[0] for name in found.piece.nodes] == ["Add"]
 
 
+@pytest.mark.parametrize("name", ["FuseSuccesiveReluClip", "constant_folding_"])
+def test_a_pass_that_the_tool_does_not_have_is_refused_and_not_found_harmless(tmp_path: Path, name: str):
+    with pytest.raises(errors.UsageError, match=f"no pass '{name}' of onnxscript .* runs on") as caught:
+        asked(tmp_path, CLIP_RELU, "onnxscript", passes=("FuseSuccessiveReluClip", name))
+    assert caught.value.next_steps[0].startswith("did you mean")
+
+
+def test_passes_that_a_command_is_not_told_are_refused(tmp_path: Path):
+    by = own_tool(tmp_path, "").replace(" {passes}", " none")
+    with pytest.raises(errors.UsageError, match="it is not told which passes may run"):
+        asked(tmp_path, ADDS, by, passes=("first",))
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
@@ -132,8 +150,6 @@ def test_each_way_to_fail_is_a_kind_of_its_own(tmp_path: Path, code: str, kind: 
 
 @pytest.mark.slow
 def test_a_check_of_the_user_decides_about_the_transformed_model(tmp_path: Path):
-    import sys
-
     check = tmp_path / "check.py"
     check.write_text("import onnx, sys\nsys.exit(any(n.op_type == 'Sub' for n in onnx.load(sys.argv[1]).graph.node))")
     by = own_tool(tmp_path, TWO_PASSES)
@@ -168,6 +184,122 @@ def test_a_model_and_its_piece_stand_where_they_were_after_an_interrupt(tmp_path
     with pytest.raises((errors.Interrupted, KeyboardInterrupt)):
         asked(tmp_path, ADDS, by, interrupt, passes=("first", "second"), output=tmp_path / "piece.onnx")
     assert {file.suffix for file in tmp_path.iterdir()} <= {".onnx", ".py", ".safetensors"}
+
+
+# What must not be right, or wrong, by mistake
+
+
+def test_a_tool_that_writes_into_the_file_that_it_reads_gets_a_copy(tmp_path: Path):
+    by = own_tool(tmp_path, "if passes:\n    open(sys.argv[1], 'wb').write(data := data.replace(b'Add', b'Sub'))")
+    found = asked(tmp_path, ADDS, by, passes=("wrong",), reduces=False)
+    assert (tmp_path / "model.onnx").read_bytes() == ADDS.SerializeToString()
+    assert any("Add" in line for line in found.piece.before) and any("Sub" in line for line in found.piece.after)
+
+
+TWO = graph("g (float[n] x) => (float[n] y, float[n] z) { y = Neg (x)  z = Relu (x) }")
+
+_LOAD = "import onnx\nmodel = onnx.load_from_string(data)\ngraph = model.graph\n"
+_SWAPPED = "graph.output.insert(2, graph.output[0])\ndel graph.output[0]"
+_DOUBLE = """
+graph.node[0].output[0] = 'w'
+graph.node.append(onnx.helper.make_node('Cast', ['w'], ['y'], to=11))
+graph.output[0].type.tensor_type.elem_type = 11"""
+_FIXED = "graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (_SWAPPED, "other-order", "in another order: 'z', 'y', not 'y', 'z'"),
+        (_DOUBLE, "other-type", "output 'y' is float64 now, not float32"),
+        (_FIXED, "fixed-size", "dimension 0 of input 'x' is 1 now, and was open"),
+    ],
+)
+def test_an_interface_that_changes_is_a_failure_though_the_values_are_right(
+    tmp_path: Path, code: str, kind: str, words: str
+):
+    code = f"{_LOAD}{code}\ndata = model.SerializeToString()".replace("\n", "\n    ")
+    by = own_tool(tmp_path, f"if passes:\n    {code}").replace("-I -S", "-I")
+    found = asked(tmp_path, TWO, by, passes=("wrong",), reduces=False)
+    assert found.signature.kind == kind and words in found.failure
+
+
+def test_what_is_wrong_below_zero_only_is_found_with_made_up_inputs(tmp_path: Path):
+    model = graph("g (float[64] x) => (float[64] y) { s = Mul (x, x)  r = Relu (x)  y = Mul (r, s) }")
+    by = own_tool(tmp_path, _ABS).replace("-I -S", "-I")
+    found = asked(tmp_path, model, by, passes=("wrong",), reduces=False, decides=_with_wider(model))
+    assert found.fault == "transformation" and found.where.samples == 2
+
+
+_ABS = f"""if passes:
+    {_LOAD.replace(chr(10), chr(10) + "    ")}graph.node[1].op_type = 'Abs'
+    data = model.SerializeToString()"""
+
+
+def _with_wider(model: onnx.ModelProto) -> SameEngine:
+    index = index_bytes(model.SerializeToString())
+    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    return SameEngine(
+        feeds=lambda: feeds_for(kinds, Inputs()).feeds, wider=lambda: wider_sample(index, kinds, Inputs())
+    )
+
+
+def test_a_sequence_among_the_outputs_is_no_lost_output(tmp_path: Path):
+    model = graph("g (float[4] x) => (seq(float[4]) y) { t = Neg (x)  y = SequenceConstruct (x, t) }")
+    with pytest.raises(errors.OriginalPasses, match="is right"):
+        asked(tmp_path, model, own_tool(tmp_path, ""))
+
+
+def test_a_model_that_gives_no_number_cannot_be_judged(tmp_path: Path):
+    model = graph("g (float[4] x) => (float[4] y) <float z = {0}> { t = Div (z, z)  y = Add (x, t) }")
+    with pytest.raises(errors.CheckError, match="no finite number"):
+        asked(tmp_path, model, own_tool(tmp_path, ""))
+
+
+def test_an_output_far_below_the_tolerance_is_judged_by_its_size(tmp_path: Path):
+    model = graph("g (float[4] x) => (float[4] y) <float s = {0.0000001}> { t = Mul (x, s)  y = Neg (t) }")
+    by = own_tool(tmp_path, "data = data.replace(b'Neg', b'Abs') if passes else data")
+    found = asked(tmp_path, model, by, passes=("wrong",), reduces=False)
+    assert found.judged.evidence.verdict.kind == "mismatch"
+
+
+@pytest.mark.parametrize(("by", "words"), [("onnxruntime", "no pass 'no_such'"), ("tool {} {out}", "has no {passes}")])
+def test_passes_that_would_not_run_are_wrong_usage(tmp_path: Path, by: str, words: str):
+    with pytest.raises(errors.UsageError, match=words):
+        asked(tmp_path, ADDS, by, passes=("no_such",))
+
+
+def test_a_check_that_does_not_name_the_model_is_wrong_usage(tmp_path: Path):
+    with pytest.raises(errors.UsageError, match="the same of every model"):
+        asked(tmp_path, ADDS, own_tool(tmp_path, ""), decides=CommandQuestion(words=("true",)))
+
+
+def test_the_control_that_is_named_is_asked_of_a_command_with_passes_too(tmp_path: Path):
+    by = own_tool(tmp_path, "")
+    control = parse_tool(f"{sys.executable} -I -S -c 'raise SystemExit(3)' {{}} {{out}}")
+    found = asked(tmp_path, ADDS, by, passes=("some",), control=control, reduces=False)
+    assert found.fault == "control" and found.signature.kind == "exit status 3"
+
+
+def test_the_fewest_passes_are_named_though_others_do_it_together(tmp_path: Path):
+    by = own_tool(
+        tmp_path, "if {'a', 'b', 'c'} <= set(passes) or 'd' in passes:\n    data = data.replace(b'Add', b'Sub')"
+    )
+    found = asked(tmp_path, ADDS, by, passes=("a", "b", "c", "d"), reduces=False)
+    assert found.passes.alone == ("d",)
+
+
+def test_a_failure_that_comes_only_sometimes_is_told(tmp_path: Path):
+    """The tool is wrong the first time, and right from then on."""
+    mark = tmp_path / "mark"
+    by = own_tool(
+        tmp_path,
+        f"if passes and not os.path.exists({str(mark)!r}):\n"
+        f"    open({str(mark)!r}, 'w').close()\n    data = data.replace(b'Add', b'Sub')",
+    )
+    told: list[events.Event] = []
+    asked(tmp_path, ADDS, by, told.append, passes=("wrong",), reduces=False)
+    assert any(isinstance(one, events.Remark) and "only sometimes" in one.text for one in told)
 
 
 # Rounding

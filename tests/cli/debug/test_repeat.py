@@ -311,9 +311,9 @@ def test_runs_at_once_are_as_many_as_asked_and_each_is_counted_once(here: Path) 
 
 
 def test_what_still_runs_when_the_first_one_fails_is_ended_and_not_counted(here: Path, capsys) -> None:
-    command = ("sh", "-c", "mkdir first 2>/dev/null && sleep 60; exit 1")  # only one of them can make the folder
+    command = ("sh", "-c", """grep -q '"iteration": 0' "$0" && exit 1; sleep 60""", "i.json")
     started = time.monotonic()
-    assert repeat("--until", "bad", "--jobs", "2", "--check", *command) == 0
+    assert repeat("--until", "bad", "--jobs", "2", "--iter-info", "i.json", "--check", *command) == 0
     assert time.monotonic() - started < 20
     assert "1 iteration   0 passed · 1 failed" in told(capsys)
 

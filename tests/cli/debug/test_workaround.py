@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
 
 from biopsy.cli.app import main
+from support.known_pieces import convolution_with_a_sum
 from support.models import chain, save
 from support.real_failures import normalization_of_columns, product_and_slopes_of_channels
 
@@ -62,7 +62,7 @@ def test_nothing_that_helps_is_status_1_and_nothing_is_written(here: Path, capsy
 
 
 def test_a_limit_before_anything_was_found_is_status_5(here: Path, capsys):
-    assert workaround(*WRONG, "--max-checks", "2", "--only", "mark") == 5
+    assert workaround(*WRONG, "--max-checks", "2", "--only", "mark", "--nodes", "*") == 5
     assert "stopped by --max-checks 2" in capsys.readouterr().err
 
 
@@ -81,7 +81,7 @@ def test_a_check_that_looks_at_no_values_is_status_4(here: Path, capsys):
     [
         ((), "which engine must be used?"),
         (("--check", "./check.sh", "{}"), "does not tell which engine must be used"),
-        (("--engine", "onnxrt", "--check"), "no command behind --check"),
+        (("--engine", "onnxrt", "--check"), "no command after --check"),
         (("--engine", "onnxrt", "--only", "mark", "--skip", "mark"), "leave nothing to try"),
         (("--engine", "openvino", "--check", "biopsy", "run", "{}", "--onnxrt"), "the check runs no engine 'openvino'"),
         (("--engine", "onnxrt", "--piece", "none.onnx"), "none.onnx"),
@@ -125,21 +125,9 @@ def test_an_engine_that_cannot_compile_a_fusion_is_helped_where_its_settings_are
     assert {"mark", "spelling"} & {one["kind"] for one in best}
 
 
-def fused_convolution() -> onnx.ModelProto:
-    """ONNX Runtime 1.20.1 to 1.25.1 computes another sum than this (microsoft/onnxruntime#23284)."""
-    random = np.random.default_rng(0)
-    weights = {"W": random.standard_normal((16, 16, 1, 1)), "B": random.standard_normal(16)}
-    node = helper.make_node("FusedConv", ["X", "W", "B", "Z"], ["Y"], domain="com.microsoft", activation="Relu")
-    infos = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 16, 5, 5]) for name in "XZY"]
-    made = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()]
-    graph = helper.make_graph([node], "fused", infos[:2], infos[2:], made)
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
-
-
 @pytest.mark.slow
 def test_another_release_mends_what_one_computes_wrongly(here: Path):
-    save(fused_convolution(), here / "model.onnx")
+    save(convolution_with_a_sum(), here / "model.onnx")
     words = ("--engine", "onnxrt:release=1.20.1", "--report", "report.json", "--only", "setting", "release")
     assert workaround(*words) == 0
     told = report()["workaround"]

@@ -242,6 +242,7 @@ def test_a_masked_error_is_found_and_reduced(here) -> None:
 def test_an_engine_that_ends_its_process_is_told_by_the_signal(here) -> None:
     assert diagnose("--engine", "fake:crash.Exp=run") == 1
     assert "fails for one node, Exp 'n1': signal SIGSEGV" in report()["verdict"]["text"]
+    assert report()["verdict"]["workarounds"][0]["text"] == "Another engine: onnxrt:optimization=none runs it."
 
 
 @pytest.mark.slow
@@ -311,6 +312,82 @@ def test_a_check_that_is_biopsy_run_is_diagnosed_with_its_own_engines(here) -> N
     words = ("biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--engine", "fake:offset.Exp=0.5")
     assert diagnose("--check", *words) == 1
     assert "one node, Exp 'n1'" in report()["verdict"]["text"]
+
+
+@pytest.mark.slow
+def test_a_check_that_is_biopsy_run_may_have_a_place_for_the_engine_that_is_named_before_it(here) -> None:
+    words = ("biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--engine", "{engine}")
+    assert diagnose("--engine", "fake:offset.Exp=0.5", "--check", *words) == 1
+    assert "one node, Exp 'n1'" in report()["verdict"]["text"]
+    assert report()["failure"]["suspect"] == "fake:offset.Exp=0.5"
+
+
+# What is asked only if somebody wants it
+
+
+BREAKER = """\
+import sys, onnx
+model = onnx.load(sys.argv[1])
+for node in model.graph.node:
+    node.op_type = {"Exp": "Abs"}.get(node.op_type, node.op_type)
+onnx.save(model, sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_tool_that_breaks_a_model_that_passes_is_found_and_the_status_is_1(here, capsys) -> None:
+    Path("break.py").write_text(BREAKER)
+    assert diagnose("--onnxrt", "--by", f"{sys.executable} break.py {{}} {{out}}") == 1
+    assert "breaks the model" in capsys.readouterr().out
+    found = report()
+    assert found["verdict"]["kind"] == "fails" and "Before that, the model does not fail" in found["verdict"]["text"]
+    assert found["transformation"]["piece"]["nodes"] == ["Exp 'n1'"]
+    assert found["transformation"]["piece"]["nodes_after"] == ["Abs 'n1'"]
+
+
+def test_a_tool_that_there_is_not_is_refused_before_anything_is_done(here, capsys) -> None:
+    assert diagnose("--onnxrt", "--by", "onnxslimm") == 2
+    assert "there is no tool 'onnxslimm'" in capsys.readouterr().err
+    assert not (here / "found").exists()
+
+
+def same_result_by_layer_normalization() -> onnx.ModelProto:
+    """A model that a fusion of ONNX Runtime breaks: the mean of squares without its dimension, divided by columns."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["a"], name="neg"),
+        helper.make_node("Pow", ["a", "two"], ["b"], name="pow"),
+        helper.make_node("ReduceMean", ["b"], ["c"], name="mean", axes=[-1], keepdims=0),
+        helper.make_node("Add", ["c", "eps"], ["d"], name="add"),
+        helper.make_node("Sqrt", ["d"], ["e"], name="sqrt"),
+        helper.make_node("Div", ["a", "e"], ["f"], name="div"),
+        helper.make_node("Mul", ["f", "gain"], ["y"], name="mul"),
+    ]
+    weights = {"two": np.float32(2), "eps": np.float32(1e-5), "gain": np.ones(8, np.float32)}
+    made = model(nodes, [info("x", (8, 8))], [info("y", (8, 8))])
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items())
+    return made
+
+
+@pytest.mark.slow
+def test_a_thorough_diagnosis_shows_what_the_optimizer_makes_and_writes_a_model_that_is_right(
+    here, monkeypatch
+) -> None:
+    bug.skip_without_it()
+    for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/simple")
+    save(same_result_by_layer_normalization(), here / "model.onnx")
+    assert diagnose("--onnxrt", "--thorough") == 1
+    found = report()
+    steps = {step["name"]: step for step in found["steps"]}
+    assert [node["op_type"] for node in found["piece"]["nodes"]][-1] == "Mul"
+    assert "SimplifiedLayerNormalization" in steps["transform"]["answer"]
+    assert "which is wrong with no optimizer, too" in found["verdict"]["certainty"]
+    assert steps["release"]["outcome"] == "failed" and "releases" not in {key for key in found if found[key]}
+    assert any(told.startswith("Which release of the engine broke it") for told in found["verdict"]["not_tried"])
+    changed = [one for one in found["verdict"]["workarounds"] if "workaround.onnx" in (one["line"] or "")]
+    assert len(changed) == 1 and status_of(changed[0]["line"]) == 0
+    assert all("as long" in one["text"] for one in found["verdict"]["workarounds"])
+    assert not any("--thorough" in one["line"] for one in found["next"])
 
 
 @pytest.mark.parametrize(

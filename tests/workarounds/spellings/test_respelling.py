@@ -191,3 +191,20 @@ def test_a_damaged_model_is_no_error(shape: tuple[int | str, ...] | None, value:
     made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     for patch in (*spellings(made, range(len(nodes))), *barriers(made, range(len(nodes)))):
         patch.applied(made)
+
+
+def test_a_whole_number_that_no_float_holds_pads_as_it_is() -> None:
+    text = '<ir_version: 9, opset_import: ["" : 18]> g (int64[2] x) => (int64[4] y) '
+    weights = "<int64[2] p = {1, 1}, int64 v = {9007199254740993}> "
+    made = onnx.parser.parse_model(f"{text}{weights}{{ y = Pad (x, p, v) }}")
+    (found,) = run(_applied(_found(made, "pad-as-concat"), made), {"x": np.array([1, 2])})
+    assert found.tolist() == [2**53 + 1, 1, 2, 2**53 + 1]
+
+
+def test_a_patch_says_for_which_values_only_it_is_the_same() -> None:
+    def of(operator: str, name: str) -> str:
+        made = '<ir_version: 9, opset_import: ["" : 17]> g (float[2] x) => (float[n] y) '
+        return _found(onnx.parser.parse_model(f"{made}{{ y = {operator} (x) }}"), name).holds
+
+    assert "do not overflow" in of("ReduceSumSquare", "norm-as-sum")
+    assert of("Relu", "relu-as-max") == of("Neg", "neg-as-mul") == ""

@@ -13,7 +13,7 @@ from biopsy.environments.releases import Release
 
 
 class EnvironmentsAhead:
-    """Makes environments in up to ``jobs`` threads. What hinders one is told to who asks for it afterwards."""
+    """Makes environments in up to ``jobs`` threads. What goes wrong is left to whoever asks for one later."""
 
     def __init__(self, check: ReleaseCheck, preparing: Preparing, jobs: int) -> None:
         self._check, self._preparing = check, preparing
@@ -21,7 +21,7 @@ class EnvironmentsAhead:
         self._made: dict[str, Future[None]] = {}
 
     def make(self, releases: Iterable[Release]) -> None:
-        """Begin to make those of some releases, each once, the first ones first. What waits from before is left out."""
+        """Begin to make those of some releases, each once, in this order; those that wait from before are dropped."""
         for release, future in list(self._made.items()):
             if future.cancel():
                 del self._made[release]
@@ -36,7 +36,7 @@ class EnvironmentsAhead:
             future.result()
 
     def close(self) -> None:
-        """Begin no more; what is being made may come to its end, and stays in the cache."""
+        """Begin no more; what is being made may be finished, and stays in the cache."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _make(self, release: Release) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from biopsy import errors, events
+from biopsy.blame.releases.confirmation import Confirmation
 from biopsy.blame.releases.environments_ahead import EnvironmentsAhead
 from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.blame.releases.notes import notes_of
@@ -20,6 +21,7 @@ from biopsy.environments.releases import Release
 from biopsy.search.borders import (
     AnswerRow,
     Asking,
+    RowBorder,
     Side,
     all_changes,
     asked_next,
@@ -36,7 +38,7 @@ class ReleaseSearchOptions:
 
     ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``whole`` is
     the question about the whole model, by which the borders are verified, if the search is with a piece of it.
-    ``allow_vacuous``: a check that fails on a model of one Identity node too is taken for one that says something.
+    ``allow_vacuous``: a check that also fails on a model of one Identity node is accepted.
     """
 
     every: bool = False
@@ -63,6 +65,7 @@ class ReleaseSearch:
         self._probe = ReleaseProbe(question, listener, preparing)
         self._row = AnswerRow(len(span.releases))
         self._tried: dict[int, TriedRelease] = {}
+        self._confirmation = Confirmation(self._probe, self._row, self._tried)
         self._borders: tuple[ReleaseBorder, ...] = ()
         self._doubt = ""
         self._verifying: ReleaseProbe | None = None
@@ -78,10 +81,12 @@ class ReleaseSearch:
         started = time.monotonic()
         with self._environments():
             drive(self._search(self._row), self._answered)
+            while self._confirmation.changes_something():
+                drive(self._search(self._row), self._answered)
         self._require_an_answer()
         self._require_a_check_that_may_pass()
-        self._borders = tuple(self._border(border.before, border.after) for border in self._row.borders())
-        self._borders = tuple(self._verified(border) for border in self._borders)
+        self._borders = tuple(self._verified(border) for border in self._row.borders())
+        self._require_a_border_that_holds()
         self._doubt = self._blamed_on_the_yardstick()
         found = self.found
         self._listener(events.StageDone(stage=STAGE, checks=found.checks, seconds=time.monotonic() - started))
@@ -218,17 +223,28 @@ class ReleaseSearch:
             before=releases[before],
             after=releases[after],
             broke=self._row.known[after] is True,
-            untold=tuple(self._tried[place] for place in range(before + 1, after)),
+            undecided=tuple(self._tried[place] for place in range(before + 1, after)),
             notes=notes_of(self._probe.question.check.package, releases[after].version),
         )
 
-    def _verified(self, border: ReleaseBorder) -> ReleaseBorder:
-        """The border, asked once more on both sides: with the original, if the search was with a piece of it."""
-        if self._verifying is None:
-            self._verifying = self._probe.again(self._options.whole)
-        fails, passes = (border.after, border.before) if border.broke else (border.before, border.after)
-        holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
-        return replace(border, verified=holds)
+    def _verified(self, border: RowBorder) -> ReleaseBorder:
+        """The border, which both sides have confirmed; with the original too, if the search was with a piece of it."""
+        found, holds = self._border(border.before, border.after), self._confirmation.holds(border)
+        if holds and self._options.whole is not None:
+            self._verifying = self._verifying or self._probe.again(self._options.whole)
+            fails, passes = (found.after, found.before) if found.broke else (found.before, found.after)
+            holds = self._verifying.ask(fails).side is True and self._verifying.ask(passes).side is False
+        return replace(found, verified=holds)
+
+    def _require_a_border_that_holds(self) -> None:
+        """Raise CheckError if there are borders, and none is confirmed."""
+        if self._borders and not any(border.verified for border in self._borders):
+            of_whole = "" if self._options.whole is None else ": the whole model answers otherwise than the piece"
+            raise errors.CheckError(
+                f"no change between releases was confirmed when it was asked again{of_whole}",
+                details=[f"seen once: {border.text}" for border in self._borders],
+                next_steps=["--all    asks every release"] if self._options.whole is None else ["leave out --reduce"],
+            )
 
     def _blamed_on_the_yardstick(self) -> str:
         """What float64 says against the answer: that what fails is right, and what it is compared with is not."""

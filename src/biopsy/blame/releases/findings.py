@@ -69,7 +69,7 @@ class TriedRelease:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseBorder:
-    """Two releases of which one fails and one passes, with none between them but those that nobody can tell of.
+    """Two releases of which one fails and one passes; of ``undecided`` ones between them nobody can tell.
 
     ``verified``: asked once more, the one still fails and the other still passes.
     """
@@ -77,17 +77,17 @@ class ReleaseBorder:
     before: Release
     after: Release
     broke: bool
-    untold: tuple[TriedRelease, ...] = ()
+    undecided: tuple[TriedRelease, ...] = ()
     verified: bool = False
     notes: str = ""
 
     @property
     def text(self) -> str:
-        """``1.21.0 broke it, 1.20.1 is right``, or between which two it was, and of which nobody can tell."""
-        if not self.untold:
+        """``1.21.0 broke it, 1.20.1 is right``; or between which two it was broken, and of which nobody can tell."""
+        if not self.undecided:
             changed, other = ("broke", "is right") if self.broke else ("mended", "fails")
             return f"{self.after.version} {changed} it, {self.before.version} {other}"
-        names = ", ".join(f"{one.release.version} ({one.words})" for one in self.untold)
+        names = ", ".join(f"{one.release.version} ({one.words})" for one in self.undecided)
         change = "broken" if self.broke else "mended"
         return f"{change} between {self.before.version} and {self.after.version}; nobody can tell of {names}"
 
@@ -98,7 +98,7 @@ class ReleaseBorder:
             "text": self.text,
             "before": _json_of(self.before),
             "after": _json_of(self.after),
-            "untold": [one.release.version for one in self.untold],
+            "undecided": [one.release.version for one in self.undecided],
             "verified": self.verified,
             "notes": self.notes,
         }
@@ -110,9 +110,8 @@ class ReleaseFindings:
 
     ``failure`` is the failure in words, as the release ``failure_of`` shows it in ``failed`` of ``runs`` runs.
     ``tried`` are the releases that were asked, the oldest first, of ``known`` ones. ``borders`` are all changes that
-    were seen, the oldest first; they are what is left out of nothing: between its two releases every one was asked.
-    ``yardstick`` says what does not vary in the check, if there is something. ``doubt`` is what makes the answer worth
-    less.
+    were seen, the oldest first: every release between the two of a border was asked. ``yardstick`` says what does not
+    vary in the check, "" if all of it does. ``doubt`` is what makes the answer worth less, "" if nothing does.
     """
 
     package: str
@@ -160,7 +159,7 @@ class ReleaseFindings:
         found = []
         for place, border in reversed(list(enumerate(self.borders))):
             if border.broke:
-                first = border.untold[0].release if border.untold else border.after
+                first = border.undecided[0].release if border.undecided else border.after
                 found += [f"<{first.version}"] if place == 0 else []
                 found.append(f"=={border.before.version}")
             elif place == len(self.borders) - 1:

@@ -1,7 +1,7 @@
 """Whether failures of two releases are the same one: by stage and meaning, for words and codes change.
 
 ONNX Runtime reported the same refusal as RUNTIME_EXCEPTION up to 1.23.2 and as FAIL since 1.24: the status, its code,
-the line of its source and the Python class that it raises are another, and the sentence is not.
+the line of its source and the Python class that it raises changed, and the sentence did not.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from biopsy.blame.releases.release_check import ReleaseCheck
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
-from biopsy.checks.repetition import MeasuredRate, measured_rate
+from biopsy.checks.repetition import MeasuredRate, measured_rate, rate_of
 from biopsy.checks.signature import signature_of
 from biopsy.checks.task import Task, run_check
 from biopsy.environments.prepared import Environment, prepared
@@ -26,9 +26,6 @@ from biopsy.model.index import index_file
 from biopsy.session.failure_judge import FailureJudge
 
 STAGE = "releases"
-
-_OF_THE_MACHINE: Collection[errors.Obstacle] = ("network", "disk full")
-"""Obstacles that every release has: to go on would be to say of them what nobody knows."""
 
 Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
 """Makes the environment that holds a release. Raises CannotInstall."""
@@ -77,15 +74,12 @@ class ReleaseProbe:
         self.failure_of = ""
         self.rate = MeasuredRate(failed=0, runs=0)
 
-    def again(self, whole: ReleaseQuestion | None = None) -> ReleaseProbe:
-        """A probe that knows the failure, to ask releases once more; with another question, if one is given."""
-        question = self.question if whole is None else whole
-        probe = ReleaseProbe(question, events.without(events.ReleaseTried, self._listener), self._preparing)
+    def again(self, whole: ReleaseQuestion) -> ReleaseProbe:
+        """A probe that knows the failure, to ask releases once more with another question."""
+        probe = ReleaseProbe(whole, events.without(events.ReleaseTried, self._listener), self._preparing)
         probe.checks, probe.rate = self.checks, self.rate
         probe.failure, probe.failure_of = self.failure, self.failure_of
         probe._judge.reference = self._judge.reference
-        if whole is None:
-            probe._judge.original, probe._timeout = self._judge.original, self._timeout
         return probe
 
     def ask(self, release: Release) -> TriedRelease:
@@ -97,32 +91,87 @@ class ReleaseProbe:
             with self._preparing(self.question.check, release, self._listener) as environment:
                 tried = self._asked(release, environment)
         except errors.CannotInstall as error:
-            if error.kind in _OF_THE_MACHINE:
+            if error.concerns_all:  # to go on would be to say of every release what nobody knows
                 raise
             tried = TriedRelease(
                 release=release, outcome=Outcome.INFRASTRUCTURE, reason=error.summary, runs=0, obstacle=error.kind
             )
+        self.tell(tried)
+        return tried
+
+    def tell(self, tried: TriedRelease) -> None:
+        """Say what is known of a release."""
+        date = tried.release.date
         self._listener(
             events.ReleaseTried(
                 package=self.question.check.package,
-                version=release.version,
-                date="" if release.date is None else release.date.isoformat(),
+                version=tried.release.version,
+                date="" if date is None else date.isoformat(),
                 outcome=tried.words,
                 reason=tried.reason,
                 added=tried.added,
             )
         )
-        return tried
+
+    def pass_again(self, tried: TriedRelease, runs: int) -> TriedRelease:
+        """What the check says of a release that passed, in up to ``runs`` runs more. Raises as ``ask`` does.
+
+        Of a failure it is measured how often it shows, since there were passes before.
+        """
+        with self._running(tried.release) as once:
+            judged, done = once("whether it passes every time"), 1
+            while judged.outcome is Outcome.PASSES and done < runs:
+                judged, done = once("whether it passes every time"), done + 1
+            passed = tried.runs + done - 1
+            if judged.outcome is Outcome.REPRODUCES:
+                measured = measured_rate(judged, once)
+                self._believe_less(rate_of(measured.failed, measured.runs + passed))
+                done += measured.runs - 1
+        return _with(tried, judged, runs=tried.runs + done)
+
+    def fail_again(self, tried: TriedRelease) -> TriedRelease:
+        """What the check says of a release that failed, in as many runs as its failure may need to show. Raises so too.
+
+        If it does not show, it is measured how often it does. One that never does again is unstable.
+        """
+        with self._running(tried.release) as once:
+            judged, done = once("whether it still fails"), 1
+            while judged.outcome is Outcome.PASSES and done < self.rate.needed:
+                judged, done = once("whether it still fails"), done + 1
+            if judged.outcome is not Outcome.PASSES:
+                return _with(tried, judged, runs=tried.runs + done)
+            measured = measured_rate(judged, once)
+        done += measured.runs - 1
+        if measured.failed == 0:
+            reason = f"it failed, and passed {done} times since"
+            return replace(tried, outcome=Outcome.UNSTABLE, reason=reason, runs=tried.runs + done)
+        self._believe_less(rate_of(measured.failed + 1, tried.runs + done))
+        return replace(tried, runs=tried.runs + done)
+
+    def _believe_less(self, rate: MeasuredRate) -> None:
+        """Have a release pass more often before that is believed, if the failure is seldomer than it was taken for."""
+        if rate.needed > self.rate.needed:
+            self.rate = rate
+            self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
+
+    @contextmanager
+    def _running(self, release: Release) -> Iterator[Callable[[str], Judged]]:
+        """What runs the check once with a release, whose environment is kept meanwhile, and is told why."""
+        with self._preparing(self.question.check, release, self._listener) as environment:
+            yield self._runner(release.version, environment)
+
+    def _runner(self, version: str, environment: Environment) -> Callable[[str], Judged]:
+        def once(why: str) -> Judged:
+            check = self.question.check.command(version, environment, self.question.default_name, self._timeout)
+            return self._once(check, version, why)
+
+        return once
 
     def _asked(self, release: Release, environment: Environment) -> TriedRelease:
         version = release.version
         self.pythons[version] = str(environment.python)
-
-        def once(why: str = "") -> Judged:
-            check = self.question.check.command(version, environment, self.question.default_name, self._timeout)
-            return self._once(check, version, why)
-
-        judged, runs = once(), 1
+        once = self._runner(version, environment)
+        judged, runs = once(""), 1
         if judged.outcome is Outcome.REPRODUCES and not self.failure:
             runs = self._first_failure(judged, version, once)
         while judged.outcome is Outcome.PASSES and runs < self.rate.needed:
@@ -157,16 +206,7 @@ class ReleaseProbe:
         check.expect(found.seconds)
         self._timeout = check.timeout
         judged = self._judged(self.question.check.as_if_installed(found, version))
-        self._listener(
-            events.Checked(
-                number=number,
-                stage=STAGE,
-                outcome=judged.outcome.value,
-                reason=judged.reason,
-                seconds=found.seconds,
-                output=found.output,
-            )
-        )
+        self._listener(replace(judged.event(number, STAGE), output=found.output))
         return judged
 
     def _judged(self, evidence: Evidence) -> Judged:
@@ -185,15 +225,19 @@ class ReleaseProbe:
 
     def fails_on_anything(self, release: Release) -> str:
         """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
+        version, name = release.version, self.question.default_name
         with (
             self._preparing(self.question.check, release, self._listener) as environment,
             temporary_folder("biopsy-") as folder,
         ):
-            check = self.question.check.command(release.version, environment, self.question.default_name, self._timeout)
             identity = folder / "identity.onnx"
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
-            judged = self._judged(self.question.check.as_if_installed(check.run(identity), release.version))
-        self.checks += 1
+            for _ in range(self.rate.needed):  # one that fails in some runs only passes by chance
+                check = self.question.check.command(version, environment, name, self._timeout)
+                judged = self._judged(self.question.check.as_if_installed(check.run(identity), version))
+                self.checks += 1
+                if judged.outcome is not Outcome.PASSES:
+                    break
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:
@@ -207,3 +251,7 @@ class ReleaseProbe:
         with self._preparing(alone, release, self._listener) as environment:
             check = alone.command(release.version, environment, self.question.default_name, self._timeout)
             return check.run(self.question.model).verdict.outcome == "passes"
+
+
+def _with(tried: TriedRelease, judged: Judged, *, runs: int) -> TriedRelease:
+    return replace(tried, outcome=judged.outcome, reason=judged.reason, runs=runs, hint=judged.evidence.verdict.hint)

@@ -9,7 +9,7 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import LOAD_OUTPUTS, OwnRun, parse
 from biopsy.checks.outcome import Evidence
-from biopsy.engines.registry import EngineSpec, engines_of_distribution, find_class
+from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.prepared import Environment
 from biopsy.environments.requirements import normalized, parsed
@@ -34,7 +34,7 @@ class ReleaseCheck:
 
     ``words`` hold ``{python}``, or ``{engine}`` or ``{settings}`` for the engine ``spec``, or none of them: then only
     the environment tells. ``beside`` are requirements that every release gets, such as "numpy<2". ``python`` is the
-    interpreter that environments are made for, by ``python_text`` as a person wrote it; None for the one of now.
+    interpreter that environments are made for, by ``python_text`` as a person wrote it; None: this interpreter.
     ``yardstick`` says which engines of the same package do not vary, "" if there are none.
     """
 
@@ -50,7 +50,7 @@ class ReleaseCheck:
     @property
     def names_release(self) -> bool:
         """Whether another release changes the words."""
-        return any(place in word for word in self.words for place in _PLACES)
+        return has_place(self.words)
 
     def requirements(self, version: str) -> list[str]:
         """What the environment of a release holds."""
@@ -58,18 +58,11 @@ class ReleaseCheck:
 
     def settings(self, version: str) -> SettingChange:
         """What an engine is told so that it uses a release."""
-        told = {"release": self._release(version)}
-        if self.beside:
-            told["with"] = "+".join(self.beside)
-        if self.python_text is not None:
-            told["python"] = self.python_text
-        return SettingChange(told)
-
-    def _release(self, version: str) -> str:
-        """The release as an engine takes it: with the name of the distribution where that is not the usual one."""
-        usual = find_class(self.spec.name).distributions if self.spec is not None else ()
-        name = normalized(self.package)
-        return version if name in usual[:1] else f"{name}=={version}"
+        assert self.spec is not None
+        distribution = normalized(self.package)
+        return SettingChange(
+            release_settings(self.spec.name, distribution, version, beside=self.beside, python=self.python_text)
+        )
 
     def words_of(self, version: str, python: str) -> tuple[str, ...]:
         """The words with a release whose environment has the interpreter ``python``."""

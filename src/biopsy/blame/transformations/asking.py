@@ -44,21 +44,11 @@ class Asking:
     def judged(self, model: Path, passes: Sequence[str] | None, description: str, *, cold: bool = False) -> Judged:
         """How a model fails with these passes. Raises CheckError if the tool cannot be run."""
         number = self.counter.next()
-        check = self.check.told(AskedPasses(passes=None if passes is None else tuple(passes), cold=cold))
+        check = self.check.told(AskedPasses(passes=passes, cold=cold))
         line = check.line(model)
         self._listener(events.Checking(number=number, stage=STAGE, description=description, line=line))
-        evidence = check.run(model)
-        judged = judge(evidence, Rules(), self.reference)
-        self._listener(
-            events.Checked(
-                number=number,
-                stage=STAGE,
-                outcome=judged.outcome.value,
-                reason=judged.reason,
-                seconds=evidence.seconds,
-                output=evidence.output,
-            )
-        )
+        judged = judge(check.run(model), Rules(), self.reference)
+        self._listener(judged.event(number, STAGE))
         if judged.outcome is Outcome.INFRASTRUCTURE:
             raise errors.CheckError(f"the check could not be run: {judged.reason}")
         return judged

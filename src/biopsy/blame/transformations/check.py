@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shutil import copyfile
+
+import numpy as np
 
 from biopsy import errors
 from biopsy.blame.transformations.question import CommandQuestion
@@ -32,7 +36,7 @@ _MOST_BYTES = (1 << 31) - (1 << 24)
 class AskedPasses:
     """Which passes may run, and whether every process is a fresh one."""
 
-    passes: tuple[str, ...] | None = None
+    passes: Sequence[str] | None = None
     cold: bool = False
 
 
@@ -88,20 +92,23 @@ class TransformationCheck(Check):
     def transformed(self, candidate: Path, target: Path, samples: SampleFiles) -> ToolFailure | None:
         """Have the tool write what becomes of a model; how it fails on it. Raises CheckError and what the tool raises.
 
-        Weights in other files are put into one file with the model first: some tools write on which bytes of which
-        file a weight stands, relative to a folder that the result is not in.
+        It is given a copy: some tools write into the file that they read. Weights in other files are put into that
+        copy: some write on which bytes of which file a weight stands, relative to a folder that the result is not in.
         """
         index = index_file(candidate)
-        source = candidate
-        if index.has_external_data:
-            source = self._scratch / f"whole-{next(self._numbers)}.onnx"
-            _write_whole(candidate, index.weight_bytes, source)
+        source = self._scratch / f"whole-{next(self._numbers)}.onnx"
         try:
+            if index.has_external_data:
+                _write_whole(candidate, index.weight_bytes, source)
+            else:
+                copyfile(candidate, source)
             asked = self._asked
-            return self._transformer.transform(source, target, asked.passes, samples, cold=asked.cold)
+            failure = self._transformer.transform(source, target, asked.passes, samples, cold=asked.cold)
+            if failure is None:
+                return None
+            return replace(failure, message=failure.message.replace(str(source), str(candidate)))
         finally:
-            if source != candidate:
-                source.unlink(missing_ok=True)
+            source.unlink(missing_ok=True)
 
     def _failed(self, candidate: Path, target: Path, samples: SampleFiles) -> Evidence | None:
         """What a failure of the tool is; None if it has written a model."""
@@ -140,6 +147,19 @@ class EngineCheck(TransformationCheck):
     def is_steady(self, candidate: Path) -> bool:
         """Whether the engine gives the same of a model in two runs. Raises what the engine raises."""
         return self._verdicts.agree(*(self.before(candidate)[1] for _ in range(2)))
+
+    def is_mute(self, candidate: Path) -> bool:
+        """Whether no output of a model has a finite number. Raises what the engine raises."""
+        values = [value for run in self.before(candidate)[1] for value in run.values()]
+        return all(value.dtype.kind in "fc" and not np.isfinite(value).any() for value in values if value.size)
+
+    def gives_numbers(self, candidate: Path) -> bool:
+        """Whether the engine runs a model, and all that it gives is finite."""
+        try:
+            values = [value for run in self.before(candidate)[1] for value in run.values()]
+        except errors.BiopsyError:
+            return False
+        return all(value.dtype.kind not in "fc" or bool(np.isfinite(value).all()) for value in values)
 
     def fed(self, inputs: Path) -> EngineCheck:
         """The same check with the inputs of another file."""
@@ -182,7 +202,7 @@ class EngineCheck(TransformationCheck):
     def feeds_for(self, candidate: Path) -> Path:
         """A file of exactly what a candidate is fed."""
         index = index_file(candidate)
-        wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        wanted = index.fed_types()
         given = read_feeds(self._feeds)
         inputs = Inputs(given=[{name: feed[name] for name in feed if name in wanted} for feed in given])
         feeds = feeds_of_model(wanted, inputs).feeds

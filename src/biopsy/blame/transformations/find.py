@@ -24,6 +24,7 @@ from biopsy.blame.transformations.model_lines import model_lines
 from biopsy.blame.transformations.pass_search import PassSearch
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
 from biopsy.blame.transformations.same_engine import EngineVerdicts
+from biopsy.blame.transformations.spec import PASSES, SOURCE
 from biopsy.blame.transformations.transformer import (
     CommandTransformer,
     KnownTransformer,
@@ -42,15 +43,20 @@ from biopsy.reduction.job import RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.session.options import SearchOptions
+from biopsy.similar_names import ask_for, similar
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
-from biopsy.text import first_line
+from biopsy.text import first_line, some_of
 
 ANOTHER = PLAIN[1]
 """The engine that is asked too: it shares no code with the others."""
 
 CONTROL = "only load and save"
 _FRESH = 2
+_IN_TURN: tuple[tuple[Fault, tuple[str, ...] | None, str], ...] = (
+    ("control", (), CONTROL),
+    ("transformation", None, "the whole model"),
+)
 _FLAKY = "the tool does not do the same each time: what it makes of the model is right only sometimes"
 
 
@@ -65,6 +71,7 @@ def find_transformation(
     """
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
         feeds = _feeds(question, scratch)
+        _require_passes(question, transformer)
         with _check(question, transformer, scratch, feeds) as check:
             return _TransformationSearch(question, transformer, check, scratch, feeds, listener).run()
 
@@ -88,6 +95,7 @@ def _check(
     asked, by = AskedPasses(passes=question.passes), question.tool.text
     decides = question.decides
     if isinstance(decides, CommandQuestion):
+        _require_candidate(decides, question)
         command = CommandOfUser(transformer, by, scratch, decides, asked)
         try:
             yield command
@@ -97,6 +105,13 @@ def _check(
     with EngineVerdicts(decides, question.tool.rounds_to, scratch) as verdicts:
         verdicts.start()
         yield EngineCheck(transformer, by, scratch, verdicts, feeds, asked)
+
+
+def _require_candidate(decides: CommandQuestion, question: TransformationQuestion) -> None:
+    if not any(place in word for word in decides.words for place in (SOURCE, str(question.index.path))):
+        raise errors.UsageError(
+            f"--check: no word of it is {SOURCE}, the transformed model, so it says the same of every model"
+        )
 
 
 def _feeds(question: TransformationQuestion, scratch: Path) -> Path:
@@ -139,7 +154,7 @@ class _TransformationSearch:
         reduction = self._reduced(passes) if self._question.reduces else None
         small = self._model if reduction is None else reduction.output
         found = PassFindings()
-        if fault == "transformation":
+        if fault == "transformation" and self._question.finds_passes:
             on_piece = self._asking.about(self._check_of_piece(reduction))
             search = PassSearch(on_piece, self._transformer, small, self._question.passes)
             found = search.run(self._asking, self._model)
@@ -187,12 +202,22 @@ class _TransformationSearch:
                 f"{first_line(error.message)}",
                 next_steps=[f"biopsy diagnose {self._model}"],
             ) from error
+        self._require_numbers()
         if not steady:
             raise errors.CheckError(
                 f"{self._model} gives other values in each run of the same engine: nothing can be compared",
                 next_steps=["biopsy debug repeat    shows how it varies; is there a random operator?"],
             )
         return self._check.engine_version
+
+    def _require_numbers(self) -> None:
+        """Raise CheckError if no output has a finite number: NaN is like any NaN, and nothing could be told apart."""
+        assert isinstance(self._check, EngineCheck)
+        if self._check.is_mute(self._model):
+            raise errors.CheckError(
+                f"{self._model} gives no finite number: nothing can be compared",
+                next_steps=["--load-inputs FILE    with inputs for which the outputs are numbers"],
+            )
 
     def _failure(self) -> tuple[Fault, Judged]:
         """The control, then the transformation."""
@@ -203,27 +228,55 @@ class _TransformationSearch:
         whole = self._asking.judged(self._model, self._question.passes, "the whole model")
         _require_told(whole, "the transformed model")
         if whole.outcome is Outcome.PASSES:
-            whole = self._once_more()
+            fault, whole = self._wider() or ("transformation", whole)
+            if fault == "control":
+                return fault, whole
+        whole = self._once_more(whole)
         if whole.outcome is Outcome.PASSES:
             raise errors.OriginalPasses(
                 f"what {_title(self._question, self._transformer)} makes of {self._model} is right: nothing is to blame"
             )
         return "transformation", whole
 
-    def _once_more(self) -> Judged:
-        """The transformation in fresh processes: some tools do not do the same in each."""
+    def _wider(self) -> tuple[Fault, Judged] | None:
+        """The same with one more sample, of numbers that the others do not reach; None where that tells nothing.
+
+        Where it shows a failure it is among the samples from here on. The model need not be defined for it.
+        """
+        decides, check = self._question.decides, self._check
+        wider = decides.wider() if isinstance(decides, SameEngine) else None
+        if wider is None or not isinstance(check, EngineCheck):
+            return None
+        given = read_feeds(self._feeds)
+        write_feeds(self._feeds, [*given, wider])
+        if check.gives_numbers(self._model):
+            for fault, passes, told in _IN_TURN:
+                asked = self._question.passes if passes is None else passes
+                judged = self._asking.judged(self._model, asked, f"{told}, a wider range")
+                if judged.outcome is Outcome.REPRODUCES:
+                    return fault, judged
+                if judged.outcome is not Outcome.PASSES:
+                    break
+        write_feeds(self._feeds, given)
+        return None
+
+    def _once_more(self, first: Judged) -> Judged:
+        """The transformation in fresh processes: some tools do not do the same in each. The failure, if one fails."""
+        every = [first]
+        if first.evidence.verdict.kind == "Timeout":
+            return first
         for _ in range(_FRESH):
-            judged = self._asking.judged(self._model, self._question.passes, "the whole model, afresh", cold=True)
-            if judged.outcome is not Outcome.PASSES:
+            every.append(self._asking.judged(self._model, self._question.passes, "the whole model, afresh", cold=True))
+            if len({one.outcome is Outcome.PASSES for one in every}) > 1:
                 self._listener(events.Remark(f"flaky      {_FLAKY}", warning=True))
                 break
-        return judged
+        return next((one for one in every if one.outcome is not Outcome.PASSES), first)
 
     # The piece
 
     def _reduced(self, passes: Sequence[str] | None) -> Reduction:
         question = self._question
-        asked = AskedPasses(passes=None if passes is None else tuple(passes))
+        asked = AskedPasses(passes=passes)
         decides, compares = question.decides, isinstance(question.decides, SameEngine)
         feeds: Sequence[Feed] = read_feeds(self._feeds) if compares else []
         job = ReductionJob(
@@ -250,7 +303,7 @@ class _TransformationSearch:
         samples = (
             self._check.samples(fed) if fed is not None and isinstance(self._check, EngineCheck) else SampleFiles()
         )
-        asked = AskedPasses(passes=None if passes is None else tuple(passes), cold=True)
+        asked = AskedPasses(passes=passes, cold=True)
         failed = self._check.told(asked).transformed(small, after, samples)
         written = None if failed is not None or output is None else after_file(output)
         if written is not None:
@@ -264,6 +317,7 @@ class _TransformationSearch:
             nodes=reduction.nodes if reduction is not None else tuple(node.label for node in index.nodes),
             before=model_lines(small),
             after=_lines_of(after) if failed is None else (),
+            made=_nodes_of(after) if failed is None else (),
         )
 
     def _second_opinion(
@@ -275,7 +329,7 @@ class _TransformationSearch:
             return ""
         if decides.engine.startswith(ANOTHER) or judged.evidence.verdict.stage != "compare":
             return ""
-        asked = AskedPasses(passes=None if passes is None else tuple(passes))
+        asked = AskedPasses(passes=passes)
         with EngineVerdicts(replace(decides, engine=ANOTHER), self._question.tool.rounds_to, self._scratch) as verdicts:
             said = check.judged_by(verdicts).told(asked).run(small).verdict
         if said.outcome == "passes":
@@ -296,6 +350,24 @@ class _TransformationSearch:
         return path
 
 
+def _require_passes(question: TransformationQuestion, transformer: Transformer) -> None:
+    """Raise UsageError for passes that would not run: without them the model is right whatever the tool does."""
+    wanted = question.passes or ()
+    assert question.index.path is not None
+    known = transformer.passes(question.index.path)
+    if question.tool.words and wanted and not known:
+        raise errors.UsageError(
+            f"--passes: the command has no {PASSES}, so it is not told which passes may run",
+            next_steps=[f"--by '{question.tool.text} {PASSES}'"],
+        )
+    strange = [name for name in wanted if known and name not in known]
+    if strange:
+        raise errors.UsageError(
+            f"--passes: no pass {strange[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
+            next_steps=[*ask_for(similar(strange[0], known)), f"those that do: {some_of(known, 12)}"],
+        )
+
+
 def _title(question: TransformationQuestion, transformer: Transformer) -> str:
     return f"{question.tool.text} {transformer.release}".strip()
 
@@ -306,6 +378,13 @@ def _require_told(judged: Judged, what: str) -> None:
             f"nothing can be said of {what}: {judged.reason}",
             next_steps=["--atol 1e-2 --rtol 1e-2    decide then alone"],
         )
+
+
+def _nodes_of(path: Path) -> tuple[str, ...]:
+    try:
+        return tuple(node.label for node in index_file(path).nodes)
+    except errors.ModelError:
+        return ()
 
 
 def _self_contained(path: Path) -> bytes:

@@ -36,7 +36,7 @@ class Piece:
 
     ``path`` is None where nothing was written; ``before`` and ``after`` are both models as lines of text, ``after``
     being empty if the tool fails. ``inputs`` is the file of what it was fed. ``nodes`` are its nodes, by operator and
-    name, of ``nodes_before`` that the whole model has.
+    name, of ``nodes_before`` that the whole model has; ``made`` are those that become of them.
     """
 
     path: Path | None
@@ -46,6 +46,7 @@ class Piece:
     nodes: tuple[str, ...]
     before: tuple[str, ...]
     after: tuple[str, ...]
+    made: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,7 @@ class TransformationFindings:
             "piece": {
                 "nodes_before": piece.nodes_before,
                 "nodes": list(piece.nodes),
+                "nodes_after": list(piece.made),
                 "path": _text(piece.path),
                 "after": _text(piece.after_path),
                 "inputs": _text(piece.inputs),

@@ -11,11 +11,10 @@ from biopsy.blame.transformations.transformer import Transformer
 from biopsy.checks.outcome import Outcome
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
-from biopsy.search.subset import minimal_subset
 from biopsy.text import some_of
 
 _MOST_SETS = 4
-"""Sets of passes to leave out that are sought."""
+"""Sets of passes that do it, or to leave out, that are sought; the fewest are those of the shortest."""
 
 
 class PassSearch:
@@ -34,7 +33,7 @@ class PassSearch:
         every = self._every = self._passes_of(self._piece)
         if not every or not self._fails(every):
             return PassFindings(all=tuple(every))
-        alone = drive(minimal_subset(every), first_that(self._fails)) or []
+        alone = shortest(drive(minimal_subsets(every, _MOST_SETS), first_that(self._fails))[0])[0]
         sets, complete = drive(minimal_subsets(_first(alone, every), _MOST_SETS), first_that(self._is_right_without))
         without = shortest(sets)
         if not without:

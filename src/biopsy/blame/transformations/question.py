@@ -19,11 +19,14 @@ from biopsy.tensors.results import Feed
 class SameEngine:
     """The comparison that decides: the model and what became of it, in the same engine, with the same inputs.
 
-    ``feeds`` gives the samples. ``tolerances`` that a person gave decide alone (``is_told``); otherwise what rounding
-    explains is no failure: that of the types of the model, or of those that the tool converts to.
+    ``feeds`` gives the samples. ``wider`` gives one more, of numbers that made-up samples do not reach, which is asked
+    before a model counts as right; None if there is none. ``tolerances`` that a person gave decide alone (``is_told``);
+    otherwise what rounding explains is no failure: that of the types of the model, or of those that the tool converts
+    to.
     """
 
     feeds: Callable[[], Sequence[Feed]]
+    wider: Callable[[], Feed | None] = lambda: None
     engine: str = PLAIN[0]
     tolerances: Tolerances = field(default_factory=Tolerances)
     stats: Stats = field(default_factory=Stats)
@@ -51,7 +54,8 @@ class TransformationQuestion:
 
     ``python`` is the interpreter that has the tool. ``passes`` may run; None for those that run by themselves.
     ``control`` is the command that only loads and saves, where the tool is a command. ``output`` is where the piece
-    goes; nothing is written without it. ``reduces``: whether the smallest piece is sought.
+    goes; nothing is written without it. ``reduces``: whether the smallest piece is sought, ``finds_passes``: whether
+    the passes that do it are.
     """
 
     index: ModelIndex
@@ -62,5 +66,6 @@ class TransformationQuestion:
     control: ToolSpec | None = None
     output: Path | None = None
     reduces: bool = True
+    finds_passes: bool = True
     budget: Budget = field(default_factory=Budget)
     limits: Limits = field(default_factory=lambda: Limits(seconds=600.0))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import Any, ClassVar, Literal
 
@@ -52,7 +52,7 @@ class Setting:
 
     default: str
     meaning: str
-    choices: tuple[str, ...] = field(default=())
+    choices: tuple[str, ...] = ()
 
 
 class Tool(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.blame.transformations.spec import ToolSpec
+from biopsy.environments.requirements import normalized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +61,8 @@ def requirements(spec: ToolSpec, wanted: ToolPackages) -> Sequence[str]:
 
 
 def _distribution(requirement: str) -> str:
-    from re import match
-
-    found = match(r"[A-Za-z0-9._-]*[A-Za-z0-9]", requirement.strip())
-    return (found.group() if found else requirement).lower().replace("_", "-")
+    found = re.match(r"[A-Za-z0-9._-]*[A-Za-z0-9]", requirement.strip())
+    return normalized(found.group() if found else requirement)
 
 
 def _is_here(module: str) -> bool:

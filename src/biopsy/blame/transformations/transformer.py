@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -186,10 +187,10 @@ class CommandTransformer(Transformer):
         del samples, cold
         target.unlink(missing_ok=True)
         words = self._words
-        if passes is not None and not passes and not self._tells_passes:
-            if not self._control:
-                return _saved_by_onnx(source, target)
+        if passes is not None and not passes and self._control:
             words = self._control
+        elif passes is not None and not passes and not self._tells_passes:
+            return _saved_by_onnx(source, target)
         chosen = self._named if passes is None else passes
         places = {SOURCE: str(source), TARGET: str(target), PASSES: ",".join(chosen)}
         return self._ended([_filled(word, places) for word in words], target)
@@ -208,9 +209,8 @@ class CommandTransformer(Transformer):
 
 
 def _filled(word: str, places: Mapping[str, str]) -> str:
-    for place, value in places.items():
-        word = word.replace(place, value)
-    return word
+    """A word with what its places stand for; what a name puts there is no place again."""
+    return re.sub("|".join(map(re.escape, places)), lambda found: places[found.group()], word)
 
 
 def _saved_by_onnx(source: Path, target: Path) -> ToolFailure | None:

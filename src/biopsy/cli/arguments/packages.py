@@ -97,31 +97,19 @@ def of_packages(specs: Sequence[EngineSpec], args: argparse.Namespace) -> list[E
 
 
 def _of_package(specs: Sequence[EngineSpec], package: PinnedPackage, args: argparse.Namespace) -> list[EngineSpec]:
-    from biopsy.engines.registry import RELEASE_SETTINGS, EngineSpec, engines_of_distribution
+    from biopsy.engines.imports import RELEASE_SETTINGS
+    from biopsy.engines.registry import EngineSpec, engines_of_distribution, release_settings
 
     names = engines_of_distribution(package.name)
     if not any(spec.name in names for spec in specs):
         raise _not_used(package, names, specs)
-    asked = _settings(package, names[0], args)
+    asked = release_settings(names[0], package.name, package.version, beside=args.beside, python=args.python)
     return [
         EngineSpec(spec.name, {**asked, **spec.settings})
         if spec.name in names and not spec.settings.keys() & {*RELEASE_SETTINGS}
         else spec
         for spec in specs
     ]
-
-
-def _settings(package: PinnedPackage, engine: str, args: argparse.Namespace) -> dict[str, str | None]:
-    """What asks for this release in the spec of an engine."""
-    from biopsy.engines.registry import find_class
-
-    usual = find_class(engine).distributions[0]
-    settings: dict[str, str | None] = {"release": package.version if package.name == usual else package.text}
-    if args.beside:
-        settings["with"] = "+".join(args.beside)
-    if args.python is not None:
-        settings["python"] = args.python
-    return settings
 
 
 def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[EngineSpec]) -> errors.UsageError:

@@ -91,7 +91,7 @@ def _samples(index: ModelIndex, args: argparse.Namespace, console: Console) -> S
     from biopsy.cli.run.inputs import Feeder
     from biopsy.cli.run.settings import inputs_of
 
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     return Feeder(inputs_of(args), args.save_inputs, console, lambda _: None).feeds(wanted)
 
 
@@ -108,7 +108,7 @@ def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequ
     if args.load_inputs or args.data_loader_script:
         return
     inputs = inputs_of(args)
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     is_open = False
     for size in _OTHER_SIZES:
         if size is not None and not is_open:

@@ -6,14 +6,13 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from biopsy import errors, events
+from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.check_output import say_output
 from biopsy.cli.debug import checking, engine_substitution
+from biopsy.cli.debug.check_progress import CheckProgress
 from biopsy.cli.live_line import COLUMN
-from biopsy.cli.progress import Progress, shows
 from biopsy.cli.report_file import report_file
 from biopsy.quantities import count
 from biopsy.shell_words import is_refused, line_of
@@ -126,43 +125,15 @@ def _has_place(words: tuple[str, ...]) -> bool:
 # What is shown
 
 
-class FlagsProgress(Progress):
+class FlagsProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args.events)
-        self._args = args
-        self._description = ""
-        self._checks = 0
-        self._shown_failure = False
+        super().__init__(console, args, head="flags", needs="a setting switches it off")
 
     def show_plan(self, spec: EngineSpec) -> None:
         """Say what is going to happen."""
         self.line("flags", f"settings of {spec.text} with which {self._args.model} passes")
-
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
-        self._description = event.description
-        self._checks += 1
-        self._live.update("flags", f"{count(self._checks, 'check')} · {event.description[:70]}")
-
-    @shows(events.OriginalFails)
-    def _show_failure(self, event: events.OriginalFails) -> None:
-        self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
-
-    @shows(events.FlakyFailure)
-    def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        rate = f"it fails in {event.failed} of {event.runs} runs"
-        self.line("flaky", f"{rate}: a setting switches it off if {event.needed} runs with it pass")
-
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
-        self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
-        failed = event.outcome == "reproduced"
-        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
-            self._shown_failure = True
-            self._live.stop()
-            say_output(self._console, event.output, whole=self._args.show_output)
 
 
 def _say_result(console: Console, args: argparse.Namespace, template: CheckTemplate, found: Flags) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments.packages import PinnedPackage, packages_of
+from biopsy.isolation.variables import variables
 
 if TYPE_CHECKING:
     from biopsy.checks.command_line import OwnRun
     from biopsy.cli.console import Console
     from biopsy.engines.base import Engine
-
-PYTHON_PLACE = "{python}"
-"""What stands in the words of a foreign check for the interpreter of the environment with the releases."""
 
 _SIGNS = ("release=", "python=", "--package")
 """What stands in the words of a check that names a release by itself."""
@@ -53,12 +50,14 @@ def releases_installed(args: argparse.Namespace, console: Console) -> Iterator[N
 
 def _tell_own_run(args: argparse.Namespace, command: OwnRun, console: Console, held: ExitStack) -> None:
     """Have a ``biopsy run`` take the releases, and install all that it names."""
+    from biopsy.engines.other_release.classes import variables_of
+
     told = command.with_options(*_options(args)) if getattr(args, "packages", ()) else command
     args.check = list(told.words)
     engines = _installed(told, console)
     contents = {label: _text(engine.imports.packages()) for label, engine in engines.items()}
     args.environments = {f"environment of {label}": text for label, text in contents.items()}
-    held.enter_context(_variables_of(engines.values()))
+    held.enter_context(variables(variables_of(engines.values())))  # checks find the releases at once that we hold open
 
 
 def _options(args: argparse.Namespace) -> list[str]:
@@ -79,28 +78,12 @@ def _installed(command: OwnRun, console: Console) -> Mapping[str, type[Engine]]:
     return {label: engine for label, engine in engines.items() if not engine.imports.is_here}
 
 
-@contextmanager
-def _variables_of(engines: Iterable[type[Engine]]) -> Iterator[None]:
-    """Have the processes of checks find the releases at once that this process holds open."""
-    from biopsy.engines.other_release.classes import variables_of
-
-    added = variables_of(engines)
-    before = {name: os.environ.get(name) for name in added}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
 def _tell_foreign(
     args: argparse.Namespace, packages: Sequence[PinnedPackage], console: Console, held: ExitStack
 ) -> None:
     """Have the interpreter of one environment with all packages stand in the words of a foreign check."""
+    from biopsy.blame.releases.release_check import PYTHON_PLACE
+
     if not any(PYTHON_PLACE in word for word in args.check):
         raise errors.UsageError(
             f"--package {packages[0].text}: the check must say where its interpreter goes, by {PYTHON_PLACE}",

@@ -31,6 +31,8 @@ examples:
   biopsy diagnose model.onnx --onnxrt --atol 1e-3 --rtol 1e-3
   biopsy diagnose model.onnx --onnxrt --openvino --load-inputs inputs.npz
   biopsy diagnose model.onnx --openvino --input-shapes x:[1,3,224,224] --max-time 5m --report report.json
+  biopsy diagnose model.onnx --onnxrt --thorough --max-time 20m
+  biopsy diagnose model.onnx --openvino --by onnxslim
   biopsy diagnose model.onnx --check ./check.sh {}
   biopsy diagnose model.onnx --engine onnxrt --check ./check.sh {} {engine}
 
@@ -109,7 +111,7 @@ def _pack(
 
 
 def _status(found: Diagnosis) -> int:
-    from biopsy.diagnosis.diagnose import PERSON
+    from biopsy.diagnosis.step import PERSON
 
     if found.stopped == PERSON or (found.stopped is not None and found.failed is None):
         return errors.Interrupted.status

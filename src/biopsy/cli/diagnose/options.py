@@ -30,6 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     comparing.add_limits(parser)
     _add_check(parser)
     _add_limits(parser)
+    _add_more(parser)
     _add_evidence(parser)
     groups.add_weights_folder(parser)
     tensorrt.add(parser)
@@ -60,6 +61,24 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         type=types.positive,
         metavar="N",
         help="run N checks at once; the result is the same for any N (default: one per processor)",
+    )
+
+
+def _add_more(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("more questions")
+    group.add_argument(
+        "--thorough",
+        action="store_true",
+        help="also ask what takes minutes, within --max-time: which change makes the whole model right, and which "
+        "release of the engine broke it, or mended it (installs releases in environments of their own)",
+    )
+    group.add_argument(
+        "--no-download", dest="downloads", action="store_false", help="with --thorough: install nothing, ask no index"
+    )
+    group.add_argument(
+        "--by",
+        metavar="TOOL",
+        help="a tool that the model goes through, as for 'debug transform': also ask whether it breaks the model",
     )
 
 

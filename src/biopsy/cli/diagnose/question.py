@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.blame.transformations.spec import parse_tool
+from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.words import names_path
 from biopsy.cli.arguments import checks, comparing, engine_options
 from biopsy.cli.arguments.given_options import LIMITS, given
@@ -15,7 +17,7 @@ from biopsy.cli.debug import checking, preconditions
 from biopsy.cli.diagnose.options import folder_of
 from biopsy.cli.run.settings import inputs_of, tolerances_of
 from biopsy.diagnosis.evidence import held_folder
-from biopsy.diagnosis.question import DiagnosisQuestion, Judging, Samples, Words
+from biopsy.diagnosis.question import DiagnosisQuestion, Effort, Judging, Samples, Words
 from biopsy.diagnosis.samples import require_sizes, settled
 from biopsy.engines.registry import create
 from biopsy.isolation.memory import processors
@@ -32,8 +34,10 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
 
     Raises UsageError for arguments that could only mislead, and what ``index_file`` raises.
     """
+    given, args = args, _with_engine(args)
     own_run = checking.own_run(args)
-    engines = _engines(args, own_run, console)
+    tool = _tool(args)
+    engines = _engines(args, own_run, console, is_placed=given is not args)
     index = index_file(args.model, args.external_data_dir)
     asked = own_run if own_run is not None else args
     check, template = _check(args, own_run, engines)
@@ -52,17 +56,50 @@ def question_of(args: argparse.Namespace, console: Console, held: ExitStack) -> 
             rules=checking.rules_of(args),
         ),
         weights_folder=args.external_data_dir,
-        seconds=args.max_time,
-        jobs=args.jobs or processors(),
+        effort=Effort(
+            seconds=args.max_time,
+            jobs=args.jobs or processors(),
+            thorough=args.thorough,
+            downloads=args.downloads,
+        ),
         fresh=args.fresh,
+        tool=tool,
     )
 
 
-def _engines(args: argparse.Namespace, own_run: argparse.Namespace | None, console: Console) -> Words:
+def _tool(args: argparse.Namespace) -> str | None:
+    """The tool, by its words. Raises UsageError for one that there is not."""
+    return None if args.by is None else parse_tool(args.by).text
+
+
+def _with_engine(args: argparse.Namespace) -> argparse.Namespace:
+    """The arguments with the engine in its place, if the check is ``biopsy run``: which engines those words name is
+    then known without a place.
+    """
+    command = parse(args.check or ())
+    named = args.engines or engine_options.settings_given(args)
+    if not named or not isinstance(command, OwnRun) or not _has_place(command.words):
+        return args
+    words = list(_filled(command.words, engine_options.engine_specs(args)[-1].text))
+    return argparse.Namespace(**{**vars(args), "check": words})
+
+
+def _has_place(words: Sequence[str]) -> bool:
+    return any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE))
+
+
+def _filled(words: Sequence[str], engine: str) -> Words:
+    settings = engine.partition(":")[2]
+    return tuple(word.replace(ENGINE_PLACE, engine).replace(SETTINGS_PLACE, settings) for word in words)
+
+
+def _engines(
+    args: argparse.Namespace, own_run: argparse.Namespace | None, console: Console, *, is_placed: bool
+) -> Words:
     """The engines as specs; of a check that is ``biopsy run`` those that it runs."""
     named = bool(args.engines or engine_options.settings_given(args))
     if own_run is not None:
-        if named:
+        if named and not is_placed:
             raise errors.UsageError(
                 "the check names the engines, and so do you", next_steps=["name them behind --check only"]
             )
@@ -101,18 +138,16 @@ def _check(
     if args.check is None:
         return None, None
     if not args.check:
-        raise errors.UsageError("there is no command behind --check", next_steps=["--check ./check.sh {}"])
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {}"])
     words = tuple("{}" if names_path(word, checks.DEFAULT_CANDIDATE) else word for word in args.check)
-    if not any(place in word for word in words for place in (ENGINE_PLACE, SETTINGS_PLACE)):
+    if not _has_place(words):
         return words, None
     if not engines or own_run is not None:
         raise errors.UsageError(
             "the check has a place for an engine, and no engine is named for it",
             next_steps=["--engine NAME    before --check"],
         )
-    settings = engines[-1].partition(":")[2]
-    filled = (word.replace(ENGINE_PLACE, engines[-1]).replace(SETTINGS_PLACE, settings) for word in words)
-    return tuple(filled), words
+    return _filled(words, engines[-1]), words
 
 
 def _limits(args: argparse.Namespace) -> Words:

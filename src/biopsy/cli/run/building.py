@@ -89,7 +89,7 @@ def _shapes(model: ModelInput, feeder: Feeder, args: argparse.Namespace) -> Mapp
     from biopsy.model.index import index_bytes
 
     index = index_bytes(model.data, model.folder)
-    feeder.feeds({index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()})
+    feeder.feeds(index.fed_types())
     return {**{name: [tuple(shape)] for name, shape in feeder.guessed.items()}, **said}
 
 

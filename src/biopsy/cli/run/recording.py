@@ -63,7 +63,7 @@ class Recorder:
     @property
     def inputs(self) -> Mapping[str, ValueType | None]:
         """The inputs that must be fed, known without building the model."""
-        return {self._index.names[tensor]: self._index.value_type(tensor) for tensor in self._index.fed_inputs()}
+        return self._index.fed_types()
 
     def record(self, engine: Engine, position: int, feeds: Sequence[Feed]) -> RunnerResult:
         """What an engine gives, read from the file as it is asked for.

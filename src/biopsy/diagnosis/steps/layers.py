@@ -64,8 +64,13 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     return StepAnswer(replace(facts, layers=seen), layers_line(seen))
 
 
-def examined(context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str]) -> LayerFindings:
-    """The findings, also written as ``debug layers`` writes them."""
+def examined(
+    context: StepContext, model: Path, inputs: Path | None, pair: tuple[str, str], *, report: str = REPORT
+) -> LayerFindings:
+    """The findings, also written as ``debug layers`` writes them, to the file ``report`` of the folder.
+
+    A file belongs to one step: what is written between two savings of the evidence must be nobody else's.
+    """
     question = context.question
     context.begin_step(_SHARE)
     context.cool()
@@ -86,7 +91,7 @@ def examined(context: StepContext, model: Path, inputs: Path | None, pair: tuple
         except TimeUpError:
             found = examination.findings
     tree = layers_tree(found, model, examination.engines, examination.samples)
-    write_whole(question.folder / REPORT, [as_json(tree)])
+    write_whole(question.folder / report, [as_json(tree)])
     return found
 
 

@@ -7,8 +7,11 @@ from dataclasses import replace
 from biopsy.diagnosis.context import StepContext
 from biopsy.diagnosis.facts import ComparisonSeen, FailureReport, FailureSeen, KnownFacts
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
-from biopsy.diagnosis.steps.layers import REPORT, examined, layers_line, layers_seen
+from biopsy.diagnosis.steps.layers import examined, layers_line, layers_seen
 from biopsy.engines.registry import create
+
+REPORT = "masked.json"
+"""The report of ``debug layers`` on the whole model, in the folder of the evidence."""
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
@@ -33,7 +36,7 @@ def _pair(compared: ComparisonSeen) -> tuple[str, str]:
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     assert facts.compared is not None
     trusted, suspect = _pair(facts.compared)
-    found = examined(context, context.question.model, None, (trusted, suspect))
+    found = examined(context, context.question.model, None, (trusted, suspect), report=REPORT)
     seen = layers_seen(found, suspect, of_piece=False, sure=True)
     if not found.is_masked or not (seen.alone or seen.together):
         return StepAnswer(replace(facts, layers=replace(seen, masked=False)), layers_line(seen))

@@ -85,7 +85,7 @@ def _job(words: Words, failure: FailureSeen, context: StepContext) -> ReductionJ
     files = command.input_files if isinstance(command, OwnRun) else list(question.samples.files)
     output = question.folder / PIECE
     fed = isinstance(command, OwnRun) and bool(command.input_files) and not command.golden_files
-    jobs = question.jobs if command.names_candidate(str(context.candidate)) else 1
+    jobs = question.effort.jobs if command.names_candidate(str(context.candidate)) else 1
     return ReductionJob(
         target=Target(output),
         search=SearchOptions(

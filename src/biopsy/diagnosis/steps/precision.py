@@ -59,7 +59,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.begin_step()
     context.cool()
     precisions = Precisions(low=low, high="float32", form="native")
-    made = command_check(without_weights_folder(failure.check), str(context.candidate), jobs=question.jobs)
+    made = command_check(without_weights_folder(failure.check), str(context.candidate), jobs=question.effort.jobs)
     try:
         with limit_as_time_up(), contextlib.closing(made) as check:
             found = run_job(
@@ -87,7 +87,7 @@ def _job(context: StepContext) -> PrecisionJob:
         search=SearchOptions(
             rules=question.judging.rules,
             candidate=context.candidate,
-            parallelism=Parallelism(jobs=question.jobs),
+            parallelism=Parallelism(jobs=question.effort.jobs),
             budget=Budget(seconds=context.seconds_left),
         ),
     )

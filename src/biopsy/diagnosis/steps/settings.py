@@ -10,12 +10,11 @@ from pathlib import Path
 from biopsy.checks.repetition import interval, runs_needed
 from biopsy.comparison.json_report import plain
 from biopsy.diagnosis.context import StepContext
+from biopsy.diagnosis.engine_place import original_template, piece_template, why_not_varied
 from biopsy.diagnosis.facts import FailureSeen, KnownFacts, SettingsSeen, SwitchSeen
-from biopsy.diagnosis.question import Words, with_engine_place, with_inputs, without_weights_folder
-from biopsy.diagnosis.reasons import NO_PLACE, UNKNOWN_ENGINE
 from biopsy.diagnosis.step import DiagnosisStep, StepAnswer
 from biopsy.diagnosis.steps.rounding import noise_words
-from biopsy.engines.registry import create, parse_spec
+from biopsy.engines.registry import create
 from biopsy.filesystem.write import write_whole
 from biopsy.report.envelope import as_json
 from biopsy.report.settings import settings_tree
@@ -35,48 +34,23 @@ _CONFIDENCE = 0.99
 
 
 def _not_asked(facts: KnownFacts, context: StepContext) -> str | None:
-    failure = facts.failure
-    if failure is None:
-        return "nothing fails"
-    if facts.fault_before is not None and facts.fault_before.kind != "refused":
-        return "no engine is at fault"
-    if facts.rounding is not None and facts.rounding.is_rounding:
-        return "it is rounding: no setting is at fault"
-    if failure.masked:
-        return "a failure that the outputs do not show"
-    if failure.suspect is None:
-        return UNKNOWN_ENGINE
-    if _template(failure.check, failure.suspect, context) is None:
-        return NO_PLACE
-    return None
-
-
-def _template(words: Words, suspect: str, context: StepContext) -> CheckTemplate | None:
-    """The words with a place for the engine; None if they have none."""
-    given = context.question.template
-    placed = with_engine_place(words, suspect) if given is None else given
-    own = given is None
-    return None if placed is None else CheckTemplate(placed, parse_spec(suspect), is_own_run=own)
+    return why_not_varied(facts, context.question, "setting")
 
 
 def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     failure, piece = facts.failure, facts.piece
-    assert failure is not None and failure.suspect is not None
+    assert failure is not None
     context.begin_step(_SHARE)
     context.cool()
-    original = _template(failure.check, failure.suspect, context)
-    assert original is not None
+    original = original_template(failure, context.question)
     if piece is None:
         seen = _of_original(_Trial(template=original, failure=failure, runs=_runs_needed(facts)), context)
         return StepAnswer(replace(facts, settings=seen), _line(seen))
-    inputs = None if piece.inputs is None else Path(piece.inputs)
-    words = with_inputs(without_weights_folder(failure.check), inputs)
-    template = _template(words, failure.suspect, context)
-    assert template is not None
+    template = piece_template(failure, piece, context.question)
     found = _found(template, Path(piece.path), None, context)
     trial = _Trial(template=original, failure=failure, runs=_runs_needed(facts))
     switches = tuple(_tried(switch, trial, context) for switch in found.switches[:_MOST_SWITCHES])
-    seen = _record(found, failure.suspect, switches)
+    seen = _record(found, failure.suspect or "", switches)
     if seen.switches and not any(switch.mends_original for switch in seen.switches):
         whole = _of_original(trial, context)
         seen = replace(seen, switches=(*whole.switches, *seen.switches), checks=seen.checks + whole.checks)

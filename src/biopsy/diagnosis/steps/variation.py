@@ -57,7 +57,7 @@ def _answer(facts: KnownFacts, context: StepContext) -> StepAnswer:
     context.cool()  # one warm process at a time
     inputs = None if piece.inputs is None else Path(piece.inputs)
     words = with_inputs(without_weights_folder(failure.check), inputs)
-    made = command_check(words, str(context.candidate), jobs=question.jobs)
+    made = command_check(words, str(context.candidate), jobs=question.effort.jobs)
     listener = events.without(events.ModelRead, context.listener)
     with limit_as_time_up(), contextlib.closing(made) as check:
         found = vary(index_file(Path(piece.path)), check, _job(words, context), listener)
@@ -84,7 +84,7 @@ def _job(words: Words, context: StepContext) -> VariationJob:
         search=SearchOptions(
             rules=context.question.judging.rules,
             candidate=context.candidate,
-            parallelism=Parallelism(jobs=context.question.jobs),
+            parallelism=Parallelism(jobs=context.question.effort.jobs),
             budget=Budget(checks=USUAL_CHECKS, seconds=context.seconds_left),
         ),
         inputs=_inputs(command, context) if isinstance(command, OwnRun) else None,

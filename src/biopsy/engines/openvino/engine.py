@@ -286,9 +286,8 @@ class OpenVinoSession(BuiltModel):
         if path.suffix == IR:
             self._save_ir(path)
             return
-        exported = self._imports.module(
-            "io"
-        ).BytesIO()  # without one, older versions give bytes and newer ones a stream
+        # Without a stream of ours, older versions give bytes and newer ones a stream.
+        exported = self._imports.module("io").BytesIO()
         try:
             self._compiled.export_model(exported)
         except Exception as error:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from biopsy import errors, events
+from biopsy.engines.imports import RELEASE_SETTINGS
 from biopsy.environments.requirements import normalized
 
-RELEASE, WITH, PYTHON = SETTINGS = ("release", "with", "python")
-"""The settings that ask for another release, reserved in the specs of engines that can have one."""
+RELEASE, WITH, PYTHON = RELEASE_SETTINGS
 
 _VERSION = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]*")
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>.*)")
@@ -54,7 +54,7 @@ class EngineRelease:
 
 def release_of(settings: Mapping[str, str | None], distributions: tuple[str, ...], engine: str) -> EngineRelease:
     """The release that settings ask for, of one of these distributions. Raises UsageError."""
-    version, others, python = (_text(settings, key, engine) for key in SETTINGS)
+    version, others, python = (_text(settings, key, engine) for key in RELEASE_SETTINGS)
     if version is None:
         return _as_it_is(python, others, distributions[0], engine)
     distribution, version = _named(version, distributions, engine)

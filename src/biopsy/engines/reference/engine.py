@@ -157,7 +157,7 @@ class ReferenceSession(BuiltModel):
         self._evaluator = evaluator
         self._is_wide = wide is not None
         self._types = {index.names[tensor]: index.value_type(tensor) for tensor in index.outputs}
-        inputs = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+        inputs = index.fed_types()
         super().__init__(inputs, tuple(self._types), tuple(wide or ()))
 
     def run(self, feed: Feed) -> dict[str, Array]:

@@ -36,9 +36,8 @@ class EarlierFindings:
     """What a command has found of a failure before it packs it, in words; "" where nobody has asked.
 
     ``verdict``: what fails and why. ``variation``: what of the model may vary. ``known``: how it compares with the
-    known bug that it looks like. ``how_often``: in how many runs a flaky
-    failure shows; "" if it is not known to be flaky. ``workarounds``: what was tried and passed, each with a line to
-    paste, "" where there is none.
+    known bug that it looks like. ``how_often``: in how many runs a flaky failure shows; "" if it is not known to be
+    flaky. ``workarounds``: what was tried and passed, each with a line to paste, "" where there is none.
     """
 
     verdict: str = ""

@@ -68,6 +68,8 @@ def _lines_of(one: Branch) -> list[Block]:
     blocks: list[Block] = []
     if difference:
         blocks.append(Listing(caption=f"In the model: {title}", lines=difference))
+    if one.texts("holds"):
+        blocks.append(Listing(caption=f"The same function only for: {title}", lines=one.texts("holds")[:_MOST_LINES]))
     if python:
         blocks.append(Listing(caption=f"In Python: {title}", lines=python))
     return blocks

@@ -157,7 +157,7 @@ def _mish_as_tanh(at: Site) -> str:
     return at.new("Mul", x, at.new("Tanh", at.new("Softplus", x)))
 
 
-_ROUNDED = "all values; rounded otherwise"
+_ROUNDED = "all values; rounded differently"
 _ZERO = "all values; the sign of zero may differ"
 _ABSOLUTE = "all values; results near zero keep their absolute precision only"
 
@@ -170,7 +170,7 @@ SPELLINGS = (
         draft=_gelu_as_operators,
         cost="about five passes over the tensor instead of one",
         exact=False,
-        holds="finite values; rounded otherwise",
+        holds="finite values; rounded differently",
         least_opset=20,
     ),
     Spelling(

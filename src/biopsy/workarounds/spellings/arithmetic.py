@@ -115,7 +115,7 @@ SPELLINGS = (
         draft=_pow_as_mul,
         cost="nothing",
         exact=False,
-        holds="all values; a third power may be rounded otherwise",
+        holds="all values; a third power may be rounded differently",
     ),
     Spelling(
         name="mul-as-pow",
@@ -125,7 +125,7 @@ SPELLINGS = (
         draft=_mul_as_pow,
         cost="slower in engines that compute every power alike",
         exact=False,
-        holds="all values; rounded otherwise",
+        holds="all values; rounded differently",
     ),
     Spelling(
         name="div-as-reciprocal",
@@ -155,7 +155,7 @@ SPELLINGS = (
         draft=_div_by_constant_as_mul,
         cost="nothing",
         exact=False,
-        holds="all values; rounded otherwise",
+        holds="all values; rounded differently",
     ),
     Spelling(
         name="reciprocal-as-div",
@@ -210,7 +210,7 @@ SPELLINGS = (
         draft=_mean_as_sum,
         cost="one more pass over the tensor",
         exact=False,
-        holds="all values whose sum does not overflow; rounded otherwise",
+        holds="all values whose sum does not overflow; rounded differently",
         least_opset=8,
     ),
     Spelling(

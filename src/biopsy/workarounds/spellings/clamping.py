@@ -97,7 +97,7 @@ SPELLINGS = (
         draft=_clip_as_max_and_min,
         cost="one more pass over the tensor unless the engine fuses the two",
         exact=False,
-        holds=f"all values; {_SIGN_OF_ZERO}",
+        holds=f"all values, but an infinity where its bound is not given; {_SIGN_OF_ZERO}",
     ),
     Spelling(
         name="max-and-min-as-clip",
@@ -138,7 +138,7 @@ SPELLINGS = (
         draft=_folded,
         cost="a pass over the tensor for each further input",
         exact=False,
-        holds=f"all values; a Sum may be rounded otherwise, and {_SIGN_OF_ZERO}",
+        holds=f"all values; a Sum may be rounded differently, and {_SIGN_OF_ZERO}",
         least_opset=8,
     ),
 )

@@ -82,7 +82,7 @@ def _skip_layer_normalization(at: Site) -> list[str]:
     return [at.new("Add", found, shift) if shift else found, "", "", total]
 
 
-_ROUNDED = "all values; rounded otherwise"
+_ROUNDED = "all values; rounded differently"
 _FREE = "the fusion"
 
 SPELLINGS = (
@@ -127,7 +127,7 @@ SPELLINGS = (
         draft=_gelu,
         cost=_FREE,
         exact=False,
-        holds="finite values; rounded otherwise",
+        holds="finite values; rounded differently",
         least_opset=9,
         domain=MICROSOFT,
     ),

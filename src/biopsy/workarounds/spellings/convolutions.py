@@ -147,7 +147,7 @@ def _pointwise_as_matmul(at: Site) -> str:
     return at.reshaped(product, [0, outputs, *(-1 if size is None else size for size in sizes)])
 
 
-_SUMS = "all values; sums may be rounded in another order"
+_SUMS = "all values; sums may be taken in another order"
 _FREE = "nothing"
 
 SPELLINGS = (
@@ -179,7 +179,7 @@ SPELLINGS = (
         draft=_explicit_pads,
         cost="nothing; the spatial sizes are fixed, as they are in the model",
         exact=True,
-        holds="known spatial sizes; of ConvTranspose those with as much before as behind",
+        holds="known spatial sizes; of ConvTranspose those with as much before as after",
     ),
     Spelling(
         name="pads-as-pad",
@@ -208,7 +208,7 @@ SPELLINGS = (
         draft=_as_two_dimensional,
         cost=_FREE,
         exact=False,
-        holds=_SUMS,
+        holds=f"{_SUMS}; engines differ in what a maximum makes of NaN",
     ),
     Spelling(
         name="pointwise-conv-as-matmul",

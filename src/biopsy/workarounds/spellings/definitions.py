@@ -96,6 +96,6 @@ SPELLINGS = (
         draft=_by_definition,
         cost="about as many passes over the tensor as the definition has nodes",
         exact=False,
-        holds="values that stay finite on the way of the definition",
+        holds="values that stay finite on the way of the definition; small results may lose digits there",
     ),
 )  # fmt: skip

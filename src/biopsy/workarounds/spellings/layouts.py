@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -201,15 +202,17 @@ def _pad_as_concat(at: Site) -> str:
     return found
 
 
-def _constant_pad(at: Site) -> tuple[str, list[int], float]:
+def _constant_pad(at: Site) -> tuple[str, list[int], Any]:
+    """What is padded, the pads, and the number there, in its own type: a float does not hold every int64."""
     x, given, value, axes = at.inputs(4)
     at.require(at.attribute("mode", "constant") == "constant" and not axes)
     if at.opset < 11:
         return x, list(at.attribute("pads", [])), at.attribute("value", 0.0)
-    return x, at.numbers(given), at.single(value) if value else 0.0
+    at.require(not value or at.value(value).size == 1)
+    return x, at.numbers(given), at.value(value).reshape(-1)[0] if value else 0.0
 
 
-def _filled(at: Site, dims: Sequence[int], axis: int, size: int, value: float, like: str) -> str:
+def _filled(at: Site, dims: Sequence[int], axis: int, size: int, value: Any, like: str) -> str:
     if not size:
         return ""
     shape = [size if at_ == axis else dim for at_, dim in enumerate(dims)]

@@ -116,7 +116,7 @@ def _matmul_flattened(at: Site) -> str:
     return at.reshaped(at.new("MatMul", at.reshaped(a, [-1, rows]), b), [*back, columns])
 
 
-_SUMS = "all values; sums may be rounded in another order, and engines differ in what they make of 0 times infinity"
+_SUMS = "all values; sums may be taken in another order, and engines differ in what they make of 0 times infinity"
 
 SPELLINGS = (
     Spelling(

@@ -107,7 +107,7 @@ def _reduction_as_global_pool(at: Site) -> str:
     return at.new(_OF_REDUCTION[at.node.op_type], x)
 
 
-_SUMS = "all values; sums may be rounded in another order"
+_SUMS = "all values; sums may be taken in another order"
 _FREE = "nothing"
 
 SPELLINGS = (
@@ -191,7 +191,7 @@ SPELLINGS = (
     Spelling(
         name="reduction-as-global-pool",
         operators=tuple(_OF_REDUCTION),
-        matches="ReduceMean or ReduceMax over all axes behind the second, keepdims=1",
+        matches="ReduceMean or ReduceMax over all axes after the second, keepdims=1",
         writes="GlobalAveragePool or GlobalMaxPool",
         draft=_reduction_as_global_pool,
         cost=_FREE,

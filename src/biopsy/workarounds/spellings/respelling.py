@@ -81,6 +81,7 @@ def _patch(spelling: Spelling, kind: PatchKind, node: onnx.NodeProto, number: in
         exact=spelling.exact,
         nodes=(number,),
         change=lambda model: respelled(model, [(place, spelling)]),
+        holds=spelling.limits,
     )
 
 

@@ -194,7 +194,7 @@ class Site:
         self._types[name] = TensorType(elem, numpy_helper.to_array(made).shape)
         return name
 
-    def scalar(self, value: float, like: str) -> str:
+    def scalar(self, value: Any, like: str) -> str:
         """Write a constant of rank 0 with the element type of a tensor."""
         return self.constant(value, self.elem(like))
 

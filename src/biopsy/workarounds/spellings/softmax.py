@@ -63,7 +63,7 @@ def _reduced_axis(at: Site, name: str, operator: str, of: str, since: int) -> in
     return axes[0]
 
 
-_ROUNDED = "all values; rounded otherwise"
+_ROUNDED = "all values; rounded differently"
 
 SPELLINGS = (
     Spelling(

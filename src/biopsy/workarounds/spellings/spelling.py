@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -13,6 +14,8 @@ Draft: TypeAlias = Callable[[Site], "str | Sequence[str]"]
 
 Raises ``site.Unmatched`` where the spelling does not hold, or nobody can tell whether it does.
 """
+
+_EVERY = re.compile(r"all values(;|$)")
 
 ONNX = ""
 MICROSOFT = "com.microsoft"
@@ -39,6 +42,11 @@ class Spelling:
     holds: str = ""
     least_opset: int = 7
     domain: str = ONNX
+
+    @property
+    def limits(self) -> str:
+        """For which values only it holds; empty for all, whatever their rounding."""
+        return "" if self.exact or _EVERY.match(self.holds) else self.holds
 
     def may_stand_at(self, domain: str, operator: str) -> bool:
         """Whether it is looked for at a node of this operator."""

@@ -46,16 +46,7 @@ class RepeatProgress(Progress):
         """A run has ended, and was counted."""
         judged = run.judged
         seconds = judged.evidence.seconds
-        self.keep(
-            events.Checked(
-                number=run.number,
-                stage="repeat",
-                outcome=judged.outcome.value,
-                reason=judged.reason,
-                seconds=seconds,
-                output=judged.evidence.output,
-            )
-        )
+        self.keep(judged.event(run.number, "repeat"))
         self._console.detail(f"  run {run.number}  {word_for(judged.outcome)}: {judged.reason} · {seconds:.2f} s")
         if self._args.show_output or (is_new and not self._args.hide_fail_output):
             self._live.stop()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from biopsy.blame.transformations.findings import TransformationFindings
     from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
     from biopsy.blame.transformations.spec import ToolSpec
+    from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.console import Console
     from biopsy.cli.debug.transform.progress import TransformProgress
     from biopsy.model.index import ModelIndex
@@ -98,7 +99,7 @@ def _index(args: argparse.Namespace) -> ModelIndex:
     return index
 
 
-def _packages(args: argparse.Namespace) -> Any:
+def _packages(args: argparse.Namespace) -> ToolPackages:
     from biopsy.blame.transformations.tool_python import ToolPackages
     from biopsy.cli.arguments.packages import packages_of
 
@@ -137,8 +138,9 @@ def _command(args: argparse.Namespace) -> CommandQuestion:
 def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> SameEngine:
     from biopsy.blame.transformations.question import SameEngine
     from biopsy.cli.arguments.comparing import limits_of
-    from biopsy.cli.run.settings import tolerances_of
+    from biopsy.cli.run.settings import inputs_of, tolerances_of
     from biopsy.comparison.tolerance import MetricLimits
+    from biopsy.engines.wider_inputs import wider_sample
     from biopsy.engines.yardsticks import PLAIN
 
     named = args.engines or engine_options.settings_given(args)
@@ -150,6 +152,7 @@ def _engine(args: argparse.Namespace, index: ModelIndex, console: Console) -> Sa
     told = (args.atol, args.rtol, args.check_error_stat)
     return SameEngine(
         feeds=lambda: _feeds(args, index, console),
+        wider=lambda: wider_sample(index, index.fed_types(), inputs_of(args)),
         engine=specs[0],
         tolerances=tolerances,
         stats=stats,
@@ -163,8 +166,7 @@ def _feeds(args: argparse.Namespace, index: ModelIndex, console: Console) -> Seq
     from biopsy.cli.run.inputs import save, settled
     from biopsy.cli.run.settings import inputs_of
 
-    kinds = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
-    feeds, _ = settled(kinds, inputs_of(args), console)
+    feeds, _ = settled(index.fed_types(), inputs_of(args), console)
     save(args.save_inputs, feeds)
     return feeds
 

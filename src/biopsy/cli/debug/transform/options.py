@@ -67,7 +67,7 @@ def _add_tool(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--control",
         metavar="COMMAND",
-        help="of a command: the one that only loads and saves the model (default: onnx does that)",
+        help="the command that only loads and saves the model, where TOOL is a command (default: onnx does that)",
     )
     group.add_argument(
         "--tool-timeout",
@@ -88,8 +88,8 @@ def _add_result(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=file_kinds.WRITTEN,
         metavar="FILE",
-        help="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside it, "
-        "FILE.after.onnx is what becomes of it, and FILE.inputs.safetensors what it is fed",
+        help="the smallest piece whose transformation is wrong (default: MODEL_piece.onnx); beside PIECE.onnx, "
+        "PIECE.after.onnx is what becomes of it, and PIECE.onnx.inputs.safetensors what it is fed",
     )
     group.add_argument("--no-reduce", action="store_true", help="do not make the model smaller")
     add_report(group)

@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allow-vacuous-check",
         action="store_true",
-        help="take a check in earnest that fails with every release, and on a model of one Identity node too",
+        help="accept a check that fails with every release, and on a model of one Identity node too",
     )
     checks.add_timeout(group, "20 times as long as the first, at least 60")
     checks.add_shown_output(group, "the first failure")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from biopsy import errors, events
 from biopsy.cli.arguments import checks, file_kinds
 from biopsy.cli.arguments.given_options import given
-from biopsy.shell_words import ListOption
 
 if TYPE_CHECKING:
     from biopsy.blame.releases.probe import ReleaseQuestion
@@ -77,11 +76,7 @@ def _reduced(args: argparse.Namespace, console: Console, check: tuple[str, ...])
 def _options(args: argparse.Namespace) -> list[str]:
     """The options that mean the same for ``debug reduce``."""
     shown = ["--hide-fail-output"] if args.hide_fail_output else ["--show-output"] if args.show_output else []
-    return [word for option in given(args, _PASSED_ON) for word in _words(option)] + shown
-
-
-def _words(option: ListOption) -> list[str]:
-    return [option.name, *option.values]
+    return [word for option in given(args, _PASSED_ON) for word in option.words] + shown
 
 
 def _fed(words: tuple[str, ...], inputs: Path) -> tuple[str, ...]:

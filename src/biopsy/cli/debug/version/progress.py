@@ -6,8 +6,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 from biopsy import events
-from biopsy.cli.check_output import say_output
-from biopsy.cli.progress import Progress, shows
+from biopsy.cli.debug.check_progress import CheckProgress
+from biopsy.cli.progress import shows
 from biopsy.quantities import count
 from biopsy.text import series, shortened
 
@@ -20,15 +20,11 @@ _REASON = 90
 """Characters of a reason that stand in the line of a release."""
 
 
-class VersionProgress(Progress):
+class VersionProgress(CheckProgress):
     """A line for each release that was asked, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args.events)
-        self._args = args
-        self._description = ""
-        self._checks = 0
-        self._shown_failure = False
+        super().__init__(console, args, head="releases", needs="a release passes")
 
     def show_plan(self, question: ReleaseQuestion, span: ReleaseSpan) -> None:
         """Say what is going to happen."""
@@ -43,20 +39,9 @@ class VersionProgress(Progress):
             others = f"; as installed: {check.yardstick}" if check.yardstick else ""
             self.line("varies", f"the release of {check.spec.text}{others}")
 
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
-        self._description = event.description
-        self._checks += 1
-        self._live.update("releases", f"{count(self._checks, 'check')} · {event.description[:70]}")
-
     @shows(events.OriginalFails)
     def _show_failure(self, event: events.OriginalFails) -> None:
         self.line("fails", f"{_short(event.reason, 160)} · {event.seconds:.2f} s")
-
-    @shows(events.FlakyFailure)
-    def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        rate = f"it fails in {event.failed} of {event.runs} runs"
-        self.line("flaky", f"{rate}: a release passes if {event.needed} runs with it pass")
 
     @shows(events.InstallationDone)
     def _show_installed(self, event: events.InstallationDone) -> None:
@@ -67,16 +52,7 @@ class VersionProgress(Progress):
         told = event.outcome in ("passes", "fails")
         reason = "" if told else f": {_short(event.reason)}"
         added = f"   (with {series(event.added)})" if event.added else ""
-        self.line(event.version, f"{event.date or '':<10}  {event.outcome}{reason}{added}")
-
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
-        self._console.detail(f"  check {event.number}  {self._description[:100]}: {event.outcome}: {event.reason}")
-        failed = event.outcome == "reproduced"
-        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
-            self._shown_failure = True
-            self._live.stop()
-            say_output(self._console, event.output, whole=self._args.show_output)
+        self.line(event.version, f"{event.date:<10}  {event.outcome}{reason}{added}")
 
 
 def _short(reason: str, most: int = _REASON) -> str:

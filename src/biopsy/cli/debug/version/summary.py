@@ -22,7 +22,7 @@ def say_result(console: Console, args: argparse.Namespace, found: ReleaseFinding
         _say_border(console, found, border)
     if not found.borders:
         console.say(f"{found.text}.")
-        _say_untold(console, found)
+        _say_undecided(console, found)
     elif len(found.borders) > 1:
         console.say("It changed more than once; --all asks every release.")
     if found.doubt:
@@ -52,7 +52,7 @@ def _say_border(console: Console, found: ReleaseFindings, border: ReleaseBorder)
     console.note(f"  passes  {_dated(passes)}", f"  fails   {_dated(fails)}", f"  notes   {border.notes}")
 
 
-def _say_untold(console: Console, found: ReleaseFindings) -> None:
+def _say_undecided(console: Console, found: ReleaseFindings) -> None:
     for one in [one for one in found.tried if one.side is None][:5]:
         console.note(f"  {one.release.version}: {one.words}: {' '.join(one.reason.split())[:100]}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -16,14 +15,13 @@ from biopsy.cli.run.settings import golden_values, inputs_of, tolerances_of
 from biopsy.engines.registry import create, parse_spec
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.layerwise.tensor_errors import Judge
-from biopsy.model.index import ModelIndex, index_file
+from biopsy.model.index import index_file
 from biopsy.session.budget import Budget
 from biopsy.tactics.setting_changes import ENGINE_PLACE, SETTINGS_PLACE, CheckTemplate
-from biopsy.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion
+from biopsy.workarounds.question import KINDS, Kind, PatchedFile, WhatIsRight, WorkaroundQuestion, golden_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tensors.results import Array
 
 
 def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestion:
@@ -36,7 +34,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
     create(template.spec)
     references, named = _references(args, own_run, template)
     inputs = inputs_of(asked)
-    wanted = {index.names[tensor]: index.value_type(tensor) for tensor in index.fed_inputs()}
+    wanted = index.fed_types()
     return WorkaroundQuestion(
         index=index,
         model=args.model,
@@ -44,7 +42,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
         right=WhatIsRight(
             samples=settled(wanted, inputs, console)[0],
             drawn=inputs,
-            golden=_golden(own_run, index),
+            golden=golden_of(golden_values(own_run.load_outputs) if own_run and own_run.load_outputs else (), index),
             judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
             references=references,
             named=named,
@@ -82,7 +80,7 @@ def template_of(args: argparse.Namespace) -> CheckTemplate:
     if args.check is None:
         return _comparison(args)
     if not args.check:
-        raise errors.UsageError("there is no command behind --check", next_steps=["--check ./check.sh {} {engine}"])
+        raise errors.UsageError("there is no command after --check", next_steps=["--check ./check.sh {} {engine}"])
     command = parse(args.check)
     has_place = any(place in word for word in command.words for place in (ENGINE_PLACE, SETTINGS_PLACE))
     if isinstance(command, OwnRun) and not has_place:
@@ -106,7 +104,7 @@ def _comparison(args: argparse.Namespace) -> CheckTemplate:
     words = ["biopsy", "run", "{}", "--engine", right, "--engine", ENGINE_PLACE]
     options = ("--load-inputs", *MAKING, "--input-symbols", "--external-data-dir", *LIMITS)
     for option in given(args, options, MADE_BY_DEFAULT):
-        words += [option.name, *option.values]
+        words += option.words
     return CheckTemplate(tuple(words), spec, is_own_run=True)
 
 
@@ -124,14 +122,3 @@ def _references(
         if others:
             return (others[0],), True
     return PLAIN, False
-
-
-def _golden(own_run: argparse.Namespace | None, index: ModelIndex) -> Sequence[Mapping[str, Array]] | None:
-    """The values that the check holds outputs against, of the first runner that has some; None if it has none."""
-    if own_run is None or not own_run.load_outputs:
-        return None
-    names = {index.names[tensor] for tensor in index.outputs}
-    for result in golden_values(own_run.load_outputs):
-        if result.iterations and names & set(result.iterations[0].outputs):
-            return [iteration.outputs for iteration in result.iterations]
-    return None

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import events
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.check_output import say_output
+from biopsy.cli.debug.check_progress import CheckProgress
 from biopsy.cli.live_line import COLUMN
-from biopsy.cli.progress import Progress, shows
+from biopsy.cli.progress import shows
 from biopsy.quantities import count
 from biopsy.shell_words import is_refused
 from biopsy.text import first_of, series
@@ -29,30 +29,18 @@ _MOST_LINES = 12
 _WIDTH = 44
 
 
-class WorkaroundProgress(Progress):
+class WorkaroundProgress(CheckProgress):
     """A line for what was learnt on the way, and the output of the first failure."""
 
     def __init__(self, console: Console, args: argparse.Namespace) -> None:
-        super().__init__(console, args.events)
-        self._args = args
-        self._checks = 0
-        self._shown_failure = False
-        self._stage = ""
-
-    @shows(events.Checking)
-    def _show_checking(self, event: events.Checking) -> None:
-        self._checks += 1
-        self._live.update(self._stage or "check", f"{count(self._checks, 'check')} · {event.description[:70]}")
+        super().__init__(console, args, head="check", needs="a change is a workaround")
+        self._has_failed = False
 
     @shows(events.OriginalFails)
     def _show_failure(self, event: events.OriginalFails) -> None:
-        if not self._stage:
-            self.line("fails", f"{event.reason} · {event.seconds:.2f} s")
-
-    @shows(events.FlakyFailure)
-    def _show_flakiness(self, event: events.FlakyFailure) -> None:
-        rate = f"it fails in {event.failed} of {event.runs} runs"
-        self.line("flaky", f"{rate}: a change is a workaround if {event.needed} runs with it pass")
+        if not self._has_failed:  # the reduction finds it once more
+            super()._show_failure(event)
+        self._has_failed = True
 
     @shows(events.Trusted)
     def _show_trusted(self, event: events.Trusted) -> None:
@@ -62,13 +50,12 @@ class WorkaroundProgress(Progress):
 
     @shows(events.StageStarted)
     def _show_stage(self, event: events.StageStarted) -> None:
-        self._stage = event.stage
+        self._head = event.stage
 
     @shows(events.PlacesFound)
     def _show_places(self, event: events.PlacesFound) -> None:
-        more = f" and {len(event.nodes) - _MOST_NODES} more" if len(event.nodes) > _MOST_NODES else ""
         if event.nodes:
-            self.line("piece", f"{', '.join(event.nodes[:_MOST_NODES])}{more}")
+            self.line("piece", first_of(event.nodes, _MOST_NODES))
 
     @shows(events.ChangeTried)
     def _show_tried(self, event: events.ChangeTried) -> None:
@@ -76,15 +63,6 @@ class WorkaroundProgress(Progress):
         told = f"right{slower}" if event.right else f"no: {' '.join(event.reason.split())}"[:100]
         if event.right or self._console.verbosity > 0:
             self.line(event.change, f"{event.text:<{_WIDTH}} {told}")
-
-    @shows(events.Checked)
-    def _show_checked(self, event: events.Checked) -> None:
-        self._console.detail(f"  check {event.number}  {event.outcome}: {event.reason}")
-        failed = event.outcome == "reproduced"
-        if self._args.show_output or (failed and not self._shown_failure and not self._args.hide_fail_output):
-            self._shown_failure = True
-            self._live.stop()
-            say_output(self._console, event.output, whole=self._args.show_output)
 
 
 def say_result(console: Console, found: Workarounds, index: ModelIndex, lines: Mapping[int, str]) -> None:
@@ -144,6 +122,8 @@ def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelInd
     else:
         details += [f"--engine {one.engine}", *(f"{name}={value}" for name, value in one.environment.items())]
     console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
+    for limit in one.holds:
+        console.say(f"     {'':<{COLUMN}} the same function for {limit}")
     for line in () if one.changes_model else calls_of(parse_spec(one.engine), index):
         console.note(f"     {'':<{COLUMN}} {line}")
 

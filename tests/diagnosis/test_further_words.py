@@ -1,0 +1,127 @@
+"""What tools, releases and changes add to a verdict: only what was verified, and never more than that."""
+
+import dataclasses
+
+from biopsy.diagnosis.facts import ComparisonSeen, DiagnosisVerdict, KnownFacts, StepReport
+from biopsy.diagnosis.further_facts import (
+    ChangeSeen,
+    ChangesSeen,
+    FurtherFacts,
+    ReleaseChangeSeen,
+    ReleasesSeen,
+    TransformationSeen,
+)
+from biopsy.diagnosis.question import Effort
+from biopsy.diagnosis.record_json import as_json, from_json
+from biopsy.diagnosis.verdict import verdict_of
+from biopsy.diagnosis.workarounds import next_lines
+from support.diagnoses import facts, question, settings, switch
+
+BROKE = ReleaseChangeSeen(
+    text="1.21.0 broke it, 1.20.1 is right", broke=True, right="1.20.1", engine="onnxrt:release=1.20.1", verified=True
+)
+OFF = switch("Fusion")
+SETTING = ChangeSeen(kind="setting", text="disabled_optimizers=Fusion", engine=OFF.engine, latency="1.02 times as long")
+MARK = ChangeSeen(kind="mark", text="its result marked", engine="onnxrt", nodes=1, path="diagnosis/workaround.onnx")
+BY_TOOL = TransformationSeen(tool="slim 1.0", sentence="slim 1.0 breaks the model (output 'y').", breaks=True)
+
+
+def released(*changes: ReleaseChangeSeen, doubt: str = "", complete: bool = True) -> ReleasesSeen:
+    text = f"onnxruntime: {'; '.join(change.text for change in changes)}"
+    return ReleasesSeen(package="onnxruntime", text=text, changes=changes, doubt=doubt, complete=complete)
+
+
+def of(seen: KnownFacts, *steps: StepReport) -> DiagnosisVerdict:
+    return verdict_of(seen, steps, question())
+
+
+def with_further(**known: object) -> KnownFacts:
+    return facts(settings=settings(OFF), further=FurtherFacts(**known))  # type: ignore[arg-type]
+
+
+def test_a_release_that_broke_it_is_named_and_the_one_before_it_is_a_workaround() -> None:
+    found = of(with_further(releases=released(BROKE)))
+    assert "onnxruntime: 1.21.0 broke it, 1.20.1 is right." in found.text
+    last = found.workarounds[-1]
+    assert last.text == "onnxruntime 1.20.1: the model passes."
+    assert last.line is not None and "--engine onnxrt:release=1.20.1" in last.line
+    assert not found.not_tried
+
+
+def test_a_release_is_not_named_if_the_whole_model_does_not_confirm_it() -> None:
+    found = of(with_further(releases=released(dataclasses.replace(BROKE, verified=False))))
+    assert "broke" not in found.text
+    assert found.certainty is not None and "Not confirmed with the whole model: onnxruntime, 1.21.0" in found.certainty
+    assert not any("onnxruntime 1.20.1" in one.text for one in found.workarounds)
+
+
+def test_a_release_is_not_named_if_there_is_a_doubt_or_the_search_was_stopped() -> None:
+    doubted = of(with_further(releases=released(BROKE, doubt="float64 says otherwise")))
+    stopped = of(with_further(releases=released(BROKE, complete=False)))
+    assert "broke" not in doubted.text and "broke" not in stopped.text
+    assert doubted.certainty is not None and "Float64 says otherwise." in doubted.certainty
+
+
+def test_a_question_about_releases_that_was_stopped_is_open_once() -> None:
+    step = StepReport(name="release", question="which release?", outcome="stopped", answer="not finished", seconds=1.0)
+    assert of(facts(), step).not_tried == ("Which release? (not finished)",)
+    never = StepReport(name="release", question="which release?", outcome="skipped", answer="--no-download")
+    assert of(facts(), never).not_tried == ("Other releases of ONNX Runtime were not tried.",)
+
+
+def test_what_a_setting_costs_is_told_with_it_and_a_changed_model_has_its_line() -> None:
+    found = of(with_further(changes=ChangesSeen(best=(SETTING, MARK), tried=9)))
+    first, second = found.workarounds
+    assert first.text == "Fusion off: the model passes; it takes 1.02 times as long."
+    assert second.text == "Its result marked: diagnosis/workaround.onnx, the model with that, is right, 1 node changed."
+    assert second.line is not None and "biopsy run diagnosis/workaround.onnx " in second.line
+
+
+def test_a_setting_that_is_wrong_on_other_inputs_is_told_as_that() -> None:
+    rejected = ((OFF.engine, "output 'y': differs on a fresh input"),)
+    found = of(with_further(changes=ChangesSeen(rejected=rejected, tried=1)))
+    assert found.workarounds[0].text == (
+        "Fusion off: the model passes; but it is not shown to be right on other inputs: output 'y': differs on a fresh "
+        "input."
+    )
+
+
+def test_whose_word_workarounds_rest_on_is_told() -> None:
+    found = of(with_further(changes=ChangesSeen(best=(MARK,), doubt="what is right is what onnxrt gives")))
+    assert found.certainty is not None
+    assert "Of workarounds, what is right is what onnxrt gives; nothing else confirms it." in found.certainty
+
+
+def test_a_model_that_passes_and_that_a_tool_breaks_does_not_pass() -> None:
+    compared = ComparisonSeen(rows=(("onnxrt", "reference"),), passed=("they agree",))
+    found = of(KnownFacts(compared=compared, further=FurtherFacts(transformation=BY_TOOL)))
+    assert found.kind == "fails"
+    assert found.text.startswith(
+        "slim 1.0 breaks the model (output 'y'). Before that, the model does not fail: they agree"
+    )
+    right = dataclasses.replace(BY_TOOL, sentence="what slim makes of it is right", breaks=False)
+    assert of(KnownFacts(compared=compared, further=FurtherFacts(transformation=right))).kind == "passes"
+
+
+def test_what_the_optimizer_makes_of_the_piece_is_evidence() -> None:
+    made = TransformationSeen(tool="onnxruntime", sentence="-", breaks=True, of_piece=True, nodes_after=("Fused 'f'",))
+    found = of(with_further(transformation=made))
+    assert found.certainty is not None
+    assert "The optimizer turns the piece into Fused, which is wrong with no optimizer, too." in found.certainty
+
+
+def test_what_was_not_asked_is_proposed_and_what_was_is_not() -> None:
+    proposed = [line for line, _ in next_lines(facts(), question())]
+    assert any(line.startswith("biopsy debug version diagnosis/piece.onnx --package onnxruntime ") for line in proposed)
+    assert any(line.startswith("biopsy debug workaround model.onnx --piece diagnosis/piece.onnx ") for line in proposed)
+    thorough = dataclasses.replace(question(), effort=Effort(thorough=True))
+    assert not any("debug" in line for line, _ in next_lines(facts(), thorough))
+
+
+def test_facts_come_back_from_the_file_of_the_evidence() -> None:
+    seen = with_further(
+        transformation=BY_TOOL,
+        changes=ChangesSeen(best=(SETTING, MARK), rejected=(("a", "b"),)),
+        releases=released(BROKE),
+    )
+    assert from_json(KnownFacts, as_json(seen)) == seen
