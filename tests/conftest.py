@@ -30,6 +30,9 @@ os.environ["XDG_STATE_HOME"] = _STATE.name
 # So do the known failures of theirs.
 os.environ["BIOPSY_KNOWN_DIR"] = str(Path(_STATE.name) / "known")
 
+# And their environments, which tests may clear.
+os.environ["BIOPSY_CACHE_DIR"] = str(Path(_STATE.name) / "cache")
+
 
 @dataclass(frozen=True)
 class Process:

@@ -30,7 +30,17 @@ from typing import ClassVar, Literal
 Stage = Literal["load", "build", "run", "compare"]
 """Where an engine, or the comparison after it, failed."""
 
-Obstacle = Literal["network", "no such release", "no wheel", "yanked", "disk full", "conflict", "import fails", "other"]
+Obstacle = Literal[
+    "network",
+    "no such release",
+    "no wheel",
+    "yanked",
+    "disk full",
+    "no cache folder",
+    "conflict",
+    "import fails",
+    "other",
+]
 """Why packages could not be installed, or not be used once they were."""
 
 
@@ -153,8 +163,8 @@ class CannotInstall(BiopsyError):
 
     @property
     def concerns_all(self) -> bool:
-        """Whether nothing else could be installed either: there is no network, or no space on the disk."""
-        return self.kind in ("network", "disk full")
+        """Whether nothing else could be installed either: there is no network, no space, or no folder for it."""
+        return self.kind in ("network", "disk full", "no cache folder")
 
 
 class InvalidResult(BiopsyError):

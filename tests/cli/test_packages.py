@@ -114,6 +114,23 @@ def test_misuse_is_one_clear_line(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("run m.onnx --package onnxslim --onnxrt", "next  --package onnxslim==VERSION"),
+        ("run m.onnx --package onnxruntme==1.20.1 --onnxrt", "hint  did you mean 'onnxruntime'?"),
+        ("debug flags m.onnx --package onnxruntime==1.20.1 --check x", "--engine NAME:release=VERSION"),
+    ],
+)
+def test_misuse_tells_what_to_type(
+    words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(chain(1), Path("m.onnx"))
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_release_that_there_is_not_is_said(index: PackageIndex) -> None:
     ran = typed("run", "model.onnx", "--engine", "onnxrt:release=9.9")
     assert ran.status == 4

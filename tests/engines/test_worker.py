@@ -65,7 +65,7 @@ def test_a_failure_of_the_engine_is_raised_as_one_and_the_process_stays(crashing
 
 
 def test_a_run_that_takes_too_long_is_ended(scratch: Path, feeds: Path) -> None:
-    with Worker("fake:sleep_ms=60000", scratch, timeout=1) as worker:
+    with Worker("fake:sleep_ms=60000", scratch, timeout=3) as worker:
         with pytest.raises(errors.EngineFailure) as caught:
             worker.run(model("Relu"), feeds)
         assert caught.value.kind == "Timeout"

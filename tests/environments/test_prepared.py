@@ -204,3 +204,46 @@ def test_an_environment_of_pip_is_as_one_of_uv(
     with pytest.raises(errors.CannotInstall) as caught, prepared(["bolt==1.0", "nut==2.0"], python=here):
         pass
     assert caught.value.kind == "conflict"
+
+
+def test_a_package_that_prints_a_lot_without_an_end_of_line_is_installed(
+    index: PackageIndex, here: Interpreter
+) -> None:
+    index.add("bolt", "1.0", "print('x' * 3_000_000, end='')")
+    with prepared(["bolt==1.0"], python=here) as environment:
+        assert environment.version("bolt") == "1.0"
+
+
+@pytest.mark.parametrize("with_uv", [True, False])
+def test_a_build_with_a_name_of_its_own_is_not_taken_for_the_release(
+    index: PackageIndex, here: Interpreter, with_uv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not with_uv:
+        monkeypatch.setattr("biopsy.environments.installer.uv_program", lambda: None)
+    index.add("bolt", "1.0")
+    index.add("bolt", "1.0+cpu")
+    with prepared(["bolt==1.0"], python=here) as environment:
+        assert environment.version("bolt") == "1.0"
+
+
+def test_a_build_is_the_release_where_there_is_no_other(index: PackageIndex, here: Interpreter) -> None:
+    index.add("bolt", "1.0+cpu")
+    with prepared(["bolt==1.0"], python=here) as environment:
+        assert environment.version("bolt") == "1.0+cpu"
+
+
+def test_the_same_number_from_another_index_is_another_environment(
+    index: PackageIndex, here: Interpreter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place() -> Path:
+        with prepared(["bolt==1.0"], python=here) as environment:
+            return environment.python
+
+    index.add("bolt", "1.0")
+    first = place()
+    with PackageIndex() as other:
+        other.add("bolt", "1.0", "other = True")
+        monkeypatch.setenv("UV_DEFAULT_INDEX", other.address)
+        second = place()
+        monkeypatch.setenv("UV_DEFAULT_INDEX", other.address.replace("://", "://name:password@"))
+        assert place() == second != first

@@ -156,6 +156,10 @@ UNLIKE = [
     (one_node("Einsum", equation="abc->acb"), one_node("Einsum", equation="abc->cba")),
     (one_node("ConvTranspose", "x", "w"), one_node("ConvTranspose", "x", "w", output_shape=[9])),
     (one_node("Relu"), one_node("Relu", domain="com.microsoft")),
+    (
+        one_node("ConstantOfShape", "axes"),
+        one_node("ConstantOfShape", "axes", value=numpy_helper.from_array(np.zeros(1, np.int64))),
+    ),
 ]
 
 ALIKE = [
@@ -172,6 +176,10 @@ ALIKE = [
     (one_node("ConvTranspose", "x", "w", output_shape=[7]), one_node("ConvTranspose", "x", "w", output_shape=[9])),
     (one_node("Clip", "x", "w", ""), one_node("Clip", "x", "w")),
     (one_node("Einsum", equation="abc->acb"), one_node("Einsum", equation="i j k -> i k j")),
+    (
+        one_node("ConstantOfShape", "axes"),
+        one_node("ConstantOfShape", "axes", value=numpy_helper.from_array(np.ones(1, np.float32))),
+    ),
     (one_node("LayerNormalization", "x", "w", epsilon=1e-6), one_node("LayerNormalization", "x", "w")),
 ]
 

@@ -24,6 +24,7 @@ FLAGS = ["debug", "flags", "ordinary.onnx"]
 BUILD = ["debug", "build", "ordinary.onnx", "--onnxrt"]
 FAKE = "fake:offset.Relu=1"
 WORKAROUND = ["debug", "workaround", "ordinary.onnx", "--engine", FAKE, "--input-shapes", f"{X}:[2,2]"]
+TRANSFORM = ["debug", "transform", "ordinary.onnx", "--input-shapes", f"{X}:[2,2]", "-o", "made.onnx"]
 DIAGNOSE = ["diagnose", PATH, "--reference", "--engine", FAKE, "--dir", FOLDER]
 
 
@@ -250,6 +251,15 @@ CASES: dict[str, list[str]] = {
     "workaround": [*WORKAROUND, "-v", "--report", f"{hostile('r')}.json", "--only", "mark", "spelling", "--nodes", T],
     "workaround nodes": [*WORKAROUND, "--nodes", hostile("nodes")],
     "workaround written": ["debug", "workaround", PATH, "--engine", "onnxrt", "-o", FOLDER, *check("1", "{}")],
+    "transform": [*TRANSFORM, "-v", "--by", f"{sys.executable} check.py flaky {{}} {{out}}"],
+    "transform tool": [*TRANSFORM, "--by", hostile("t")],
+    "transform passes": [*TRANSFORM, "--by", "onnxruntime:level=basic", "--passes", hostile("p")],
+    "transform check": [
+        *["debug", "transform", PATH, "-o", "made.onnx", "--by", "cp {} {out}"],
+        *check("1", "{}"),
+    ],
+    "cache list": ["cache", "list", "-v"],
+    "cache clear": ["cache", "clear", "--older-than", hostile("d")],
     "build": [*BUILD, "--until", "2", "--art-dir", FOLDER, *check("flaky", "{}", "{engine}")],
     "build fails": [
         "debug",

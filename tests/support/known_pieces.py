@@ -57,8 +57,9 @@ def normalization_of_columns_in_full() -> onnx.ModelProto:
 
 def convolution_with_a_sum(activation: str = "Relu") -> onnx.ModelProto:
     """A FusedConv whose fourth input is added: the NCHWc form of ONNX Runtime forgot it."""
+    attributes = {"activation": activation} if activation else {}
     node = helper.make_node(
-        "FusedConv", ["x", "w", "b", "z"], ["y"], domain="com.microsoft", activation=activation, kernel_shape=[1, 1]
+        "FusedConv", ["x", "w", "b", "z"], ["y"], domain="com.microsoft", kernel_shape=[1, 1], **attributes
     )
     shape = [1, 16, 5, 5]
     return _model([node], {"x": shape, "z": shape}, shape, {"w": _floats(16, 16, 1, 1), "b": _floats(16)})
@@ -87,7 +88,7 @@ def slope_along_columns() -> onnx.ModelProto:
 
 PIECES: Mapping[str, tuple[Callable[[], onnx.ModelProto], ...]] = {
     "onnxruntime-30513-keepdims": (normalization_of_columns, normalization_of_columns_in_full),
-    "onnxruntime-23284-fused-conv": (convolution_with_a_sum,),
+    "onnxruntime-23284-fused-conv": (convolution_with_a_sum, lambda: convolution_with_a_sum("")),
     "onnxruntime-23116-relu-clip": (relu_clip_of_integers,),
     "openvino-31007-conv-transpose": (
         transposed_convolution,

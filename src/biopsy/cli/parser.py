@@ -29,7 +29,8 @@ class Parser(argparse.ArgumentParser):
         """The options. Raises UsageError, with the nearest options, for words that are none."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            near = [step for word in unknown if word.startswith("-") for step in self._nearest(word.partition("=")[0])]
+            near = ["--engine NAME:release=VERSION    runs an engine from another release"] * ("--package" in unknown)
+            near += [step for word in unknown if word.startswith("-") for step in self._nearest(word.partition("=")[0])]
             raise errors.UsageError(
                 f"unrecognized arguments: {' '.join(unknown)}", next_steps=[*near, f"{self.prog} --help"]
             )

@@ -145,7 +145,7 @@ class Cache:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
         return errors.CannotInstall(
             f"environments cannot be kept in {printable(str(self.folder))}: {error.strerror or error}",
-            kind="disk full" if full else "other",
+            kind="disk full" if full else "no cache folder",
             next_steps=[*(["biopsy cache clear"] if full else []), "BIOPSY_CACHE_DIR=/another/folder"],
         )
 

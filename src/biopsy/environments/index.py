@@ -27,6 +27,7 @@ _SECONDS = (10.0, 60.0)
 """Seconds to wait for a connection, and for the next bytes of an answer."""
 _RETRIES = 2
 _CONFIGURATION = "pip config list    shows which indexes pip uses, and its proxy"
+_INSTALLED = "biopsy cache list    shows the releases that run without it: --engine NAME:release=VERSION"
 _OWN_CERTIFICATE = "PIP_CERT=/path/to/certificates.pem    if a proxy of yours signs what it hands on"
 _LARGEST_PAGE = 64 << 20
 
@@ -212,7 +213,10 @@ def _answering(address: str, sources: Sources) -> Iterator[None]:
         raise (IndexRefuses if refused else errors.CannotInstall)(
             f"the package index {printable(shown(address))} cannot be asked: {_why(error, sources)}",
             kind="network",
-            next_steps=[_OWN_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in repr(error) else _CONFIGURATION],
+            next_steps=[
+                _OWN_CERTIFICATE if "CERTIFICATE_VERIFY_FAILED" in repr(error) else _CONFIGURATION,
+                _INSTALLED,
+            ],
         ) from error
 
 

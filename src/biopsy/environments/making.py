@@ -15,7 +15,7 @@ from biopsy.environments.cache import Cache, Record, size_of
 from biopsy.environments.installer import Installer, installer_for, python_of
 from biopsy.environments.interpreter import Interpreter
 from biopsy.environments.refusals import refusal
-from biopsy.environments.releases import require_available
+from biopsy.environments.releases import available
 from biopsy.environments.requirements import WantedPackage, names, parsed
 from biopsy.environments.sources import Sources
 from biopsy.environments.trial import ImportTrial, tried
@@ -30,10 +30,11 @@ _MOST_ADDED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What an environment is to hold, and for which interpreter."""
+    """What an environment is to hold, and for which interpreter; ``origin`` is where it comes from, if that is told."""
 
     wanted: tuple[WantedPackage, ...]
     interpreter: Interpreter
+    origin: tuple[str, ...] = ()
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -43,7 +44,8 @@ class Plan:
     @property
     def key(self) -> str:
         """The name of the environment; it begins with that of a package, for whoever looks into the folder."""
-        told = json.dumps([self.requirements, str(self.interpreter.path), self.interpreter.version])
+        origin = [self.origin] if self.origin else []
+        told = json.dumps([self.requirements, str(self.interpreter.path), self.interpreter.version, *origin])
         return f"{self.wanted[0].name[:40]}-{hashlib.sha256(told.encode()).hexdigest()[:16]}"
 
 
@@ -57,8 +59,8 @@ def make(plan: Plan, cache: Cache, lock: int, sources: Sources, listener: events
         )
     )
     _make_room(plan, cache, listener)
-    require_available(plan.wanted, plan.interpreter, sources)
-    filling = _Filling(plan=plan, cache=cache, lock=lock, sources=sources, installer=installer)
+    told = available(plan.wanted, plan.interpreter, sources)
+    filling = _Filling(plan=plan, told=told, cache=cache, lock=lock, sources=sources, installer=installer)
     with _kept_if_whole(plan, cache) as keep:
         added, trial = filling.filled()
         record = Record(
@@ -109,9 +111,10 @@ def _kept_if_whole(plan: Plan, cache: Cache) -> Iterator[cleanup.TransientFolder
 
 @dataclass(frozen=True, kw_only=True)
 class _Filling:
-    """Packages on their way into an environment."""
+    """Packages on their way into an environment; ``told`` is what an installer is asked for."""
 
     plan: Plan
+    told: tuple[str, ...]
     cache: Cache
     lock: int
     sources: Sources
@@ -121,7 +124,7 @@ class _Filling:
         """Make it, install and import what is asked for; what was added, and what is in it. Raises CannotInstall."""
         try:
             self._require(self.installer.make(self.cache.place(self.plan.key), self.lock))
-            self._install(self.plan.requirements)
+            self._install(self.told)
             return self._mended(self._tried())
         except CannotStartError as error:
             raise errors.CannotInstall(error.message, kind="other") from error
@@ -135,7 +138,7 @@ class _Filling:
                 raise trial.problem
             added += more
             try:
-                self._install((*self.plan.requirements, *added))
+                self._install((*self.told, *added))
             except errors.CannotInstall as error:
                 if error.concerns_all:
                     raise

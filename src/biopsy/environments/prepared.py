@@ -13,7 +13,7 @@ from biopsy.environments.installer import INSTALLING_SECONDS, python_of
 from biopsy.environments.interpreter import Interpreter, interpreter_of
 from biopsy.environments.making import Plan, make
 from biopsy.environments.requirements import normalized, parsed
-from biopsy.environments.sources import Sources, configured
+from biopsy.environments.sources import Sources, configured, origin_in_variables
 from biopsy.environments.surroundings import undisturbed
 from biopsy.filesystem.own_file import InUseError
 from biopsy.text import series
@@ -67,7 +67,8 @@ def prepared(
     missing that this needs.
     """
     interpreter = interpreter_of() if python is None else python
-    plan = Plan(wanted=parsed(requirements), interpreter=interpreter)
+    origin = origin_in_variables() if sources is None else sources.origin
+    plan = Plan(wanted=parsed(requirements), interpreter=interpreter, origin=origin)
     cache, made = Cache.of_user(), False
     while True:
         with _waited_for(cache, plan, listener, shared=True):

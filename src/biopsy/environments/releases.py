@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,14 +55,39 @@ def releases(
     return found
 
 
-def require_available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> None:
-    """Raise CannotInstall if no release that is asked for can be installed: as ``releases`` does, or it was yanked.
+def available(wanted: Sequence[WantedPackage], interpreter: Interpreter, sources: Sources) -> tuple[str, ...]:
+    """The requirements as an installer is told them, if there are releases that can be installed.
 
-    Where an index wants a password that only the installer knows to get, nothing is said here.
+    ``==1.0`` allows 1.0+cpu, and installers prefer that: builds of a release that nobody has asked for are excluded if
+    there is one without a name of its own. Raises CannotInstall if no release that is asked for can be installed: as
+    ``releases`` does, or it was yanked. Where an index wants a password that only the installer knows to get, nothing
+    is known here.
     """
-    for each in wanted:
-        with suppress(IndexRefuses):
-            _require(each, wheels_of(each.name, sources), interpreter)
+    return tuple(_available(each, interpreter, sources) for each in wanted)
+
+
+def _available(wanted: WantedPackage, interpreter: Interpreter, sources: Sources) -> str:
+    try:
+        wheels = wheels_of(wanted.name, sources)
+    except IndexRefuses:
+        return wanted.text
+    _require(wanted, wheels, interpreter)
+    version = pinned(wanted)
+    exact = [each for each in wheels if each.version == version and each.yanked is None and each.fits(interpreter)]
+    others = {each.version for each in wheels if version is not None and _is_build_of(each.version, version)}
+    if not exact or not others or "===" in wanted.text:
+        return wanted.text
+    excluded = [f"!={each}" for each in sorted(others)]
+    from packaging.specifiers import SpecifierSet
+
+    requirement = copy(wanted.requirement)
+    requirement.specifier = requirement.specifier & SpecifierSet(",".join(excluded))
+    return str(requirement)
+
+
+def _is_build_of(version: Version, release: Version) -> bool:
+    """Whether a version is another build of a release: of the same number, with a name of its own."""
+    return release.local is None and version.local is not None and version.public == release.public
 
 
 def _require(wanted: WantedPackage, wheels: Sequence[Wheel], interpreter: Interpreter) -> None:

@@ -47,6 +47,11 @@ class Sources:
     proxy: str | None = None
     trusted_hosts: tuple[str, ...] = ()
 
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What another release of the same number may come from, without passwords: part of what an environment is."""
+        return (*map(shown, self.indexes), *map(shown, self.links), *self.constraints)
+
     def for_uv(self) -> dict[str, str | None]:
         """The variables that tell uv all of this. The last index is the one that uv calls the default."""
         *more, default = self.indexes or (None,)
@@ -119,6 +124,22 @@ def configured() -> Sources:
         proxy=pip.get("proxy"),
         trusted_hosts=(*pip.get("trusted-host", "").split(), *_words("UV_INSECURE_HOST")),
     )
+
+
+_ORIGINS = (
+    "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_NO_INDEX",
+    "UV_CONSTRAINT", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX",
+    "PIP_CONSTRAINT",
+)  # fmt: skip
+
+
+def origin_in_variables() -> tuple[str, ...]:
+    """Where packages come from as variables say it, without passwords; files of pip and uv are the same every time.
+
+    A nightly index, say, may have another build under the same number: it must not be taken for the one in the cache.
+    """
+    told = ((name, os.environ.get(name, "").replace(",", " ").split()) for name in _ORIGINS)
+    return tuple(f"{name}={' '.join(map(shown, words))}" for name, words in told if words)
 
 
 # Of pip

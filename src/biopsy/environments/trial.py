@@ -41,7 +41,7 @@ token = sys.argv[1]
 
 def say(**told):
     sys.stdout.flush()
-    print(token + json.dumps(told), flush=True)
+    print("\\n" + token + json.dumps(told), flush=True)
 
 def module_of(name, files):
     counts = {}

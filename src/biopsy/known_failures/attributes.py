@@ -3,6 +3,7 @@
 The rule, in the order in which it is applied (docs/explanation/fingerprints.md tells it to people):
 
 1. Sizes and values are left out by name (``kernel_shape``, ``hidden_size``, ``epsilon``, ...): weights say the same.
+   Of a value that is a tensor, the element type is kept.
 2. Axes become ``first``, ``last`` or ``inner``, counted in the rank of what is read, also where they are the default.
 3. What says the default of the operator's schema, or that nothing is padded, strided or dilated, is left out.
 4. Element types are named; texts and ``perm`` are kept as they are; letters of an equation are those of their order.
@@ -53,8 +54,10 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
     ``rank`` is that of the first tensor that the node reads; None where nobody knows.
     """
     name = attribute.name
-    if name in SIZES or name in VALUES or attribute.HasField("g") or attribute.graphs:
+    if attribute.HasField("g") or attribute.graphs:
         return None
+    if name in SIZES or name in VALUES:
+        return _type_of_value(attribute)
     if attribute.ref_attr_name:
         return f"{word(name)}=argument"
     if name in AXES:
@@ -62,6 +65,13 @@ def attribute_text(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema | 
     if _is_default(attribute, schema) or _is_neutral(attribute):
         return None
     return f"{word(name)}={_value(attribute)}"
+
+
+def _type_of_value(attribute: onnx.AttributeProto) -> str | None:
+    """Of a value that is a tensor its element type, which is that of what is made; float32 is the default."""
+    if attribute.type != attribute.TENSOR or attribute.t.data_type == attribute.t.FLOAT:
+        return None
+    return f"{word(attribute.name)}={element_type(attribute.t.data_type)}"
 
 
 def default_axes(node: onnx.NodeProto, schema: onnx.defs.OpSchema | None, rank: int | None) -> Iterable[str]:

@@ -25,7 +25,7 @@ def workarounds_verdict(found: Workarounds, lines: Mapping[int, str]) -> Tree:
     if not found.found:
         nothing = f"Nothing that was tried makes the model right in {found.engine}."
         told = nothing if found.tried else "No change could be tried."
-        return verdict_tree("unknown" if found.stopped else "fails", told)
+        return verdict_tree("unknown" if found.stopped or not found.tried else "fails", told)
     best = found.best[0]
     shown = [{"text": f"{one.text}.", "line": lines.get(number)} for number, one in enumerate(found.best, 1)]
     doubt = (

@@ -22,7 +22,7 @@ from biopsy.session.budget import BudgetMeter, BudgetSpentError
 from biopsy.session.options import SearchOptions
 from biopsy.session.setup import prepared
 from biopsy.tactics.flags import SettingProbe
-from biopsy.tactics.setting_changes import SettingChange, VariedCheck, varied_check
+from biopsy.tactics.setting_changes import VARIABLE, SettingChange, VariedCheck, varied_check
 from biopsy.text import first_line
 from biopsy.workarounds.candidate import ChangeCandidate
 from biopsy.workarounds.engine_changes import refused, releases_to_try, setting_candidate, settings_that_pass
@@ -117,6 +117,7 @@ class WorkaroundSearch:
                 self._listener(events.PlacesFound(self._labels))
             try:
                 with self._meter.enforced():
+                    self._warn_of_deaf_check()
                     for kind in self._question.kinds:
                         self._try(kind, bench, trials)
             except BudgetSpentError as limit:
@@ -228,6 +229,12 @@ class WorkaroundSearch:
         return found
 
     # What may help
+
+    def _warn_of_deaf_check(self) -> None:
+        """Say if the check may not learn of other settings and releases: then none of them helps, whatever they do."""
+        if not self._question.template.names_settings and {"setting", "release"} & set(self._question.kinds):
+            told = f"the check has no {{engine}}: settings and releases help it only if it reads {VARIABLE}"
+            self._listener(events.Remark(told, warning=True))
 
     def _try(self, kind: Kind, bench: Bench, trials: ChangeTrials) -> None:
         self._listener(events.StageStarted(kind, len(self._question.index.nodes), 0))

@@ -198,13 +198,19 @@ def test_a_failure_that_never_shows_again_is_no_answer(model: Path) -> None:
         search(model, here(model, PASSES, once), asked=NamedReleases(bad="2.0")).run()
 
 
+def test_a_check_that_takes_the_package_from_elsewhere_proves_nothing(model: Path) -> None:
+    (model.parent / "thing.py").write_text(FAILS)
+    with pytest.raises(errors.VacuousCheck, match="not installed"):
+        search(model, here(model, PASSES, FAILS)).run()
+
+
 def test_a_flaky_check_that_fails_on_anything_is_vacuous_though_it_passes_once(model: Path) -> None:
     flaky = in_runs(model, "flaky", *range(0, 400, 3))
     with pytest.raises(errors.VacuousCheck):
         search(model, here(model, flaky)).run()
 
 
-@pytest.mark.parametrize("obstacle", ["network", "disk full"])
+@pytest.mark.parametrize("obstacle", ["network", "disk full", "no cache folder"])
 def test_what_is_known_is_kept_when_this_machine_can_install_nothing_more(
     model: Path, obstacle: errors.Obstacle
 ) -> None:

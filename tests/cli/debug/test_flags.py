@@ -146,6 +146,13 @@ def test_without_a_check_the_line_shown_holds_the_place_of_the_model(here: Path,
     assert "next  --check biopsy run {} --onnxrt" in capsys.readouterr().err
 
 
+def test_where_no_setting_helps_the_line_that_tries_other_changes_is_shown(here: Path, capsys):
+    check = ("biopsy", "run", "{}", "--engine", "onnxrt:optimization=none", "--engine", "fake:offset.Relu=1")
+    assert flags("--check", *check) == 0
+    assert last_line(capsys).startswith("biopsy debug workaround ")
+    assert report()["switches"] == []
+
+
 def test_a_model_that_passes_ends_with_status_3(here: Path, capsys):
     assert flags("--engine", "onnxrt", "--check", *script("sys.exit(0)")) == 3
 

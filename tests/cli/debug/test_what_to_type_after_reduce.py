@@ -53,7 +53,7 @@ def lines_after(capsys: pytest.CaptureFixture[str], *words: str, check: tuple[st
 def test_a_mismatch_of_engines_is_followed_by_layers_and_settings(capsys: pytest.CaptureFixture[str]) -> None:
     """What is said of ``x`` and ``y`` is left out: the result has neither."""
     limits = ("--atol", "1e-4", "y:1e-3", "--input-shapes", "x:[2,4]", "--seed", "7")
-    layers, flags, inspect = lines_after(capsys, check=("biopsy", "run", "{}", *ENGINES, *limits))
+    layers, flags, known, inspect = lines_after(capsys, check=("biopsy", "run", "{}", *ENGINES, *limits))
     assert layers == (
         f"biopsy debug layers r.onnx --reference-engine onnxrt:optimization=none --suspect '{PAIR}' --seed 7"
         " --input-symbols N=2 --atol 1e-4"
@@ -62,18 +62,24 @@ def test_a_mismatch_of_engines_is_followed_by_layers_and_settings(capsys: pytest
         f"biopsy debug flags r.onnx --engine '{PAIR}' --check biopsy run --input-symbols=N=2 {{}}"
         f" --engine onnxrt:optimization=none --engine '{PAIR}' --atol 1e-4 --seed 7"
     )
+    assert known == f"biopsy debug known r.onnx --check {flags.partition(' --check ')[2]}"
     assert inspect == INSPECT
+
+
+def test_what_is_known_is_not_asked_where_rules_decide(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_after(capsys, "--fail-code", "1", check=("biopsy", "run", "{}", *ENGINES))
+    assert not any(" known " in line for line in lines)
 
 
 def test_a_single_layer_is_not_examined_layer_by_layer(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = "fake:scale.n2=1.5"
-    flags, inspect = lines_after(capsys, check=("biopsy", "run", "{}", "--onnxrt", "--engine", wrong))
+    flags, _, inspect = lines_after(capsys, check=("biopsy", "run", "{}", "--onnxrt", "--engine", wrong))
     assert flags.startswith(f"biopsy debug flags r.onnx --engine {wrong} --check biopsy run {{}} ")
     assert inspect == INSPECT
 
 
 def test_recorded_inputs_of_the_result_are_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    layers, flags, _ = lines_after(capsys, check=("biopsy", "run", "{}", "--load-inputs", "in.npz", *ENGINES))
+    layers, flags, _, _ = lines_after(capsys, check=("biopsy", "run", "{}", "--load-inputs", "in.npz", *ENGINES))
     assert "--load-inputs r.onnx.inputs.safetensors" in layers
     assert flags.endswith("--load-inputs r.onnx.inputs.safetensors")
     assert "in.npz" not in layers + flags
@@ -83,7 +89,7 @@ def test_an_engine_that_fails_is_followed_by_settings_and_the_failure_itself(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     refused = ("--engine", "fake:refuse.n2=build")
-    flags, itself, inspect = lines_after(capsys, "--match", "message", check=("biopsy", "run", "{}", *refused))
+    flags, _, itself, inspect = lines_after(capsys, "--match", "message", check=("biopsy", "run", "{}", *refused))
     assert "--match message" in flags
     assert (itself, inspect) == (f"biopsy run r.onnx {' '.join(refused)}", INSPECT)
 
@@ -101,12 +107,12 @@ def test_a_check_of_another_program_is_repeated_by_hand(capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("check", "statuses"),
     [
-        (("biopsy", "run", "{}", *ENGINES), [1, 0, 0]),
-        (("biopsy", "run", "{}", "--load-inputs", "in.npz", *ENGINES), [1, 0, 0]),
-        (("biopsy", "run", "{}", *ENGINES, "--input-shapes", "x:[2,4]", "--atol", "1e-4", "y:1e-3"), [1, 0, 0]),
-        (("biopsy", "run", "{}", "--engine", "fake:refuse.n2=build"), [0, 1, 0]),
-        (("biopsy", "run", "{}", "--engine", "fake:crash.n2=run"), [0, 1, 0]),
-        (("biopsy", "run", "{}", "--engine", "fake:nan.n2=1", "--validate"), [0, 0]),
+        (("biopsy", "run", "{}", *ENGINES), [1, 0, 0, 0]),
+        (("biopsy", "run", "{}", "--load-inputs", "in.npz", *ENGINES), [1, 0, 0, 0]),
+        (("biopsy", "run", "{}", *ENGINES, "--input-shapes", "x:[2,4]", "--atol", "1e-4", "y:1e-3"), [1, 0, 0, 0]),
+        (("biopsy", "run", "{}", "--engine", "fake:refuse.n2=build"), [0, 0, 1, 0]),
+        (("biopsy", "run", "{}", "--engine", "fake:crash.n2=run"), [0, 0, 1, 0]),
+        (("biopsy", "run", "{}", "--engine", "fake:nan.n2=1", "--validate"), [0, 0, 0]),
     ],
     ids=lambda value: " ".join(map(str, value)),
 )

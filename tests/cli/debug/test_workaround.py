@@ -52,6 +52,20 @@ def test_the_best_changed_model_is_written_with_its_differences_and_the_line_tha
     assert main(["run", "fixed.onnx", "--engine", "onnxrt:optimization=none", *WRONG]) == 0
 
 
+def test_a_check_that_cannot_learn_of_a_setting_is_told_of(here: Path, capsys):
+    words = ("--only", "setting", "--nodes", "*", "--check", "sh", "-c", "exit 1", "{}")
+    assert workaround(*WRONG, *words) == 1
+    assert "the check has no {engine}" in capsys.readouterr().err
+
+
+def test_nothing_that_could_be_tried_is_no_conclusion(here: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    assert workaround(*WRONG, "--report", "report.json", "--only", "release") == 4
+    assert "No change could be tried" in capsys.readouterr().out
+    assert report()["verdict"]["kind"] == "unknown"
+
+
 def test_nothing_that_helps_is_status_1_and_nothing_is_written(here: Path, capsys):
     status = workaround(*WRONG, "-o", "fixed.onnx", "--report", "report.json", "--only", "mark", "--nodes", "*")
     assert status == 1

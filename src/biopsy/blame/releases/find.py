@@ -198,9 +198,19 @@ class ReleaseSearch:
             )
 
     def _require_a_check_that_may_pass(self) -> None:
-        """Raise VacuousCheck if every release fails, and a model of one Identity node does so too."""
+        """Raise VacuousCheck if every release fails, and so do no release at all, or a model of one Identity node."""
         if self._options.allow_vacuous or self.found.answer != "every release tried fails":
             return
+        reason = self._probe.fails_without_it(self._failing)
+        if reason:
+            raise errors.VacuousCheck(
+                f"every release tried fails, and so does an interpreter in which {self.found.package} is not installed "
+                f"({reason}): the check may use none of them",
+                next_steps=[
+                    f"look at what it imports, and from where: {self._line(self._failing)}",
+                    "--allow-vacuous-check    if it fails in the same way whatever goes wrong",
+                ],
+            )
         reason = self._probe.fails_on_anything(self._failing)
         if reason:
             raise errors.VacuousCheck(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -238,6 +239,28 @@ class ReleaseProbe:
                 self.checks += 1
                 if judged.outcome is not Outcome.PASSES:
                     break
+        return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
+
+    def fails_without_it(self, release: Release) -> str:
+        """Whether the check fails as it does though the interpreter has no packages at all: then it uses no release.
+
+        So it is where the folder of a script has a module of the same name, or any exception counts. How it fails.
+        """
+        check, version = self.question.check, release.version
+        if check.is_own_run or not check.names_python:
+            return ""
+        with (
+            self._preparing(check, release, self._listener) as environment,
+            temporary_folder("biopsy-") as folder,
+        ):
+            bare = folder / "python"
+            bare.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.interpreter.path))} -S "$@"\n')
+            bare.chmod(0o700)
+            command = check.command(
+                version, replace(environment, python=bare), self.question.default_name, self._timeout
+            )
+            judged = self._judged(check.as_if_installed(command.run(self.question.model), version))
+        self.checks += 1
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
     def is_right_by_float64(self, release: Release) -> bool:

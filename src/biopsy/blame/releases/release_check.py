@@ -52,6 +52,11 @@ class ReleaseCheck:
         """Whether another release changes the words."""
         return has_place(self.words)
 
+    @property
+    def names_python(self) -> bool:
+        """Whether the words say where the interpreter belongs."""
+        return any(PYTHON_PLACE in word for word in self.words)
+
     def requirements(self, version: str) -> list[str]:
         """What the environment of a release holds."""
         return [f"{self.package}=={version}", *self.beside]
@@ -118,7 +123,10 @@ def requirements_of(package: str, beside: Sequence[str]) -> tuple[str, ...]:
     if wanted.text != wanted.requirement.name:
         raise errors.UsageError(
             f"{printable(package)!r} is more than the name of a package",
-            next_steps=[f"--package {wanted.name} --versions RANGE"],
+            next_steps=[
+                *(f"--package {wanted.name} --bad {one.version}" for one in wanted.requirement.specifier),
+                f"--package {wanted.name} --versions RANGE",
+            ],
         )
     return tuple(each.text for each in parsed(beside)) if beside else ()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,6 +14,7 @@ from biopsy import errors
 from biopsy.environments.releases import Release
 from biopsy.text import printable
 
+_NUMBERS = re.compile(r"\d+(?:\.\d+)+")
 _SHOWN = 4
 """Releases that a message names on each side of one that is not there."""
 
@@ -130,7 +132,11 @@ def _version(text: str, what: str) -> Version:
     try:
         return Version(text.strip())
     except InvalidVersion as error:
-        raise errors.UsageError(f"{what}: {printable(text)!r} is no version", next_steps=["1.20.1"]) from error
+        found = _NUMBERS.findall(text)
+        meant = "--versions " + "..".join(found) if len(found) == 2 else " ".join(found[:1])
+        raise errors.UsageError(
+            f"{what}: {printable(text)!r} is no version", next_steps=[meant or "1.20.1    the form of one"]
+        ) from error
 
 
 def _there_are(known: Sequence[Release], near: Version | None = None) -> str:

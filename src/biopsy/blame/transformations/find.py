@@ -22,9 +22,9 @@ from biopsy.blame.transformations.findings import (
 )
 from biopsy.blame.transformations.model_lines import model_lines
 from biopsy.blame.transformations.pass_search import PassSearch
+from biopsy.blame.transformations.preconditions import require_candidate, require_passes
 from biopsy.blame.transformations.question import CommandQuestion, SameEngine, TransformationQuestion
 from biopsy.blame.transformations.same_engine import EngineVerdicts
-from biopsy.blame.transformations.spec import PASSES, SOURCE
 from biopsy.blame.transformations.transformer import (
     CommandTransformer,
     KnownTransformer,
@@ -43,10 +43,9 @@ from biopsy.reduction.job import RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.session.options import SearchOptions
-from biopsy.similar_names import ask_for, similar
 from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.results import Feed
-from biopsy.text import first_line, some_of
+from biopsy.text import first_line
 
 ANOTHER = PLAIN[1]
 """The engine that is asked too: it shares no code with the others."""
@@ -71,7 +70,7 @@ def find_transformation(
     """
     with temporary_folder("biopsy-") as scratch, _transformer(question, scratch) as transformer:
         feeds = _feeds(question, scratch)
-        _require_passes(question, transformer)
+        require_passes(question, transformer)
         with _check(question, transformer, scratch, feeds) as check:
             return _TransformationSearch(question, transformer, check, scratch, feeds, listener).run()
 
@@ -95,7 +94,7 @@ def _check(
     asked, by = AskedPasses(passes=question.passes), question.tool.text
     decides = question.decides
     if isinstance(decides, CommandQuestion):
-        _require_candidate(decides, question)
+        require_candidate(decides, question)
         command = CommandOfUser(transformer, by, scratch, decides, asked)
         try:
             yield command
@@ -105,13 +104,6 @@ def _check(
     with EngineVerdicts(decides, question.tool.rounds_to, scratch) as verdicts:
         verdicts.start()
         yield EngineCheck(transformer, by, scratch, verdicts, feeds, asked)
-
-
-def _require_candidate(decides: CommandQuestion, question: TransformationQuestion) -> None:
-    if not any(place in word for word in decides.words for place in (SOURCE, str(question.index.path))):
-        raise errors.UsageError(
-            f"--check: no word of it is {SOURCE}, the transformed model, so it says the same of every model"
-        )
 
 
 def _feeds(question: TransformationQuestion, scratch: Path) -> Path:
@@ -348,24 +340,6 @@ class _TransformationSearch:
         path = inputs_file(self._question.output)
         write_feeds(path, read_feeds(given))
         return path
-
-
-def _require_passes(question: TransformationQuestion, transformer: Transformer) -> None:
-    """Raise UsageError for passes that would not run: without them the model is right whatever the tool does."""
-    wanted = question.passes or ()
-    assert question.index.path is not None
-    known = transformer.passes(question.index.path)
-    if question.tool.words and wanted and not known:
-        raise errors.UsageError(
-            f"--passes: the command has no {PASSES}, so it is not told which passes may run",
-            next_steps=[f"--by '{question.tool.text} {PASSES}'"],
-        )
-    strange = [name for name in wanted if known and name not in known]
-    if strange:
-        raise errors.UsageError(
-            f"--passes: no pass {strange[0]!r} of {_title(question, transformer)} runs on {question.index.path}",
-            next_steps=[*ask_for(similar(strange[0], known)), f"those that do: {some_of(known, 12)}"],
-        )
 
 
 def _title(question: TransformationQuestion, transformer: Transformer) -> str:

@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from biopsy import errors
+from biopsy.similar_names import did_you_mean
 from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.engines.registry import EngineSpec
 
+ALIKE = 0.7
+"""How alike the name of another package must be for a question whether it was meant."""
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PINNED = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)\s*==\s*(?P<version>[0-9A-Za-z][0-9A-Za-z.!+_-]*)")
 
 
@@ -60,14 +64,16 @@ def add_surroundings(group: argparse._ArgumentGroup) -> None:
 
 def packages_of(args: argparse.Namespace) -> list[PinnedPackage]:
     """The releases asked for. Raises UsageError for what is none, or for a package that is asked for twice."""
-    from biopsy.environments.requirements import normalized
-
     found = []
     for text in getattr(args, "packages", ()):
+        from biopsy.environments.requirements import normalized
+
         pinned = _PINNED.fullmatch(text.strip())
         if pinned is None:
+            name = _NAME.match(text.strip())
             raise errors.UsageError(
-                f"--package {printable(text)} is not NAME==VERSION", next_steps=["--package onnxruntime==1.20.1"]
+                f"--package {printable(text)} is not NAME==VERSION",
+                next_steps=[f"--package {name[0]}==VERSION" if name else "--package onnxruntime==1.20.1"],
             )
         found.append(PinnedPackage(normalized(pinned["name"]), pinned["version"]))
     for option, value in (("--with", getattr(args, "beside", ())), ("--python", getattr(args, "python", None))):
@@ -123,5 +129,15 @@ def _not_used(package: PinnedPackage, names: Sequence[str], specs: Sequence[Engi
         )
     return errors.UsageError(
         f"--package {package.text} is of no engine that runs here: {shown}",
-        next_steps=[f"--package ... --with {package.text}    installs it beside the release of an engine"],
+        next_steps=[
+            *did_you_mean(package.name, distributions_of(specs), cutoff=ALIKE),
+            f"--package ... --with {package.text}    installs it beside the release of an engine",
+        ],
     )
+
+
+def distributions_of(specs: Sequence[EngineSpec]) -> list[str]:
+    """The packages that engines are usually installed from; those of an engine without releases are none."""
+    from biopsy.engines.registry import find_class
+
+    return list(dict.fromkeys(name for spec in specs for name in find_class(spec.name).distributions[:1]))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
+from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.arguments.report_option import add_report
@@ -152,6 +153,7 @@ def _say_result(console: Console, args: argparse.Namespace, template: CheckTempl
         console.say(f"None of the settings that were tried makes it go away ({count(found.checks, 'check')}).")
         if not template.names_settings:
             console.say("Does the check read BIOPSY_ENGINE? It names neither {engine} nor {settings}.")
+        say_advice(console, _advice(args, template, found))
         return
     for number, switch in enumerate(found.switches):
         verified = "" if switch.verified else "   (not confirmed by fresh processes)"
@@ -163,7 +165,12 @@ def _say_result(console: Console, args: argparse.Namespace, template: CheckTempl
 
 
 def _advice(args: argparse.Namespace, template: CheckTemplate, found: Flags) -> list[Advice]:
-    """The check with the shortest change, which passes."""
+    """The check with the shortest change, which passes; where there is none, what finds other changes."""
+    if not found.switches:
+        words = ["biopsy", "debug", "workaround", as_word(args.model), "--skip", "setting"]
+        other = line_of([*words, "--engine", template.spec.text, "--check", *args.check])
+        is_asked = template.is_own_run and not is_refused(other)
+        return [Advice(other, "whether another release, or a change of the model, avoids it")] if is_asked else []
     lines = [_line_with(args, template, switch.change) for switch in found.switches[:1]]
     return [Advice(line, "the check without the failure") for line in lines if not is_refused(line)]
 

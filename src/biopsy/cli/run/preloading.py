@@ -41,6 +41,7 @@ def load_code() -> None:
 
     import biopsy.checks.verdict
     import biopsy.cli.app
+    import biopsy.cli.installing
     import biopsy.cli.run.building
     import biopsy.cli.run.hints
     import biopsy.cli.run.mismatch

@@ -97,7 +97,7 @@ SPELLINGS = (
         draft=_clip_as_max_and_min,
         cost="one more pass over the tensor unless the engine fuses the two",
         exact=False,
-        holds=f"all values, but an infinity where its bound is not given; {_SIGN_OF_ZERO}",
+        holds=f"all values; an infinity stays one where its bound is not given, and {_SIGN_OF_ZERO}",
     ),
     Spelling(
         name="max-and-min-as-clip",

@@ -34,7 +34,7 @@ _OF_INPUTS = frozenset({"input_shapes", "val_range"})
 
 
 def advice_of(found: Reduction, args: argparse.Namespace) -> list[Advice]:
-    """The two or three lines that follow; none where the result went into a pipe."""
+    """The few lines that follow; none where the result went into a pipe."""
     if not found.output.is_file():
         return []
     inspected = ["biopsy", "inspect", "model", as_word(found.output), "--mode=full"]
@@ -59,6 +59,7 @@ def _of_check(found: Reduction, args: argparse.Namespace) -> Iterator[Advice]:
     asked = _OwnCheck(found=found, args=args, own=inside, check=check, judged=judged)
     yield from asked.layers()
     yield from asked.flags()
+    yield from asked.known()
     if judged.evidence.verdict.stage != "compare":
         yield Advice(line_of(check.words_for(found.output, "")), "the failure by itself")
 
@@ -129,9 +130,19 @@ class _OwnCheck:
         if files:
             yield ListOption("--load-inputs", [str(path) for path in files])
 
+    @property
+    def _rules(self) -> list[ListOption | str]:
+        return [option for name in _RULES for option in given(self.args, [name])]
+
+    def known(self) -> Iterator[Advice]:
+        """Whether it is a bug that is known; nothing where rules decide, which that command does not take."""
+        if not self._rules:
+            line = line_of(["biopsy", "debug", "known", as_word(self.found.output), "--check", *self.check.words])
+            yield Advice(line, "whether it is a known bug")
+
     def flags(self) -> Iterator[Advice]:
         """Which setting of the engine switches the failure off."""
-        rules = [option for name in _RULES for option in given(self.args, [name])]
+        rules = self._rules
         match = [] if self.args.match == "auto" else ["--match", self.args.match]
         words = ["biopsy", "debug", "flags", as_word(self.found.output), *match, *rules]
         line = line_of([*words, ListOption("--engine", [self.suspect]), "--check", *self.check.words])

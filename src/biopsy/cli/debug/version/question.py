@@ -6,8 +6,10 @@ import argparse
 from typing import TYPE_CHECKING
 
 from biopsy import errors
-from biopsy.cli.arguments import checks
+from biopsy.cli.arguments import checks, packages
 from biopsy.cli.debug import checking, engine_substitution
+from biopsy.similar_names import did_you_mean
+from biopsy.text import printable
 
 if TYPE_CHECKING:
     from biopsy.blame.releases.probe import ReleaseQuestion
@@ -81,12 +83,18 @@ def _own_run(
     args: argparse.Namespace, command: OwnRun, spec: EngineSpec | None
 ) -> tuple[tuple[str, ...], EngineSpec, str]:
     """The words of a ``biopsy run`` with ``{engine}`` in them, that engine, and which others of the package stay."""
-    if spec is None:
+    run = engine_substitution.engines_of_run(command)
+    if spec is None or (not args.engine and spec.name not in {one.name for one in run}):
+        theirs = packages.distributions_of(run)
         raise errors.UsageError(
-            f"the check is 'biopsy run', and no engine of it is the package {args.package}",
-            next_steps=["--check {python} check.py {}    any command that uses the package"],
+            f"the check is 'biopsy run', and no engine of it is the package {printable(args.package)}",
+            next_steps=[
+                *did_you_mean(args.package, theirs, cutoff=packages.ALIKE),
+                *(f"--package {name}" for name in theirs),
+                "--check {python} check.py {}    any command that uses the package",
+            ],
         )
     template = engine_substitution.own_template(command, spec.text if args.engine else spec.name)
-    others = [one.text for one in engine_substitution.engines_of_run(command) if one.name == template.spec.name]
+    others = [one.text for one in run if one.name == template.spec.name]
     others.remove(template.spec.text)
     return template.words, template.spec, ", ".join(others)

@@ -30,7 +30,10 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Search; returns 0 if a workaround was found, 1 if none was; raises what ends with another status."""
+    """Search; returns 0 if a workaround was found, 1 if none was, 4 if nothing could be tried.
+
+    Raises what ends with another status.
+    """
     from biopsy.cli.debug.workaround.question import question_of
     from biopsy.cli.debug.workaround.summary import WorkaroundProgress, say_result, sections
     from biopsy.filesystem.write import require_writable
@@ -59,6 +62,8 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def _status(found: Workarounds) -> int:
     if found.interrupted or (found.stopped and not found.found):
         return errors.Interrupted.status
+    if not found.tried:
+        return errors.CheckError.status
     return 0 if found.found else 1
 
 

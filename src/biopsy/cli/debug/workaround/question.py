@@ -34,6 +34,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
     create(template.spec)
     references, named = _references(args, own_run, template)
     inputs = inputs_of(asked)
+    golden = own_run.load_outputs if own_run is not None else None
     wanted = index.fed_types()
     return WorkaroundQuestion(
         index=index,
@@ -42,7 +43,7 @@ def question_of(args: argparse.Namespace, console: Console) -> WorkaroundQuestio
         right=WhatIsRight(
             samples=settled(wanted, inputs, console)[0],
             drawn=inputs,
-            golden=golden_of(golden_values(own_run.load_outputs) if own_run and own_run.load_outputs else (), index),
+            golden=golden_of(golden_values(golden) if golden else (), index),
             judge=Judge(*tolerances_of(asked), comparing.limits_of(asked)),
             references=references,
             named=named,
