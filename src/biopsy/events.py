@@ -62,13 +62,17 @@ class ModelRead(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded(Event):
-    """Values of the original were recorded: with which engine, how many tensors of how many samples, in seconds."""
+    """Values of the original were recorded: with which engine, how many tensors of how many samples, in seconds.
+
+    ``of``: how many tensors were wanted, where the engine has values of some only; else None.
+    """
 
     engine: str
     tensors: int
     samples: int
     bytes: int
     seconds: float
+    of: int | None = None
 
 
 @dataclass(frozen=True)

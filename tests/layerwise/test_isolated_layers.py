@@ -54,8 +54,12 @@ def test_layers_that_hand_on_sequences_are_run_with_those_that_need_them(examine
     ]
     made = model(nodes, [info("x", (2, 3))], [info("y", None)], [weight("one", 1, dtype="int64", shape=())])
     found = examine(made, "fake:scale.at=1.5")
-    assert labels(found) == ["SequenceAt 'at'"]
-    assert verdicts(found)["split"] == "unknown" and found.layers[0].note == "its outputs were not recorded"
+    assert labels(found) == ["SplitToSequence 'split' SequenceAt 'at'"]
+    assert verdicts(found)["split"] == "unknown"
+    assert (found.layers[0].within, found.layers[0].note) == (
+        (1,),
+        "its outputs have no recorded value: measured as one piece with SequenceAt 'at'",
+    )
 
 
 def test_tolerances_and_statistics_by_name_decide(examine) -> None:

@@ -1,12 +1,13 @@
 """Where a node comes from, by what its exporter wrote: real exports, other forms, and what strangers may write."""
 
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 from biopsy.model.node_source import NodeSource, is_stack, source_of
-from support.exporters import exported
+from support.exporters import FOLDER, exported
 
 
 def sources(name: str) -> dict[str, NodeSource | None]:
@@ -77,6 +78,19 @@ def test_the_frame_told_is_the_innermost_of_the_authors_own(files: list[str], li
     found = noted(stack_trace=stack)
     assert found is not None
     assert (found.line, found.code) == (line, "z = x")
+
+
+def test_the_operator_that_was_translated_is_told() -> None:
+    nodes = onnx.load(FOLDER / "mlp.onnx").graph.node
+    found = [source_of(node.SerializeToString()) for node in nodes]
+    assert [source and source.operator for source in found[:3]] == [
+        "aten.layer_norm.default",
+        "aten.linear.default",
+        "aten.gelu.default",
+    ]
+    made = noted(fx_node="%swish = call_function[target=torch.ops.mine.swish.default](args = (%sin,), kwargs = {})",
+                 name_scopes="['', 'act', 'swish']")  # fmt: skip
+    assert made == NodeSource(by="pytorch", scopes=("act",), operator="mine.swish.default")
 
 
 def test_a_class_is_named_only_where_every_module_has_its_frame() -> None:

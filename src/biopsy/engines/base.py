@@ -71,6 +71,8 @@ class Capabilities:
 
     marks_any_tensor: bool = True
     """Whether any tensor that is marked as an output of the model comes back; else only the outputs it had."""
+    computes: bool = True
+    """Whether it computes what a model says; else it has tensors of the model, as ``Engine.tensors_given`` tells."""
     layers: bool = False
     """Whether ``Session.layers`` tells what became of the model."""
     layer_times: bool = False
@@ -218,6 +220,14 @@ class Engine(ABC):
 
         It need not name all at once: whoever asks leaves them out and asks again. None if it cannot be asked, so that
         only building tells; also where the model as a whole cannot be read. Raises what ``build`` raises.
+        """
+        del model
+        return None
+
+    def tensors_given(self, model: ModelInput) -> Mapping[str, int] | None:
+        """The tensors that nodes of the main graph compute and that the engine can give, and the bytes of each.
+
+        None for an engine that computes: whatever is asked for. Raises what ``build`` raises.
         """
         del model
         return None

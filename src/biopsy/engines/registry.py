@@ -29,6 +29,7 @@ BUILT_IN: dict[str, str] = {
     "reference": "biopsy.engines.reference.engine:Reference",
     "openvino": "biopsy.engines.openvino.engine:OpenVino",
     "trt": "biopsy.engines.trt.engine:TensorRt",
+    "recorded": "biopsy.engines.recorded:GoldenValues",
     "fake": "biopsy.engines.fake:Fake",
 }
 """Engine name -> the class, as the entry points in pyproject.toml declare it too."""

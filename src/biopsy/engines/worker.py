@@ -86,6 +86,12 @@ class Worker:
             refusals = self._ask({**request, "wants": "refusals"})["refusals"]
         return None if refusals is None else {int(number): reason for number, reason in refusals.items()}
 
+    def tensors_given(self, model: ModelInput) -> dict[str, int] | None:
+        """What ``Engine.tensors_given`` says. Raises as ``run`` does."""
+        with self._request(model) as request:
+            given: dict[str, int] | None = self._ask({**request, "wants": "tensors"})["tensors"]
+        return given
+
     def _new_path(self, ending: str) -> Path:
         return self._scratch / f"{id(self):x}-{next(self._numbers)}{ending}"
 
@@ -149,6 +155,9 @@ def _answer(spec: str, request: Request, note: Note) -> dict[str, Any]:
     if request["wants"] == "refusals":
         refusals = engine.refusals(model)
         return {"refusals": None if refusals is None else dict(refusals)}
+    if request["wants"] == "tensors":
+        given = engine.tensors_given(model)
+        return {"tensors": None if given is None else dict(given)}
     engine.build(model)
     return {}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import events
 from biopsy.engines.worker import Worker
+from biopsy.layerwise.bridges import bridges, with_ends
 from biopsy.layerwise.explanation import Explanation
 from biopsy.layerwise.findings import LayerFinding, LayerFindings, NonFiniteOrigin
 from biopsy.layerwise.groups import GroupSearch
@@ -25,8 +26,13 @@ from biopsy.layerwise.rounding import RoundingJudge
 from biopsy.layerwise.subgraph_faults import SubgraphRuns
 from biopsy.layerwise.subgraphs import Subgraphs
 from biopsy.layerwise.whole_model import WholeModel
+from biopsy.model.constant_nodes import constant_of_node
 from biopsy.model.index import Node
 from biopsy.model.random_operators import RANDOM
+from biopsy.text import first_of
+
+_ANY = NonFinite(0, 0)
+"""Of a tensor that nobody has a value of."""
 
 
 @dataclass(kw_only=True)
@@ -53,6 +59,7 @@ class Examination:
         self._index = question.index
         self._chosen = layers_of(question.index, question.nodes)
         self._parts = _Parts()
+        self._bridges: Mapping[int, tuple[int, ...]] = {}
         self._remarks: list[str] = []
 
     def run(self) -> LayerFindings:
@@ -67,7 +74,7 @@ class Examination:
             self.engines = Engines((question.reference, reference.version()), (question.suspect, suspect.version()))
             recorded = self._parts.recorded = self._record(reference)
             reference.close()
-            with RoundingJudge(recorded.fed.path, self._scratch, question.timeout) as rounding:
+            with RoundingJudge(recorded, self._scratch, question.timeout) as rounding:
                 self._examine(suspect, recorded, ReferenceValues(recorded, reference, question.judge), rounding)
         self._parts.is_complete = True
         return self.findings
@@ -92,6 +99,7 @@ class Examination:
     ) -> None:
         question, listener = self._question, self._listener
         subgraphs = Subgraphs(self._index, recorded)
+        self._bridge(subgraphs)
         whole = self._parts.whole = WholeModel(question.model, recorded, suspect, question.judge)
         marked = self._parts.marked = MarkedTensors(whole, listener)
         whole.run()
@@ -102,6 +110,18 @@ class Examination:
         self._run_marked(whole, marked)
         runs = SubgraphRuns(subgraphs, suspect, reference, rounding, listener, flaky=self._is_flaky)
         self._explain(GroupSearch(runs), whole, marked, isolated)
+
+    def _bridge(self, subgraphs: Subgraphs) -> None:
+        """Find out which layers have no value of their own, and where they are measured."""
+        self._bridges = bridges(subgraphs)
+        ends = with_ends(self._chosen, self._bridges, layers_of(self._index))
+        self._chosen = sorted({*self._chosen, *ends}, key=lambda node: node.number)
+        if subgraphs.recorded.is_golden:
+            lacking = [name for name in self._output_names() if name not in subgraphs.recorded]
+            self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
+
+    def _output_names(self) -> list[str]:
+        return [self._index.names[tensor] for tensor in self._index.outputs]
 
     @property
     def _is_flaky(self) -> bool:
@@ -118,7 +138,9 @@ class Examination:
             search,
             marked,
             is_wrong=whole.is_wrong,
-            isolated=frozenset(node.number for node in self._chosen if self._finding(node).is_suspect),
+            isolated=frozenset(
+                number for node in self._chosen if (found := self._finding(node)).is_suspect for number in found.nodes
+            ),
             random=frozenset(node.number for node in self._index.nodes if node.op_type in RANDOM),
         )
         if self._question.nodes is None:
@@ -169,7 +191,18 @@ class Examination:
             non_finite_origins=tuple(self._non_finite_origins()),
             remarks=(*self._remarks, *unexplained, *self._on_flakiness()),
             complete=self._parts.is_complete,
+            unmeasured=tuple(self._unmeasured()),
         )
+
+    def _unmeasured(self) -> Iterable[int]:
+        """Layers that no golden value judges."""
+        recorded, isolated = self._parts.recorded, self._parts.isolated
+        if recorded is None or not recorded.is_golden or isolated is None:
+            return
+        for node in self._chosen:
+            ends = self._bridges.get(node.number, (node.number,))
+            if node.op_type not in RANDOM and not any(end in isolated.results for end in ends):
+                yield node.number
 
     def _finding(self, node: Node) -> LayerFinding:
         whole, marked, isolated = self._parts.whole, self._parts.marked, self._parts.isolated
@@ -183,11 +216,17 @@ class Examination:
             note=self._note(node),
             flaky=result.flaky if result is not None else None,
             rounding_ratio=result.rounding_ratio if result is not None else None,
+            piece=isolated.pieces.get(node.number) if isolated is not None else None,
+            within=self._bridges.get(node.number, ()),
+            is_of_model=result is not None and result.is_of_model,
         )
 
     def _note(self, node: Node) -> str:
         if node.op_type in RANDOM:
             return "it is random: not judged"
+        if ends := self._bridges.get(node.number):
+            names = first_of([self._index.nodes[end].label for end in ends], 2)
+            return f"its outputs have no recorded value: measured as one piece with {names}"
         return self._parts.isolated.impossible.get(node.number, "") if self._parts.isolated is not None else ""
 
     def _non_finite_origins(self) -> Iterable[NonFiniteOrigin]:
@@ -196,13 +235,23 @@ class Examination:
             return
         index, question = self._index, self._question
 
+        def is_unknown(name: str) -> bool:
+            """Whether a tensor has no golden value, and may hold anything: so nothing is said to begin behind it."""
+            is_without = recorded.is_golden and name not in recorded and index.ids[name] in index.producer
+            return is_without and constant_of_node(index, index.ids[name]) is None
+
         def in_whole(name: str) -> NonFinite | None:
             """Of a tensor in the suspect's run; of the model's inputs those they have."""
             return recorded.non_finite(name) if index.ids[name] not in index.producer else marked.non_finite.get(name)
 
-        yield from non_finite_origins(index, question.reference, recorded.non_finite, recorded.non_finite)
+        def of_input(name: str) -> NonFinite | None:
+            return _ANY if is_unknown(name) else recorded.non_finite(name)
+
+        yield from non_finite_origins(index, question.reference, of_input, recorded.non_finite)
         if marked.propagated:
-            yield from non_finite_origins(index, question.suspect, in_whole, in_whole)
+            yield from non_finite_origins(
+                index, question.suspect, lambda name: _ANY if is_unknown(name) else in_whole(name), in_whole
+            )
         else:
             given = {name: count for result in isolated.results.values() for name, count in result.non_finite}
-            yield from non_finite_origins(index, question.suspect, recorded.non_finite, given.get)
+            yield from non_finite_origins(index, question.suspect, of_input, given.get)

@@ -93,6 +93,18 @@ class LayerNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerPiece:
+    """Layers that were run as one: what lies between tensors that have a recorded value, and the layer at its end.
+
+    ``inputs`` are the tensors that it was fed with; ``nodes`` and ``labels`` in the order of the graph.
+    """
+
+    nodes: tuple[int, ...]
+    labels: tuple[str, ...]
+    inputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerFinding:
     """What was found about one layer.
 
@@ -101,6 +113,11 @@ class LayerFinding:
     cannot run it in isolation, which counts against the layer unless the whole model runs (``is_accused``).
     ``flaky``: it is wrong, or fails, now and then; both errors are then those of the worst run. ``rounding_ratio``: the
     introduced error by that of plain float32 on the same values; None where that was not asked.
+
+    ``piece``: what was run as one with it, because nobody has values of the tensors between, and ``introduced`` is then
+    the error of the whole piece; None where it was run by itself. ``within``: the layers at the ends of the pieces that
+    measure it, if it has no value itself. ``is_of_model``: the suspect gives what the model says, and the golden values
+    are of something else.
     """
 
     node: LayerNode
@@ -111,10 +128,13 @@ class LayerFinding:
     note: str = ""
     flaky: Rate | None = None
     rounding_ratio: float | None = None
+    piece: LayerPiece | None = None
+    within: tuple[int, ...] = ()
+    is_of_model: bool = False
 
     @property
     def verdict(self) -> Verdict:
-        """What the layer does."""
+        """What the layer does, or the piece that ends with it."""
         if self.failure is not None and self.is_accused:
             return "fails"
         if self.introduced is not None and not self.introduced.passed:
@@ -122,6 +142,11 @@ class LayerFinding:
         if self.propagated is not None and not self.propagated.passed:
             return "propagates" if self.introduced is not None else "unknown"
         return "right" if self.introduced is not None or self.propagated is not None else "unknown"
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The layer, or all of the piece that ends with it."""
+        return (self.node.number,) if self.piece is None else self.piece.nodes
 
     @property
     def is_suspect(self) -> bool:
@@ -135,7 +160,8 @@ class LayerGroup:
 
     ``hides``: whether the failure goes away when the tensors inside the group are marked as outputs, as it does if the
     engine fuses across them. None where there is nothing to mark. ``rounding_ratio``: its error by that of plain
-    float32 on the same values; None where that cannot be told. ``flaky``: it is wrong now and then.
+    float32 on the same values; None where that cannot be told. ``flaky``: it is wrong now and then. ``is_of_model``: as
+    of a layer.
     """
 
     nodes: tuple[int, ...]
@@ -147,6 +173,7 @@ class LayerGroup:
     hides: bool | None
     rounding_ratio: float | None = None
     flaky: Rate | None = None
+    is_of_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -203,7 +230,7 @@ class LayerFindings:
     """All that an examination found. ``outputs`` are the errors of the model's own outputs, nothing marked.
 
     ``layers`` are in the order of the graph. ``failure``: the suspect cannot run the whole model. ``complete`` is False
-    where the examination was interrupted.
+    where the examination was interrupted. ``unmeasured`` are layers that no recorded value judges.
     """
 
     layers: Sequence[LayerFinding]
@@ -214,6 +241,7 @@ class LayerFindings:
     non_finite_origins: Sequence[NonFiniteOrigin] = ()
     remarks: Sequence[str] = ()
     complete: bool = True
+    unmeasured: Sequence[int] = ()
 
     @cached_property
     def first_wrong(self) -> tuple[LayerNode, TensorError] | None:
@@ -249,7 +277,7 @@ class LayerFindings:
     @property
     def passed(self) -> bool:
         """Whether all was measured, and nothing at all is out of tolerance."""
-        return self.complete and self.nothing_wrong
+        return self.complete and self.nothing_wrong and not self.unmeasured
 
     @property
     def nothing_wrong(self) -> bool:
@@ -289,10 +317,11 @@ def _figure(error: TensorError | None, name: Literal["absolute", "tolerance_rati
 
 
 def _suspected(layer: LayerFinding) -> Suspect:
+    piece = layer.piece
     return Suspect(
-        nodes=(layer.node.number,),
-        labels=(layer.node.label,),
-        inputs=layer.node.inputs,
+        nodes=layer.nodes,
+        labels=(layer.node.label,) if piece is None else piece.labels,
+        inputs=layer.node.inputs if piece is None else piece.inputs,
         outputs=layer.node.outputs,
         error=layer.introduced,
         failure=layer.failure,

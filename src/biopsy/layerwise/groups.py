@@ -96,16 +96,19 @@ class GroupSearch:
         if rate is not None and self.runs.runs_each == 1:  # it is noticed only now
             self.runs.expect_flakiness()
             return self.within(nodes, fault)
+        closed = self._subgraphs.closed(few_nodes) or few_nodes
+        layers = self._subgraphs.layers(closed) or few_nodes
         return LayerGroup(
-            nodes=few_nodes,
-            labels=tuple(self._index.nodes[node].label for node in few_nodes),
-            inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(few_nodes))),
+            nodes=layers,
+            labels=tuple(self._index.nodes[node].label for node in layers),
+            inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(closed))),
             outputs=tuple(self._subgraphs.names(self._subgraphs.ends(few_nodes))),
             error=last.error,
             failure=last.failure,
             hides=self._hides(few_nodes, last),
             rounding_ratio=last.noise.ratio if last.noise is not None else None,
             flaky=rate,
+            is_of_model=last.is_of_model,
         )
 
     def _is_wrong(self, nodes: Sequence[int], like: SubgraphFault) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from biopsy import errors, events
 from biopsy.engines.worker import Worker
 from biopsy.layerwise.batches import batches, run_in_batches
-from biopsy.layerwise.findings import Failure, Rate, TensorError, failure_of
+from biopsy.layerwise.findings import Failure, LayerPiece, Rate, TensorError, failure_of
 from biopsy.layerwise.non_finite import NonFinite, non_finite
 from biopsy.layerwise.reference_values import CANNOT_RUN, ReferenceValues, Runs
 from biopsy.layerwise.rounding import RoundingJudge
@@ -33,7 +33,7 @@ class IsolatedResult:
     ``non_finite`` counts NaN and infinities in its outputs, by their names. Of several runs the worst counts; ``flaky``
     says in how many it was wrong, if not in all or none. ``differs``: it is wrong by what the reference recorded in the
     whole model; only runs judged alike tell whether an engine is flaky. ``rounding_ratio``: its error by that of plain
-    float32 on the same values, where that was asked (``weigh``).
+    float32 on the same values, where that was asked (``weigh``), and ``is_of_model`` as there.
     """
 
     error: TensorError | None = None
@@ -42,6 +42,7 @@ class IsolatedResult:
     flaky: Rate | None = None
     differs: bool = True
     rounding_ratio: float | None = None
+    is_of_model: bool = False
 
     @property
     def is_wrong(self) -> bool:
@@ -58,8 +59,9 @@ class IsolatedLayers:
     """Runs isolated layers in the suspect. ``results`` grow batch by batch: node -> what came of it.
 
     A layer that was wrong only once is run again before it is believed to be. ``limit``: bytes of tensors in memory at
-    a time. ``impossible``: nodes that cannot be run in isolation whatever the engine, and why. ``is_flaky``: the
-    suspect does not always say the same.
+    a time. ``impossible``: nodes that cannot be run in isolation whatever the engine, and why. ``pieces``: what is run
+    as one with a node, where tensors between have no recorded value. ``is_flaky``: the suspect does not always say the
+    same.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class IsolatedLayers:
     ) -> None:
         self.results: dict[int, IsolatedResult] = {}
         self.impossible: dict[int, str] = {}
+        self.pieces: dict[int, LayerPiece] = {}
         self.is_flaky = False
         self._subgraphs = subgraphs
         self._suspect = suspect
@@ -98,10 +101,12 @@ class IsolatedLayers:
             model = self._subgraphs.model(layer.nodes, layer.outputs)
             with contextlib.suppress(*CANNOT_RUN):
                 runs = self._suspect.run(model, self._subgraphs.recorded.fed.path)
-                noise = rounding.judge(model, self._subgraphs.names(layer.outputs), runs)
-                if noise is not None:
+                judged = rounding.judge(model, self._subgraphs.names(layer.outputs), runs)
+                if judged is not None:
                     node = layer.layers[0]
-                    self.results[node] = replace(self.results[node], rounding_ratio=noise.ratio)
+                    self.results[node] = replace(
+                        self.results[node], rounding_ratio=judged.noise.ratio, is_of_model=judged.is_of_model
+                    )
 
     def _repeat_wrong(self, layers: Sequence[Subgraph], runs: dict[int, list[IsolatedResult]]) -> None:
         """Run what is wrong again to be sure; layers that the engine fails at each time only twice."""
@@ -146,7 +151,17 @@ class IsolatedLayers:
             elif not outputs:
                 self.impossible[node] = "its outputs were not recorded"
             else:
+                self._note_piece(node, closed)
                 yield Subgraph(self._subgraphs, (node,), closed, outputs)
+
+    def _note_piece(self, node: int, closed: tuple[int, ...]) -> None:
+        nodes, index = self._subgraphs.layers(closed), self._subgraphs.index
+        if nodes != (node,) and node not in self.pieces:
+            self.pieces[node] = LayerPiece(
+                nodes=nodes,
+                labels=tuple(index.nodes[number].label for number in nodes),
+                inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(closed))),
+            )
 
     def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:
         names = self._subgraphs.names(layer.outputs)

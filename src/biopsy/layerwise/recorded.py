@@ -23,14 +23,24 @@ class RecordedModel:
 
     ``computed`` are those that the reference gave. ``fed`` are the same in the types of the model, which subgraphs are
     fed with; they differ where the reference computes in more than these types hold. ``inputs`` is a file with the
-    model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked.
+    model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked. ``is_golden``: nobody computed
+    them here, they come from a file, and others cannot be had.
     """
 
-    def __init__(self, *, computed: StoredValues, fed: StoredValues, inputs: Path, outputs: ValuesInMemory) -> None:
+    def __init__(
+        self,
+        *,
+        computed: StoredValues,
+        fed: StoredValues,
+        inputs: Path,
+        outputs: ValuesInMemory,
+        is_golden: bool = False,
+    ) -> None:
         self.computed = computed
         self.fed = fed
         self.inputs = inputs
         self.outputs = outputs
+        self.is_golden = is_golden
         self._non_finite: dict[str, NonFinite | None] = {}
 
     @property

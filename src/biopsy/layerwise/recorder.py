@@ -8,6 +8,7 @@ from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import create
 from biopsy.engines.worker import Worker
 from biopsy.layerwise.recorded import RecordedModel, in_types_of_the_model
 from biopsy.layerwise.tensor_errors import Judge
@@ -48,23 +49,50 @@ class ReferenceRecorder:
         self._judge = judge
         self._listener = listener
         self._lost: list[str] = []
+        self._given: Mapping[str, int] | None = None
 
     def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
-        """Record ``names`` for every feed. Raises CannotCompare if the engine cannot run the model."""
+        """Record those of ``names`` that the engine can give, for every feed.
+
+        Raises CannotCompare if the engine cannot run the model, or gives none of its tensors.
+        """
         started = time.monotonic()
         engine = self._reference.engine
         inputs = self._folder / "inputs.safetensors"
         write_feeds(inputs, feeds)
+        self._given = self._tensors_given(names)
         outputs = ValuesInMemory(self._outputs(inputs))
+        wanted, names = names, [name for name in names if self._given is None or name in self._given]
         computed = self._computed(feeds, names, inputs)
         if self._lost:
             self._listener(events.Remark(f"{engine} cannot give {listed(self._lost, most=4)}: not recorded"))
         fed = in_types_of_the_model(self._index, computed, self._folder / "fed.safetensors")
         size, seconds = computed.path.stat().st_size, time.monotonic() - started
         self._listener(
-            events.Recorded(engine=engine, tensors=len(names), samples=len(feeds), bytes=size, seconds=seconds)
+            events.Recorded(
+                engine=engine,
+                tensors=len(names),
+                samples=len(feeds),
+                bytes=size,
+                seconds=seconds,
+                of=None if self._given is None else len(wanted),
+            )
         )
-        return RecordedModel(computed=computed, fed=fed, inputs=inputs, outputs=outputs)
+        return RecordedModel(
+            computed=computed, fed=fed, inputs=inputs, outputs=outputs, is_golden=self._given is not None
+        )
+
+    def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:
+        """What the engine says that it can give, and the bytes of each; None if it computes."""
+        if create(self._reference.engine).capabilities.computes:
+            return None
+        given = self._reference.tensors_given(self._model)
+        if given is None or any(name in given for name in names):
+            return given
+        raise errors.CannotCompare(
+            f"{self._reference.engine} has golden values of none of the model's tensors",
+            next_steps=["biopsy inspect data FILE    shows what is in a file; names must be those in the model"],
+        )
 
     def _computed(self, feeds: Sequence[Feed], names: Sequence[str], inputs: Path) -> StoredValues:
         """The values of the inputs and of ``names``, in one file."""
@@ -94,8 +122,12 @@ class ReferenceRecorder:
         )
 
     def _outputs(self, inputs: Path) -> list[dict[str, Array]]:
+        own = [self._index.names[tensor] for tensor in self._index.outputs]
+        known = own if self._given is None else [name for name in own if name in self._given]
+        if not known:
+            return [{} for _ in read_feeds(inputs)]
         try:
-            return self._reference.run(self._model, inputs)
+            return self._reference.run(self._model, inputs, None if known == own else known)
         except errors.EngineFailure as failure:
             raise errors.CannotCompare(
                 f"the reference engine {self._reference.engine} cannot {failure.stage} the model: {failure.kind}: "
@@ -104,6 +136,8 @@ class ReferenceRecorder:
             ) from failure
 
     def _sizes(self, feeds: Sequence[Feed], names: Sequence[str], limit: int) -> Mapping[str, int | None]:
+        if self._given is not None:
+            return self._given
         assert self._model.path is not None
         marked = mark_outputs(read_bytes(self._model.path), names)
         sample = self._folder / "one.safetensors"

@@ -36,9 +36,9 @@ class ReferenceValues:
     def of(self, model: ModelInput, *, always: bool = False) -> Runs | None:
         """What the reference gives for a subgraph; None where the recorded values are just that.
 
-        ``always``: ask it also where it computes in the types of the model.
+        ``always``: ask it also where it computes in the types of the model. Golden values are all that there is.
         """
-        if not (always or self._recorded.is_rounded):
+        if self._recorded.is_golden or not (always or self._recorded.is_rounded):
             return None
         try:
             return self._reference.run(model, self._recorded.fed.path)

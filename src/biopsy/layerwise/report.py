@@ -41,6 +41,7 @@ def layers_tree(findings: LayerFindings, model: Path, engines: Engines, samples:
         "model": {"path": str(model), "sha256": digest_of(model)},
         **{side: {"label": label, "version": version} for side, (label, version) in sides.items()},
         "samples": samples,
+        "unmeasured": list(findings.unmeasured),
         "failure": plain(findings.failure),
         "outputs": plain(list(findings.outputs)),
         "masked": findings.is_masked,

@@ -22,12 +22,14 @@ from biopsy.layerwise.tensor_errors import worst
 class SubgraphFault:
     """How a subgraph is wrong: by the error of its worst end, or because the engine fails at it.
 
-    ``noise`` holds the error against plain float32's; None if that is not known.
+    ``noise`` holds the error against plain float32's; None if that is not known. ``is_of_model``: the suspect gives
+    what the model says there, and the golden values are of something else.
     """
 
     error: TensorError | None = None
     failure: Failure | None = None
     noise: NoiseComparison | None = None
+    is_of_model: bool = False
 
     def is_like(self, other: SubgraphFault) -> bool:
         """Whether two subgraphs are wrong in the same way: both give wrong values, or fail with the same words."""
@@ -135,8 +137,10 @@ class SubgraphRuns:
             wrong = self.errors(outputs, runs, self.reference.of(model, always=True))
         if not wrong:
             return None
-        noise = self._rounding.judge(model, [error.tensor for error in wrong], runs)
-        if noise is not None and noise.passed:
-            self.rounded[nodes] = noise
+        judged = self._rounding.judge(model, [error.tensor for error in wrong], runs)
+        if judged is None:
+            return SubgraphFault(worst(wrong))
+        if judged.noise.passed:
+            self.rounded[nodes] = judged.noise
             return None
-        return SubgraphFault(worst(wrong), noise=noise)
+        return SubgraphFault(worst(wrong), noise=judged.noise, is_of_model=judged.is_of_model)

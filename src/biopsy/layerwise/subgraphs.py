@@ -8,6 +8,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.layerwise.recorded import RecordedModel
 from biopsy.model.constant_nodes import is_constant_node
 from biopsy.model.index import ModelIndex
+from biopsy.model.random_operators import RANDOM
 from biopsy.model.slice import Subset, candidate_bytes
 from biopsy.recording.borders import Borders
 from biopsy.recording.cut_types import CutTypes
@@ -30,7 +31,7 @@ class Subgraphs:
     def closed(self, nodes: Iterable[int]) -> tuple[int, ...] | None:
         """The nodes and those that compute what they read and has no recorded value, such as Constants.
 
-        None if they need an input that nobody has a value for.
+        None if they need an input that nobody has a value for, such as what a random node gave.
         """
         index = self.index
         kept = set(nodes)
@@ -40,12 +41,16 @@ class Subgraphs:
                 if tensor in index.weights or index.names[tensor] in self.recorded:
                     continue
                 source = index.producer.get(tensor)
-                if source is None:
+                if source is None or (source not in kept and index.nodes[source].op_type in RANDOM):
                     return None
                 if source not in kept:
                     kept.add(source)
                     waiting.append(source)
         return tuple(sorted(kept))
+
+    def layers(self, nodes: Iterable[int]) -> tuple[int, ...]:
+        """Those of some nodes that are layers: all but Constants."""
+        return tuple(node for node in nodes if not is_constant_node(self.index, node))
 
     def recorded_writes(self, node: int) -> list[int]:
         """The tensors that a node computes and that are recorded."""

@@ -5,6 +5,7 @@ Conventions that are read, each with the name that ``NodeSource.by`` gives it:
 * ``pytorch``: torch.onnx.export since PyTorch 2.5 writes metadata of nodes. ``pkg.torch.onnx.stack_trace`` is a stack
   as Python shows it, the outermost frame first; it may end inside torch. ``pkg.torch.onnx.name_scopes`` and
   ``pkg.torch.onnx.class_hierarchy`` are lists as Python writes them, from the outermost module to the operator.
+  ``pkg.torch.onnx.fx_node`` is the call that was translated.
 * ``namespace``: the metadata of that name alone, ``name: class/name: class/...``, from the model to the operator.
 * ``torchscript``: the exporter before it names a node ``/blocks.0/q/Gemm``, by its modules, and with ``verbose`` its
   documentation is a stack of lines ``FILE(LINE): FUNCTION``, the innermost frame first.
@@ -23,8 +24,9 @@ from biopsy.model.node import string_in
 from biopsy.model.wire import BYTES, fields, text
 
 _STACK, _SCOPES, _CLASSES = (f"pkg.torch.onnx.{key}" for key in ("stack_trace", "name_scopes", "class_hierarchy"))
+_FX_NODE = "pkg.torch.onnx.fx_node"
 _NAMESPACE = "namespace"
-_READ = frozenset({_STACK, _SCOPES, _CLASSES, _NAMESPACE})
+_READ = frozenset({_STACK, _SCOPES, _CLASSES, _FX_NODE, _NAMESPACE})
 
 _NAME, _OP_TYPE, _DOC, _METADATA = 3, 4, 6, 9
 """Fields of NodeProto (onnx.proto3)."""
@@ -38,6 +40,7 @@ _MOST_SCOPES = 64
 _FRAME = re.compile(r'\s*File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,200})')
 _SCRIPT_FRAME = re.compile(r"([^\n]{1,1000})\((\d{1,9})\): ([^\n]{1,200})")
 _ITEM = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
+_TARGET = re.compile(r"\[target=(?:torch\.ops\.)?([\w.]{1,200})\]")
 _TORCH = re.compile(r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w+|functional\.py)(?:[/\\]|$|\.)")
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
@@ -48,7 +51,8 @@ class NodeSource:
 
     ``file``, ``line``, ``function`` and ``code`` are of the innermost frame of the author's own code. ``scopes`` are
     names of modules and ``classes`` their classes, both from the outermost. ``owner`` is the class whose method that
-    function is, "" where that is not certain. ``by`` names the convention.
+    function is, "" where that is not certain. ``operator`` is what the exporter translated, such as
+    ``aten.gelu.default``. ``by`` names the convention.
     """
 
     by: str
@@ -59,12 +63,18 @@ class NodeSource:
     scopes: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     owner: str = ""
+    operator: str | None = None
 
     def as_tree(self) -> dict[str, Any]:
         """As plain values, for a report; None for what is not told."""
         told = {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}
         del told["owner"]
         return {key: value or None for key, value in told.items()} | {"in_words": str(self)}
+
+    @property
+    def with_code(self) -> str:
+        """In words, and the line of code where it is told."""
+        return f"{self}: {self.code}" if self.code else str(self)
 
     def __str__(self) -> str:
         """In a few words: ``model.py:42 in Attention.forward``, or the name of the module, ``blocks.0.attention``."""
@@ -123,7 +133,8 @@ def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
         pairs = [part.partition(":") for part in entries.get(_NAMESPACE, "").split("/")[:-1][:_MOST_SCOPES]]
         scopes = tuple(name.strip() for name, _, _ in pairs if name.strip())
         classes = tuple(kind.strip() for _, _, kind in pairs if kind.strip())
-    found = NodeSource(by=by, scopes=scopes, classes=classes)
+    target = _TARGET.search(entries.get(_FX_NODE, ""))
+    found = NodeSource(by=by, scopes=scopes, classes=classes, operator=target[1] if target is not None else None)
     if frames:
         return _at(found, frames)
     return found if scopes or classes else None

@@ -73,6 +73,13 @@ class Recording:
         inner = {self._index.names[tensor] for tensor in self._index.producer}
         return any(not inner.isdisjoint(sample) for sample in self._given.samples)
 
+    @cached_property
+    def has_only_golden_values(self) -> bool:
+        """Whether whoever records computes nothing: then what has no value never gets one."""
+        from biopsy.engines.registry import create
+
+        return not any(create(engine).capabilities.computes for engine in self._engines)
+
     def is_given(self, name: str) -> bool:
         """Whether the samples hold a tensor, so that its values are theirs and no run has recorded them."""
         return name in self._given

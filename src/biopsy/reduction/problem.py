@@ -356,7 +356,12 @@ class Problem:
         return None if value is None else as_constant(name, value)
 
     def _can_cut(self, tensor: int) -> bool:
-        """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along."""
+        """Whether a tensor can come from outside. With inputs kept none can, and a node brings all it needs along.
+
+        Nor can one without a value where values are all from a file: nobody could feed it.
+        """
+        if self.recording.has_only_golden_values and self.index.names[tensor] not in self.recording:
+            return False
         return not self._keep_inputs and (self._types.is_told(tensor) or self.frozen(tensor) is not None)
 
     def _drop_starved(self, kept: set[int], subset: Subset) -> None:

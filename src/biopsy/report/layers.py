@@ -33,6 +33,8 @@ def layers_sections(
 def verdict_of(found: LayerFindings) -> Tree:
     """What was found in words."""
     rest = [] if found.complete else ["layers that were not measured before it was interrupted"]
+    if found.unmeasured:
+        rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
     if found.suspects:
         named = "; ".join(" -> ".join(one.labels[:_MOST_NAMED]) for one in found.suspects[:_MOST_NAMED])
         masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""
@@ -41,7 +43,7 @@ def verdict_of(found: LayerFindings) -> Tree:
     if found.failure is not None:
         return verdict_tree("fails", f"the engine {found.failure.text}", not_tried=rest)
     if found.nothing_wrong:
-        return verdict_tree("passes" if found.complete else "unknown", "No tensor is out of tolerance.", not_tried=rest)
+        return verdict_tree("passes" if found.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
     text = "Tensors are out of tolerance, and no isolated layer makes them so."
     return verdict_tree("unknown", text, not_tried=rest)
 

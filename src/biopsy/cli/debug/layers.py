@@ -28,10 +28,12 @@ examples:
   biopsy debug layers model.onnx --onnxrt
   biopsy debug layers model.onnx --reference:float64 --openvino --atol 1e-3 --rtol 1e-3
   biopsy debug layers model.onnx --suspect openvino --load-inputs inputs.npz --report layers.json --csv layers.csv
+  biopsy debug layers model.onnx --onnxrt --load-inputs inputs.npz --load-outputs golden.safetensors
   biopsy debug reduce model.onnx -o reduced.onnx --order-by layers.json --check biopsy run {} --onnxrt --openvino
 
 exit status: 0 no tensor is out of tolerance; 1 some layer is wrong, or the suspect fails on the model; 2 wrong usage;
-4 nothing was concluded (an engine is missing, the reference cannot run the model); 5 interrupted, what was measured
+4 nothing was concluded (an engine is missing, the reference cannot run the model, no golden value judges some layers
+and the others are right); 5 interrupted, what was measured
 until then is shown and reported"""
 
 
@@ -110,7 +112,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
                 findings = examination.run()
             except KeyboardInterrupt:
                 findings, interrupted = examination.findings, True
-        status = errors.Interrupted.status if interrupted else 0 if findings.passed else 1
+        status = errors.Interrupted.status if interrupted else _status(findings)
         report.write(status, lambda: _sections(args, findings, examination, question.index))
         _write_csv(args, findings)
         say_result(console, findings, args)
@@ -122,6 +124,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         made = report.as_bytes(status, lambda: _sections(args, findings, examination, question.index))
         _pack(args, question, findings, fed, made, console)
     return status
+
+
+def _status(findings: LayerFindings) -> int:
+    """The exit status: some layers right, and nobody knows about others, is no answer."""
+    if findings.passed:
+        return 0
+    return errors.CannotCompare.status if findings.nothing_wrong else 1
 
 
 def _pack(

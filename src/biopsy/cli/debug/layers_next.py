@@ -57,8 +57,15 @@ def _reference(args: argparse.Namespace) -> ListOption:
     return ListOption("--engine", [args.reference_engine])
 
 
-def _compare(args: argparse.Namespace) -> list[ListOption]:
-    return [_reference(args), ListOption("--engine", [args.suspect]), *given(args, LIMITS)]
+def _compare(args: argparse.Namespace) -> list[str | ListOption]:
+    golden = _golden(args)
+    trusted = [_reference(args)] if golden is None else ["--load-outputs", golden]
+    return [*trusted, ListOption("--engine", [args.suspect]), *given(args, LIMITS)]
+
+
+def _golden(args: argparse.Namespace) -> str | None:
+    """The file of golden values as a word, if it is one that is trusted."""
+    return None if args.load_outputs is None else as_word(args.load_outputs)
 
 
 def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[str]) -> list[str | ListOption]:
@@ -71,6 +78,7 @@ def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[
     return [
         *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
         *_weights(args),
+        *(["--record-with", args.reference_engine] if args.load_outputs is not None else []),
         *recorded,
         *(["--order-by", as_word(args.report)] if args.report is not None and args.report.suffix != ".html" else []),
         *(["--mark-intermediate"] if findings.is_masked else []),
@@ -92,6 +100,11 @@ def _piece(worst: Suspect, args: argparse.Namespace, inputs: Sequence[str]) -> I
         yield ["biopsy", "run", piece, *_compare(args)]
         return
     loaded = ["--load-inputs", *inputs] if inputs else []
+    golden = _golden(args)
+    if golden is not None:
+        yield ["biopsy", "data", "to-input", *dict.fromkeys((*inputs, golden)), "-o", "suspect_inputs.npz"]
+        yield ["biopsy", "run", piece, "--load-inputs", "suspect_inputs.npz", *_compare(args)]
+        return
     yield [
         *_run(args),
         _reference(args),

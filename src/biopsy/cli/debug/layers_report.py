@@ -14,7 +14,7 @@ from biopsy.cli.debug.layers_next import advice_of
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
-from biopsy.text import printable
+from biopsy.text import first_of, printable
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -71,6 +71,9 @@ class LayersReport(Progress):
     @shows(events.Recorded)
     def _show_recorded(self, event: events.Recorded) -> None:
         what = f"{count(event.tensors, 'tensor')} of {count(event.samples, 'sample')}, {size_text(event.bytes)}"
+        if event.of is not None:
+            samples = f" of {count(event.samples, 'sample')}" if event.samples > 1 else ""
+            what = f"golden values of {event.tensors} of {count(event.of, 'tensor')}{samples}, {size_text(event.bytes)}"
         self.line("recorded", f"{event.engine} · {what} · {event.seconds:.2f} s")
 
     @shows(events.Measured)
@@ -94,7 +97,11 @@ def say_result(console: Console, findings: LayerFindings, args: argparse.Namespa
         console.warn(printable(remark))
     _say_whole(console, findings, args.suspect)
     _say_isolated(console, findings)
+    _say_unmeasured(console, findings)
     _say_table(console, findings, args.top)
+    for layer in findings.layers:
+        if layer.is_suspect and layer.piece is not None:
+            _say_piece(console, layer)
     for group in findings.groups:
         _say_group(console, group)
     for effect in findings.marking_effects:
@@ -125,10 +132,20 @@ def _say_isolated(console: Console, findings: LayerFindings) -> None:
     run = [layer for layer in findings.layers if layer.introduced is not None]
     wrong = sum(layer.verdict == "introduces" for layer in run)
     text = f"{wrong} of {count(len(run), 'layer')} out of tolerance in isolation"
+    bridged = sum(bool(layer.within) for layer in findings.layers)
+    if bridged:
+        text += f" · {bridged} without a recorded value, each measured as one piece with the next that has one"
     failing = [layer.failure for layer in findings.layers if layer.failure is not None]
     if failing:
         text += f" · {len(failing)} cannot be run in isolation ({failing[0].kind})"
     line(console, "isolated", text)
+
+
+def _say_unmeasured(console: Console, findings: LayerFindings) -> None:
+    if findings.unmeasured:
+        labels = {layer.node.number: printable(layer.node.label) for layer in findings.layers}
+        named = first_of([labels[number] for number in findings.unmeasured if number in labels], 4)
+        line(console, "unmeasured", f"no golden value comes after {named}")
 
 
 # The table
@@ -139,7 +156,7 @@ _HEAD = ("layer", "introduces", "x allowed", "in model", "worst element")
 
 def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
     """The layers that make errors, worst first; numbers to the right, aligned."""
-    by_number = {layer.node.number: layer for layer in findings.layers}
+    by_number = {layer.node.number: layer for layer in findings.layers if layer.piece is None}
     single = [suspect for suspect in findings.suspects if len(suspect.nodes) == 1 and suspect.nodes[0] in by_number]
     if not single:
         return
@@ -152,8 +169,9 @@ def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
     for suspect in single[:_MOST_PLACES]:
         node = by_number[suspect.nodes[0]].node
         if node.source is not None:
-            code = f": {node.source.code}" if node.source.code else ""
-            console.say(f"{'introduced':<{COLUMN}} by {node.label}, {node.source}{code}")
+            console.say(f"{'introduced':<{COLUMN}} by {node.label}, {node.source.with_code}")
+    if any(by_number[suspect.nodes[0]].is_of_model for suspect in single[:most]):
+        console.say(f"{'model':<{COLUMN}} {_OF_MODEL}")
     if len(single) > most:
         console.say(f"and {len(single) - most} more (--top N, --report, --csv)")
     console.note("")
@@ -165,7 +183,9 @@ def _row(suspect: Suspect, layer: LayerFinding) -> tuple[str, str, str, str, str
     label = printable(layer.node.label)
     whole = _number(layer.propagated.absolute) if layer.propagated is not None else "-"
     more = f" · flaky: {layer.flaky.text}" if layer.flaky is not None else ""
-    if layer.rounding_ratio is not None and layer.rounding_ratio <= DEFAULT_RATIO:
+    if layer.is_of_model:
+        more += " · as the model says"
+    elif layer.rounding_ratio is not None and layer.rounding_ratio <= DEFAULT_RATIO:
         more += f" · no more than rounding: {_number(layer.rounding_ratio)} times the error of plain float32"
     if suspect.failure is not None:
         return label, "fails", "-", whole, f"{printable(suspect.failure.text)}{more}"
@@ -201,6 +221,27 @@ def _error_text(error: TensorError) -> str:
 # What else was found
 
 
+_OF_MODEL = (
+    "the engine gives what the model says there, and the golden values are of something else: look at who made it"
+)
+
+
+def _say_piece(console: Console, layer: LayerFinding) -> None:
+    """Layers that were run as one, since nobody has values of what lies between."""
+    assert layer.piece is not None
+    labels = [printable(label) for label in layer.piece.labels]
+    line(console, "as one", f"{count(len(labels), 'layer')}, of which only the last has a recorded value")
+    console.say(f"{'':<{COLUMN}} {first_of(labels, _MOST_LABELS, ' -> ')}")
+    if layer.failure is not None:
+        console.say(f"{'':<{COLUMN}} {printable(layer.failure.text)}")
+    elif layer.introduced is not None:
+        console.say(f"{'':<{COLUMN}} {_quoted(layer.introduced.tensor)}: {_error_text(layer.introduced)}")
+    if layer.node.source is not None:
+        console.say(f"{'':<{COLUMN}} {layer.node.source.with_code}")
+    if layer.is_of_model:
+        console.say(f"{'':<{COLUMN}} {_OF_MODEL}")
+
+
 def _say_group(console: Console, group: LayerGroup) -> None:
     from biopsy.comparison.noise import explained_by
 
@@ -213,7 +254,9 @@ def _say_group(console: Console, group: LayerGroup) -> None:
         console.say(f"{'':<{COLUMN}} {group.failure.text}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
-    if group.rounding_ratio is not None:
+    if group.is_of_model:
+        console.say(f"{'':<{COLUMN}} {_OF_MODEL}")
+    elif group.rounding_ratio is not None:
         narrower = explained_by(group.rounding_ratio)
         times = f"{_number(group.rounding_ratio)} times the error of plain float32"
         console.say(f"{'':<{COLUMN}} not rounding: {times}" + (f", as if rounded to {narrower}" if narrower else ""))
@@ -268,6 +311,10 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
         console.say(f"FAILED | {'; '.join(labels)}{more}{incomplete}")
     elif findings.nothing_wrong and not findings.complete:
         console.say("INTERRUPTED | no tensor that was measured until then is out of tolerance")
+    elif findings.nothing_wrong and findings.unmeasured:
+        console.say(
+            f"UNKNOWN | no golden value judges {count(len(findings.unmeasured), 'layer')}; the others are right"
+        )
     elif findings.passed:
         console.say("PASSED | no tensor is out of tolerance")
     else:

@@ -1,0 +1,158 @@
+"""Golden values as an engine: it computes nothing, and gives the tensors that a file holds, whoever computed them.
+
+So what a model must give can come from where it was made, such as its PyTorch module, and neither that framework nor
+the program is needed again. A file of one sample answers every run. Of several samples the one is taken whose tensors
+are those that are fed; so the file, or ``inputs``, must hold what was fed when it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.built_model import BuiltModel, indexed
+from biopsy.tensors.results import Array, Feed, form_of
+
+if TYPE_CHECKING:
+    from biopsy.model.index import ModelIndex
+
+_MOST_NAMED = 4
+
+
+class GoldenValues(Engine):
+    """The tensors of a file, by the names that they have in the model."""
+
+    name = "recorded"
+    summary = "golden values: gives the tensors of a file and computes nothing"
+    package = "biopsy"
+    capabilities = Capabilities(computes=False)
+    forks_warm = True
+    options_declared = (
+        Option("file", "the file of golden values: .safetensors, .npz, .json, or a folder", parse=Path, takes="file"),
+        Option("inputs", "the file of the inputs that they belong to, if it is another one", parse=Path, takes="file"),
+        Option("runner", "whose values to take, by name, where the file has those of several"),
+    )
+
+    @classmethod
+    def version(cls) -> str:
+        """The version of biopsy."""
+        from importlib.metadata import version
+
+        return version("biopsy")
+
+    def build(self, model: ModelInput) -> Session:
+        """Look for the model's outputs among the golden values.
+
+        Raises EngineFailure with stage "load" where one has none, UsageError and DataError as ``read_results``.
+        """
+        index = indexed(model)
+        outputs = [index.names[tensor] for tensor in index.outputs]
+        missing = [name for name in outputs if not self._has(name)]
+        if missing:
+            more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+            named = ", ".join(map(repr, missing[:_MOST_NAMED]))
+            raise errors.EngineFailure(
+                f"{self.options['file']} has no golden value of {named}{more}",
+                engine=self.name,
+                stage="load",
+                kind="NoGoldenValue",
+            )
+        return _RecordedSession(index, outputs, self._samples)
+
+    def warm_up(self) -> None:
+        """Read the file: what is in it is then known to forks of this process."""
+        from biopsy.tensors import files
+
+        files.keep(self._path("file"))
+
+    def tensors_given(self, model: ModelInput) -> Mapping[str, int]:
+        """The tensors of the model's graph that have a golden value in every sample, and the bytes of the largest."""
+        index = indexed(model)
+        names = [index.names[tensor] for tensor in index.producer if self._has(index.names[tensor])]
+        return {name: max(form_of(sample, name).nbytes for sample in self._samples) for name in names}
+
+    def _has(self, name: str) -> bool:
+        return all(name in sample for sample in self._samples)
+
+    def _path(self, option: str) -> Path:
+        path: Path | None = self.options[option]
+        if path is None:
+            raise errors.UsageError(
+                f"engine {self.label!r} has no {option}", next_steps=["recorded:file=golden.safetensors"]
+            )
+        return path
+
+    @cached_property
+    def _samples(self) -> Sequence[Feed]:
+        """The tensors of each sample, read when they are asked for."""
+        from biopsy.tensors.files import merge_feeds, read_feeds
+
+        golden = [iteration.outputs for iteration in self._runner()]
+        if self.options["inputs"] is None:
+            return golden
+        inputs = read_feeds(self._path("inputs"))
+        if len(inputs) != len(golden):
+            raise errors.UsageError(
+                f"{self._path('file')} holds golden values of {len(golden)} samples, and {self._path('inputs')} has "
+                f"{len(inputs)}"
+            )
+        return merge_feeds([inputs, golden])
+
+    def _runner(self) -> Sequence[Any]:
+        from biopsy.tensors.files import read_results
+
+        path = self._path("file")
+        found = read_results(path)
+        if self.options["runner"] is not None:
+            found = [result for result in found if result.runner == self.options["runner"]]
+        if len(found) == 1 and found[0].iterations:
+            return found[0].iterations
+        if self.options["runner"] is not None:
+            raise errors.UsageError(f"{path} has not one runner that is called {self.options['runner']!r}")
+        if not found or len(found) == 1:
+            raise errors.DataError(f"{path} holds no values")
+        raise errors.UsageError(
+            f"{path} holds values of {len(found)} runners: whose are golden?",
+            next_steps=[f"recorded:file=FILE,runner={found[0].runner}"],
+        )
+
+
+class _RecordedSession(BuiltModel):
+    """Gives golden values. ``samples`` have the tensors by name."""
+
+    def __init__(self, index: ModelIndex, outputs: Sequence[str], samples: Sequence[Feed]) -> None:
+        super().__init__({index.names[t]: index.value_type(t) for t in index.fed_inputs()}, outputs)
+        self._samples = samples
+
+    def run(self, feed: Feed) -> dict[str, Array]:
+        """The golden values for a feed. Raises CannotCompare if there are none."""
+        known = [name for name in feed if all(name in sample for sample in self._samples)]
+        if not known and len(self._samples) > 1 and feed:
+            raise errors.CannotCompare(
+                f"there are golden values of {len(self._samples)} samples, and none of what is fed: nobody can tell "
+                "which belong to it",
+                next_steps=["recorded:file=FILE,inputs=INPUTS    names the inputs that they were recorded with"],
+            )
+        for sample in self._samples:
+            if all(_is_fed(feed[name], sample[name]) for name in known):
+                return {name: sample[name] for name in self._outputs}
+        raise errors.CannotCompare(
+            f"the golden values belong to other values of {', '.join(map(repr, known[:_MOST_NAMED]))} than are fed",
+            next_steps=["--load-inputs FILE    the inputs that they were recorded with"],
+        )
+
+
+def _is_fed(fed: Array, golden: Array) -> bool:
+    """Whether a tensor is fed that is golden, but for being rounded to the model's type."""
+    import numpy as np
+
+    from biopsy.tensors.results import same_values
+
+    if fed.shape != golden.shape:
+        return False
+    with np.errstate(all="ignore"):
+        return same_values(fed, golden if fed.dtype == golden.dtype else golden.astype(fed.dtype))

@@ -1,0 +1,89 @@
+"""``biopsy debug layers --load-outputs``: golden values instead of an engine to trust, and lines that work."""
+
+import json
+import shlex
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from biopsy import errors
+from biopsy.cli.app import main
+from support.exporters import copied
+from support.models import save
+
+
+@pytest.fixture
+def attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model that was exported wrongly, in the current folder, beside the values that its module gave."""
+    copied("attention", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+GOLDEN = ["--load-outputs", "golden.safetensors"]
+
+
+def test_a_fault_of_the_exporter_is_shown_with_its_line_and_the_lines_to_type_work(attention: Path, capsys) -> None:
+    asked = ["debug", "layers", "attention.onnx", *GOLDEN, "--engine", "onnxrt:optimization=none"]
+    assert main([*asked, "--report", "layers.json"]) == 1
+    shown = capsys.readouterr().out
+    assert "golden values of 6 of 18 tensors" in shown
+    assert "12 without a recorded value, each measured as one piece with the next that has one" in shown
+    assert "\nas one     12 layers, of which only the last has a recorded value\n" in shown
+    assert "modules.py:37 in Attention.forward: seen = nn.functional.scaled_dot_product_attention(" in shown
+    assert "the engine gives what the model says there" in shown
+    tree = json.loads((attention / "layers.json").read_text())["layers"]
+    wrong = next(layer for layer in tree["layers"] if layer["verdict"] == "introduces")
+    assert (wrong["is_of_model"], len(wrong["piece"]["nodes"]), tree["unmeasured"]) == (True, 12, [])
+    assert wrong["source"]["file"] == "/home/me/project/modules.py"
+
+    lines = [line.split("Next")[-1].strip() for line in shown.partition("\nNext ")[2].splitlines()]
+    for line in lines[1:]:
+        words = shlex.split(line)
+        assert main(words[1:]) == (1 if words[1] == "run" else 0), line
+    extracted = onnx.load(attention / "suspect.onnx").graph
+    golden = {"mask", "unsqueeze", "unsqueeze_1"}
+    assert {value.name for value in extracted.input} == golden
+
+
+@pytest.mark.slow
+def test_the_reduction_takes_golden_values_and_cuts_nowhere_else(attention: Path, capsys) -> None:
+    checked = ["biopsy", "run", "{}", "--load-inputs", "cut_inputs.npz", *GOLDEN, "--engine", "onnxrt"]
+    recorded = ["--record-with", "recorded:file=golden.safetensors", "--load-inputs", "golden.safetensors"]
+    words = ["debug", "reduce", "attention.onnx", "-o", "reduced.onnx", *recorded, "--iter-inputs", "cut_inputs.npz"]
+    assert main([*words, "--check", *checked]) == 0
+    graph = onnx.load(attention / "reduced.onnx").graph
+    assert len(graph.node) == 12
+    assert {value.name for value in graph.input} == {"mask", "unsqueeze", "unsqueeze_1"}
+    assert "has no value for input" not in capsys.readouterr().out
+
+
+def test_layers_that_nothing_judges_leave_status_4(tmp_path: Path, monkeypatch, capsys) -> None:
+    path, _ = copied("mlp", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    made = onnx.load(path)
+    made.graph.node.append(helper.make_node("Neg", ["linear"], ["more"], name="more"))
+    made.graph.output.append(helper.make_tensor_value_info("more", 1, [2, 8]))
+    save(made, path)
+    assert main(["debug", "layers", "mlp.onnx", *GOLDEN, "--engine", "onnxrt:optimization=none"]) == 4
+    shown = capsys.readouterr()
+    assert "UNKNOWN | no golden value judges 1 layer; the others are right" in shown.out
+    assert "output 'more' has no golden value: it is not judged" in shown.out + shown.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--reference-engine", "reference"], "trust one of them"),
+        (["--reference", "--onnxrt"], "too many engines: --load-outputs golden.safetensors, reference, onnxrt"),
+        (["--load-inputs", "a.npz", "b.npz"], "takes the inputs from one file"),
+        (["--data-loader-script", "script.py"], "not to those that a script makes"),
+    ],
+)
+def test_what_could_only_mislead_is_refused(attention: Path, capsys, words: list[str], told: str) -> None:
+    for name in ("a.npz", "b.npz", "script.py"):
+        (attention / name).write_bytes(b"")
+    assert main(["debug", "layers", "attention.onnx", *GOLDEN, *words]) == errors.UsageError.status
+    assert told in capsys.readouterr().err
