@@ -37,7 +37,7 @@ test: lint types imports bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) tests
 
 test-all: lint types imports bytecode
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not peer and not ray" tests
+	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile thorough -m "not peer and not ray" tests
 
 # The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
 LOWEST_PYTHON ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin/python $(PYTHON); do \

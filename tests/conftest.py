@@ -13,8 +13,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+_ANY_MACHINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=40, **_ANY_MACHINE)
+settings.register_profile("thorough", max_examples=200, **_ANY_MACHINE)  # that of make test-all
+settings.load_profile("quick")
 
 # Started in the background of a shell, pytest and all that it starts would be deaf to Ctrl-C, which tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

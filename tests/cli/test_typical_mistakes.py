@@ -80,7 +80,7 @@ TRANSCRIPTS = {
         "run model.onnx --engine onxrt",
         f"""\
 {ERROR}there is no engine 'onxrt'; known here: onnxrt, reference, openvino, trt,
-  fake
+  recorded, fake
   hint  did you mean 'onnxrt'?
   next  biopsy doctor    shows the engines that work here
 """,

@@ -214,7 +214,7 @@ def test_a_package_that_prints_a_lot_without_an_end_of_line_is_installed(
         assert environment.version("bolt") == "1.0"
 
 
-@pytest.mark.parametrize("with_uv", [True, False])
+@pytest.mark.parametrize("with_uv", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_build_with_a_name_of_its_own_is_not_taken_for_the_release(
     index: PackageIndex, here: Interpreter, with_uv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,7 @@ CONDITIONS = {
 }
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(planted=st.sets(st.sampled_from(sorted(CONDITIONS)), max_size=4))
 def test_exactly_what_the_failure_depends_on_is_fixed(varier: Varier, planted: set[str]):
     found = varier(softmax(), lambda model: all(CONDITIONS[one](model) for one in planted), allow_vacuous_check=True)

@@ -22,6 +22,7 @@ def saved(folder: Path) -> onnx.ModelProto:
     return model
 
 
+@pytest.mark.slow
 def test_a_reduction_ends_with_what_may_vary(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     saved(tmp_path)
