@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # xdist workers, for two cores: the engines are told to use one thread each, and a fifth of the time tests wait.
 WORKERS ?= 3
 
-.PHONY: demo test test-all test-lowest test-peer test-ray fuzz bench bench-quick lint types imports bytecode site clean
+.PHONY: demo test test-all test-lowest test-peer test-ray test-torch fuzz bench bench-quick lint types imports bytecode site clean
 
 $(VENV)/.demo: pyproject.toml alias/pyproject.toml
 	$(PYTHON) -m venv $(VENV) || { echo "python3 cannot make a virtual environment: install python3-venv"; exit 1; }
@@ -37,7 +37,7 @@ test: lint types imports bytecode
 	$(BIN)/python -m pytest -n $(WORKERS) tests
 
 test-all: lint types imports bytecode
-	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile thorough -m "not peer and not ray" tests
+	$(BIN)/python -m pytest -n $(WORKERS) --hypothesis-profile thorough -m "not peer and not ray and not torch" tests
 
 # The oldest versions that pyproject.toml allows, on the oldest Python if there is one.
 LOWEST_PYTHON ?= $(shell for p in python3.10 "$$HOME"/.pyenv/versions/3.10.*/bin/python $(PYTHON); do \
@@ -79,6 +79,18 @@ test-peer: $(VENV)/.test .venv-peer/.ready
 test-ray: .venv-ray/.ready
 	.venv-ray/bin/python -m pytest -m ray tests/session/test_ray_cluster.py
 
+# PyTorch lives in an environment of its own: it is large. TORCH says which: the smallest build for a processor is best.
+TORCH ?= torch==2.13.0
+.venv-torch/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	.venv-torch/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[openvino,surgeon,report,torch]" \
+		pytest hypothesis
+	touch $@
+
+test-torch: .venv-torch/.ready
+	.venv-torch/bin/python -m pytest -m torch tests/pytorch
+
 # Writes benchmarks/RESULTS.md; about 25 minutes, of which most is waiting for the peer.
 bench: bytecode .venv-peer/.ready
 	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer
@@ -87,4 +99,4 @@ bench-quick: bytecode .venv-peer/.ready
 	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer --quick
 
 clean:
-	rm -rf $(VENV) .venv-lowest .venv-peer .venv-ray biopsy-demo build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-lowest .venv-peer .venv-ray .venv-torch biopsy-demo build site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
