@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from biopsy.checks.task import Task
 from biopsy.checks.task_host import Answer
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.errors_as_json import from_json
+from biopsy.session.machine_kind import MachineKind, differing, this_machine, unlike_this_one
 
 MOST_LOST = 3
 """Machines that may die one after the other under the same check, before it is said to kill them."""
@@ -30,7 +31,11 @@ class MachineLostError(Exception):
 
 
 class Machine(Protocol):
-    """One place for one check on another machine."""
+    """One place for one check on another machine, which is of a ``kind``."""
+
+    @property
+    def kind(self) -> MachineKind:
+        """What answers depend on there."""
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end; ``files`` has the file of each digest. Raises MachineLostError."""
@@ -71,11 +76,16 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times. ``room`` is how many machines are borrowed at most; further runs wait.
+    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most; further runs
+    wait. ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
+    that comes later is told, and what it says is kept in no journal.
     """
 
-    def __init__(self, borrow: Callable[[], Machine], room: int) -> None:
+    def __init__(self, borrow: Callable[[], Machine], room: int, kinds: Sequence[MachineKind] = ()) -> None:
         self.room = room
+        self.kinds = tuple(kinds) or (this_machine(),)
+        self.lost = 0
+        self._told: list[MachineKind] = []
         self._borrow = borrow
         self._packer = TaskPacker()
         self._changed = threading.Condition()
@@ -85,6 +95,11 @@ class OtherMachines:
         self._held: dict[Future[Evidence], _Held] = {}
         # Some may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What a person should know of the machines before a search begins."""
+        return [text for text in (differing(self.kinds), unlike_this_one(self.kinds)) if text]
 
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run, once a machine is free."""
@@ -116,8 +131,8 @@ class OtherMachines:
 
     def _run(self, task: Task, held: _Held) -> Evidence:
         portable, files = self._packer.packed(task)
-        reason = ""
-        for _ in range(MOST_LOST):
+        reasons: list[str] = []
+        while len(reasons) < MOST_LOST:
             try:
                 with self._machine() as machine:
                     if not held.take(machine):
@@ -126,12 +141,33 @@ class OtherMachines:
                         answer = machine.run(portable, files)
                     finally:
                         held.leave()
-                return _evidence(answer, portable)
+                return self._with_machine(_evidence(answer, portable), machine.kind, reasons)
             except MachineLostError as error:
-                reason = str(error)
+                reasons.append(str(error))
+                with self._changed:
+                    self.lost += 1
         if held.is_stopped:
             return _STOPPED
-        raise _lost_again_and_again(task, portable, reason)
+        raise _lost_again_and_again(task, portable, reasons[-1])
+
+    def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
+        """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""
+        remarks = [evidence.remark] if evidence.remark else []
+        remarks += [f"a machine was lost, so its check was asked again on another: {reason}" for reason in lost]
+        is_known = any(kind.facts == known.facts for known in self.kinds)
+        if not is_known and self._is_news(kind):
+            words = self.kinds[0].differences(kind)
+            remarks.append(
+                f"{kind.machine} came later and is of another kind, so no journal keeps its answers ({words})"
+            )
+        return replace(evidence, machine=str(kind), may_be_kept=is_known, remark="; ".join(remarks))
+
+    def _is_news(self, kind: MachineKind) -> bool:
+        """Whether nobody was told of this kind of machine yet."""
+        with self._changed:
+            is_news = all(kind.facts != told.facts for told in self._told)
+            self._told += [kind] if is_news else []
+        return is_news
 
     @contextmanager
     def _machine(self) -> Iterator[Machine]:
@@ -167,6 +203,11 @@ class OtherMachines:
                 self._all += [machine] if machine is not None else []
                 self._changed.notify()
         return machine
+
+
+def kinds_of(executor: object) -> Sequence[MachineKind]:
+    """The kinds of the machines that run checks for a search; none if this one does, as far as anybody can tell."""
+    return executor.kinds if isinstance(executor, OtherMachines) else ()
 
 
 def _evidence(answer: Answer, task: PortableTask) -> Evidence:
