@@ -24,6 +24,7 @@ class NodeProcess:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
+        self.name = folder.name
         self.sent: list[Path] = []
         self._number = 0
         self._lock = threading.Lock()

@@ -33,6 +33,9 @@ _PART = 32 << 20
 """Bytes of a file that are put into the object store at once."""
 
 _LOOK = 0.5  # seconds between two looks at whether a run was stopped
+_NODE = "node"
+"""The key of what Ray calls a machine, beside its kind."""
+
 _GRACE = 4.0
 """Seconds that an actor may take to stop a check: twice what a check has to clean up."""
 
@@ -213,6 +216,7 @@ class _RayMachine:
 
     def __init__(self, actor: Any, files: _SentFiles) -> None:
         self.remark = ""
+        self.name = ""
         self._actor = actor
         self._files = files
         self._number = 0
@@ -231,6 +235,7 @@ class _RayMachine:
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
             found: dict[str, str] = ray.get(asked)
+            self.name = found.pop(_NODE, "")
             return found
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
@@ -305,8 +310,8 @@ class _HostActor:
         self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
 
     def kind(self) -> dict[str, str]:
-        """The kind of this machine."""
-        return machine_kind()
+        """The kind of this machine, and which node of the cluster it is."""
+        return {**machine_kind(), _NODE: imported().get_runtime_context().get_node_id()}
 
     def run(self, number: int, task: PortableTask, parts: Mapping[str, list[Any]]) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""
