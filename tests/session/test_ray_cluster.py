@@ -29,9 +29,7 @@ pytestmark = MARKS
 pytest.importorskip("ray")
 
 
-def test_a_script_gives_the_same_bytes_and_each_node_keeps_what_was_sent(
-    tmp_path: Path, ray_nodes: RayNodes, ray_workers
-) -> None:
+def test_a_script_gives_the_same_bytes(tmp_path: Path, ray_workers) -> None:
     source, check = with_external_weight(tmp_path / "model"), script_check(tmp_path / "check", "n9")
     output = tmp_path / "r.onnx"
     biopsy.reduce(source, check, output)
@@ -39,6 +37,21 @@ def test_a_script_gives_the_same_bytes_and_each_node_keeps_what_was_sent(
     assert ray_workers.room == 3
     biopsy.reduce(source, check, output, parallelism=Parallelism(jobs=3, executor=ray_workers))
     assert output.read_bytes() == here
+
+
+def test_each_node_keeps_what_was_sent(tmp_path: Path, ray_nodes: RayNodes, ray_workers) -> None:
+    """Checks that wait for each other run on all nodes at once."""
+    source = with_external_weight(tmp_path / "model")
+    (tmp_path / "check.py").write_text(
+        "import os, pathlib, sys, time; met = pathlib.Path(sys.argv[2]); pathlib.Path(f'{met}.{os.getpid()}').touch()\n"
+        "while len(list(met.parent.glob('met.*'))) < 3: time.sleep(0.01)"
+    )
+    check = CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}", str(tmp_path / "met")], "c.onnx")
+    model = [source.read_bytes()]
+    runs = [ray_workers.begin(Task(check, source.with_name(f"c{number}.onnx"), model)) for number in range(3)]
+    for run in runs:
+        ray_workers.wait([run], LIMIT)
+        assert run.result().status == 0
     weights = digest_of(source.parent / "w.bin")
     assert [(ray_nodes.contents(number) / weights).is_file() for number in range(3)] == [True] * 3
 

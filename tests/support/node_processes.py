@@ -29,6 +29,7 @@ class NodeProcess:
 
     def __init__(self, folder: Path, packages: Path | None = None) -> None:
         folder.mkdir()
+        self.name = folder.name
         self.sent: list[Path] = []
         self._number = 0
         self._lock = threading.Lock()

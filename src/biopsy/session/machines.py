@@ -18,6 +18,7 @@ from biopsy.checks.task_host import Answer
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.errors_as_json import from_json
 from biopsy.session.machine_kind import MachineKind, differing, this_machine, unlike_this_one
+from biopsy.session.workers import MachineUse
 
 MOST_LOST = 3
 """Machines that may die one after the other under the same check, before it is said to kill them."""
@@ -31,11 +32,18 @@ class MachineLostError(Exception):
 
 
 class Machine(Protocol):
-    """One place for one check on another machine, which is of a ``kind``."""
+    """One place for one check on another machine. ``name`` is that of the machine: it may have several places.
+
+    ``kind`` is what answers depend on there.
+    """
+
+    @property
+    def name(self) -> str:
+        """The same for each place that it has."""
 
     @property
     def kind(self) -> MachineKind:
-        """What answers depend on there."""
+        """The same for all machines that are one engine."""
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end; ``files`` has the file of each digest. Raises MachineLostError."""
@@ -65,6 +73,11 @@ class _Held:
         with self.lock:
             self.machine = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a machine does it, and somebody waits for it."""
+        return self.machine is not None and not self.is_stopped
+
     def stop(self) -> None:
         with self.lock:
             self.is_stopped = True
@@ -76,8 +89,10 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most; further runs
-    wait. ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
+    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most. Runs wait for
+    whichever is free first, be it one that was borrowed for another run; one that is stopped waits no more.
+
+    ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
     that comes later is told, and what it says is kept in no journal.
     """
 
@@ -91,10 +106,25 @@ class OtherMachines:
         self._changed = threading.Condition()
         self._free: list[Machine] = []
         self._all: list[Machine] = []
+        self._refused: list[BaseException] = []
         self._borrowing = 0
+        self._waiting = 0
         self._held: dict[Future[Evidence], _Held] = {}
         # Some may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
+        self._borrowers = ThreadPoolExecutor(room, "biopsy-borrow")
+
+    def expect(self, runs: int) -> None:
+        """Borrow machines for so many runs, which will soon begin: some take seconds to get ready."""
+        with self._changed:
+            self._borrow_for(runs - len(self._free))
+
+    @property
+    def use(self) -> MachineUse:
+        """What the machines are at now."""
+        with self._changed:
+            names = {machine.name for machine in self._all}
+        return MachineUse(machines=len(names), running=sum(held.is_running for held in self._held.values()))
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -115,6 +145,8 @@ class OtherMachines:
         held = self._held.get(run)
         if not run.cancel() and held is not None:
             held.stop()
+            with self._changed:
+                self._changed.notify_all()
 
     def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
         """Wait until one has ended."""
@@ -125,17 +157,19 @@ class OtherMachines:
         for run in list(self._held):
             self.stop(run)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for machine in self._all:
-            machine.close()
-        self._all, self._free = [], []
+        self._borrowers.shutdown(wait=True, cancel_futures=True)
+        given_back, self._all, self._free = self._all, [], []
+        with ThreadPoolExecutor(self.room) as threads:
+            for end in [threads.submit(machine.close) for machine in given_back]:
+                end.result()
 
     def _run(self, task: Task, held: _Held) -> Evidence:
         portable, files = self._packer.packed(task)
         reasons: list[str] = []
         while len(reasons) < MOST_LOST:
             try:
-                with self._machine() as machine:
-                    if not held.take(machine):
+                with self._machine(held) as machine:
+                    if machine is None or not held.take(machine):
                         return _STOPPED
                     try:
                         answer = machine.run(portable, files)
@@ -170,9 +204,12 @@ class OtherMachines:
         return is_news
 
     @contextmanager
-    def _machine(self) -> Iterator[Machine]:
-        """A machine for one run; it is given back at once if anything goes wrong there."""
-        machine = self._taken()
+    def _machine(self, held: _Held) -> Iterator[Machine | None]:
+        """A machine for one run; it is given back at once if anything goes wrong there. None if the run is stopped."""
+        machine = self._taken(held)
+        if machine is None:
+            yield None
+            return
         try:
             yield machine
         except BaseException:
@@ -180,29 +217,51 @@ class OtherMachines:
                 self._all.remove(machine)
             machine.close()
             with self._changed:
-                self._changed.notify()
+                self._changed.notify_all()
             raise
         with self._changed:
             self._free.append(machine)
-            self._changed.notify()
+            self._changed.notify_all()
 
-    def _taken(self) -> Machine:
+    def _taken(self, held: _Held) -> Machine | None:
         """A machine that is free, or one more, once there is room. Raises what ``borrow`` raises."""
         with self._changed:
-            while not self._free and len(self._all) + self._borrowing >= self.room:
-                self._changed.wait()
-            if self._free:
-                return self._free.pop()
+            self._waiting += 1
+            try:
+                while not held.is_stopped:
+                    if self._free:
+                        return self._free.pop()
+                    if self._refused:
+                        raise self._refused.pop()
+                    self._borrow_for(self._waiting)
+                    self._changed.wait()
+                return None
+            finally:
+                self._waiting -= 1
+                if not self._waiting:
+                    self._refused.clear()  # who comes later asks anew
+
+    def _borrow_for(self, runs: int) -> None:
+        """Begin to borrow as many machines as so many runs need that have none, as far as there is room."""
+        room = self.room - len(self._all) - self._borrowing
+        for _ in range(min(room, runs - self._borrowing)):
             self._borrowing += 1
-        machine = None
+            self._borrowers.submit(self._borrow_one)
+
+    def _borrow_one(self) -> None:
+        """Have one more machine, or an error in its place: whoever waits for a machine is told of it."""
+        refused: list[BaseException] = []
+        machines: list[Machine] = []
         try:
-            machine = self._borrow()
-        finally:
-            with self._changed:
-                self._borrowing -= 1
-                self._all += [machine] if machine is not None else []
-                self._changed.notify()
-        return machine
+            machines.append(self._borrow())
+        except BaseException as error:
+            refused.append(error)
+        with self._changed:
+            self._borrowing -= 1
+            self._all += machines
+            self._free += machines
+            self._refused += refused if self._waiting else ()
+            self._changed.notify_all()
 
 
 def kinds_of(executor: object) -> Sequence[MachineKind]:

@@ -221,6 +221,7 @@ class _RayMachine:
     """A place for one check: an actor, on whichever machine Ray has put it."""
 
     def __init__(self, actor: Any, files: _SentFiles) -> None:
+        self.name = ""
         self._kind: MachineKind | None = None
         self._actor = actor
         self._files = files
@@ -238,11 +239,11 @@ class _RayMachine:
         """Wait until there is a machine for it, unless it is ``ending``. Raises MachineLostError, or CheckError."""
         ray = imported()
         with _told():
-            asked = self._actor.kind.remote()
+            asked = self._actor.where.remote()
             while not ray.wait([asked], timeout=_LOOK)[0]:
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
-            self._kind = ray.get(asked)
+            self.name, self._kind = ray.get(asked)
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
@@ -319,9 +320,9 @@ class _HostActor:
         os.chdir(folder)
         self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
 
-    def kind(self) -> MachineKind:
-        """The kind of this machine."""
-        return this_machine()
+    def where(self) -> tuple[str, MachineKind]:
+        """Which node of the cluster it is on, and of what kind that is."""
+        return imported().get_runtime_context().get_node_id(), this_machine()
 
     def run(self, number: int, task: PortableTask, parts: Mapping[str, list[Any]]) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""
