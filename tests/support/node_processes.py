@@ -42,6 +42,9 @@ class NodeProcess:
         their_stops.close()
         self.kind: MachineKind = self._pipe.recv()
 
+    def lives(self) -> bool:
+        return self.process.is_alive()
+
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         try:
             self._pipe.send((self._number, task))

@@ -31,6 +31,10 @@ class MachineLostError(Exception):
     """A machine, or our process on it, has died: that says nothing of the model."""
 
 
+class _LostInRunError(MachineLostError):
+    """It was lost while it ran a check, which may be why."""
+
+
 class Machine(Protocol):
     """One place for one check on another machine. ``name`` is that of the machine: it may have several places.
 
@@ -44,6 +48,9 @@ class Machine(Protocol):
     @property
     def kind(self) -> MachineKind:
         """The same for all machines that are one engine."""
+
+    def lives(self) -> bool:
+        """Whether it still answers."""
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end; ``files`` has the file of each digest. Raises MachineLostError."""
@@ -165,29 +172,43 @@ class OtherMachines:
 
     def _run(self, task: Task, held: _Held) -> Evidence:
         portable, files = self._packer.packed(task)
-        reasons: list[str] = []
-        while len(reasons) < MOST_LOST:
+        lost: list[str] = []
+        gone, reason = 0, ""
+        while len(lost) < MOST_LOST and gone <= self.room:
             try:
                 with self._machine(held) as machine:
                     if machine is None or not held.take(machine):
                         return _STOPPED
                     try:
-                        answer = machine.run(portable, files)
+                        answer = self._answer(machine, portable, files)
                     finally:
                         held.leave()
-                return self._with_machine(_evidence(answer, portable), machine.kind, reasons)
+                return self._with_machine(_evidence(answer, portable), machine.kind, lost)
+            except _LostInRunError as error:
+                lost.append(str(error))
             except MachineLostError as error:
-                reasons.append(str(error))
-                with self._changed:
-                    self.lost += 1
+                gone, reason = gone + 1, str(error)
         if held.is_stopped:
             return _STOPPED
-        raise _lost_again_and_again(task, portable, reasons[-1])
+        if len(lost) < MOST_LOST:
+            raise errors.CheckError(f"the other machines are lost before they run a check: {reason}")
+        raise _lost_again_and_again(task, portable, lost[-1])
+
+    def _answer(self, machine: Machine, portable: PortableTask, files: Mapping[str, Path]) -> Answer:
+        """What a task has come to. Raises _LostInRunError, or MachineLostError if the machine was lost before."""
+        if not machine.lives():
+            raise MachineLostError(f"{machine.kind.machine}: it was lost while no check ran there")
+        try:
+            return machine.run(portable, files)
+        except MachineLostError as error:
+            with self._changed:
+                self.lost += 1
+            raise _LostInRunError(f"{machine.kind.machine}: {error}") from error
 
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
         """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""
         remarks = [evidence.remark] if evidence.remark else []
-        remarks += [f"a machine was lost, so its check was asked again on another: {reason}" for reason in lost]
+        remarks += [f"a machine was lost, so its check was asked again: {reason}" for reason in lost]
         is_known = any(kind.facts == known.facts for known in self.kinds)
         if not is_known and self._is_news(kind):
             words = self.kinds[0].differences(kind)
