@@ -18,9 +18,9 @@ from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnCommand
 from biopsy.checks.file_names import is_named, with_files
-from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.outcome import Evidence
 from biopsy.checks.served import ServedCheck
-from biopsy.checks.task import Task
+from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.filesystem.content_store import digest_of
 from biopsy.filesystem.plain_file import FileState, state_at
@@ -59,12 +59,12 @@ class PortableCheck:
 class PortableTask:
     """A task: the check, the ``model`` that is to stand at the place ``candidate``, and what else is to stand there.
 
-    ``places`` has the place of each path that stands in the check; ``python`` is the path of our interpreter.
-    ``original`` is what differs in the original model.
+    Without a place, the check is a command that has no candidate. ``places`` has the place of each path that stands in
+    the check; ``python`` is the path of our interpreter. ``original`` is what differs in the original model.
     """
 
     check: PortableCheck
-    candidate: str
+    candidate: str | None
     model: bytes
     places: tuple[tuple[str, str], ...]
     contents: tuple[Content, ...]
@@ -93,20 +93,22 @@ class TaskPacker:
                 raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
 
     def _packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
-        check, base, replaced = _parts_of(task.check)
-        model = task.candidate.read_bytes() if task.parts is None else b"".join(task.parts)
+        check, base, replaced = _parts_of(task)
+        candidates = [] if task.candidate == NO_CANDIDATE else [task.candidate]
+        model = b"".join([path.read_bytes() for path in candidates] if task.parts is None else task.parts)
         named = [path for path in _files_named(base) if path not in replaced]
         files = {self._place(path): path for path in (*named, *replaced.values())}
         files |= {self._place(path): path for path in base.programs if path not in named and path.suffix == ".py"}
         for path in named:
             if path.suffix == ".onnx" and path.stat().st_size < _LARGEST_MODEL:
                 files |= self._weights(path.read_bytes(), path.parent)
-        files |= self._weights(model, task.candidate.parent)
+        for candidate in candidates:
+            files |= self._weights(model, candidate.parent)
         contents = {place: self._content(place, path) for place, path in files.items()}
-        paths = [*named, *replaced, *replaced.values(), task.candidate]
+        paths = [*named, *replaced, *replaced.values(), *candidates]
         portable = PortableTask(
             check=check,
-            candidate=self._place(task.candidate),
+            candidate=next(map(self._place, candidates), None),
             model=model,
             places=tuple((str(path), self._place(path)) for path in dict.fromkeys(paths)),
             contents=tuple(contents.values()),
@@ -137,14 +139,15 @@ class TaskPacker:
         return Content(place=place, digest=digest, size=path.stat().st_size, is_program=os.access(path, os.X_OK))
 
 
-def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, Path]]:
-    """A check, without files that others stand for in this run; and these."""
+def _parts_of(task: Task) -> tuple[PortableCheck, CommandCheck, Mapping[Path, Path]]:
+    """The check of a task, without files that others stand for in this run; and these."""
+    check = task.check
     if not isinstance(check, CommandCheck):
         raise errors.UsageError(
             "only a check that is a command can run on other machines", next_steps=["--check COMMAND ..."]
         )
     base, replaced = check.of_files
-    if not base.names_candidate:
+    if not base.names_candidate and task.candidate != NO_CANDIDATE:
         raise errors.UsageError(
             "the check does not say where the candidate's path goes, which is another one on other machines",
             next_steps=["write {} in the check where it goes"],

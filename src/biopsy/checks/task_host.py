@@ -15,7 +15,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.file_names import with_files
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
-from biopsy.checks.task import Task, clear, run_check
+from biopsy.checks.task import NO_CANDIDATE, Task, clear, run_check
 from biopsy.filesystem.content_store import ContentStore
 from biopsy.isolation.errors_as_json import as_json
 from biopsy.isolation.watch import Stop
@@ -79,10 +79,12 @@ class TaskHost:
             stop.close()
 
     def _evidence(self, task: PortableTask, received: Callable[[str], Iterable[bytes]], stop: Stop) -> Evidence:
+        for content in task.contents:
+            self._place(content, received)
+        if task.candidate is None:
+            return run_check(Task(self._check(task), NO_CANDIDATE, None), stop)
         candidate = self._path(task.candidate)
         try:
-            for content in task.contents:
-                self._place(content, received)
             return run_check(Task(self._check(task), candidate, [task.model], task.original), stop)
         finally:
             with contextlib.suppress(OSError):

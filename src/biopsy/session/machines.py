@@ -180,14 +180,15 @@ def _evidence(answer: Answer, task: PortableTask) -> Evidence:
 
 
 def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:
-    kept = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}")
-    is_kept = False
-    with suppress(errors.UsageError):
-        write_whole(kept, [portable.model])
-        is_kept = True
+    kept, of_what = None, "command"
+    if portable.candidate is not None:
+        path, of_what = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}"), "model"
+        with suppress(errors.UsageError):
+            write_whole(path, [portable.model])
+            kept = f"the model: {path}"
     return errors.CheckError(
-        f"{MOST_LOST} machines in a row were lost while they ran the check on the same model, so nothing is concluded"
-        f" of it: {reason}",
-        kept=f"the model: {kept}" if is_kept else None,
+        f"{MOST_LOST} machines in a row were lost while they ran the check on the same {of_what}, so nothing is"
+        f" concluded of it: {reason}",
+        kept=kept,
         next_steps=["--check-memory SIZE    ends a check that takes too much memory before it ends the machine"],
     )
