@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,6 +22,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
 from biopsy.model.load import read_bytes
+from biopsy.session.machine_kind import this_machine
 from biopsy.session.machines import OtherMachines, PreparedRun
 from biopsy.session.runs_in_order import in_order
 from biopsy.tactics.build_plan import BuildPlan, CheckFor
@@ -60,10 +61,16 @@ class RunsElsewhere:
 
         Raises CheckError if nothing can be concluded, UsageError for a check that no other machine can run.
         """
+        until = self._plan.until
+        self._machines.expect(min(self._jobs, until) if isinstance(until, int) else self._jobs)
         numbered = enumerate(order)
         runs = in_order(numbered, self._begun, self._machines, jobs=self._jobs, waiting=_MOST_WAITING)
+        for text in self._machines.remarks:
+            self._listener(events.Remark(text))
         with closing(runs) as ended:
             for (number, drawn), found in ended:
+                if found.evidence is not None and found.evidence.remark:
+                    self._listener(events.Remark(found.evidence.remark))
                 yield self._run(number, drawn, found)
 
     def _begun(self, asked: tuple[int, Drawn], running: Collection[object]) -> Future[PreparedRun]:
@@ -166,14 +173,7 @@ class PortableBuild:
 @cache
 def machine_text() -> str:
     """The kind of this machine: alike where the same build is the same engine."""
-    from biopsy.session.ray_cluster import machine_kind
-
-    kind = dict(machine_kind())
-    kind.pop("machine", None)
-    named = [kind.pop(name) for name in ("processor", "GPU", "driver") if name in kind]
-    return ", ".join([*named, f"packages {_digest(kind)}"])
-
-
-def _digest(versions: Mapping[str, str]) -> str:
-    text = "\n".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    facts = this_machine().facts
+    named = [facts[name] for name in ("processor", "GPU") if facts.get(name, "none") != "none"]
+    digest = hashlib.sha256("\n".join(f"{name} {fact}" for name, fact in sorted(facts.items())).encode()).hexdigest()
+    return f"{', '.join(named)} ({digest[:8]})"
