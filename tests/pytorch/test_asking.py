@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy import errors, events  # noqa: E402
-from support.torch_modules import (  # noqa: E402
+from support.pytorch_faults import (  # noqa: E402
     BranchOnData,
     ForgottenTraining,
     Mlp,

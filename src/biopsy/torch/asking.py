@@ -19,9 +19,9 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.torch.calls import Arguments
 from biopsy.torch.facts import TorchDiagnosis
 from biopsy.torch.inquiry import Inquiry, Question
+from biopsy.torch.installed import imported
 from biopsy.torch.judging import Asked
 from biopsy.torch.module_state import kept
-from biopsy.torch.package import torch_package
 
 
 def diagnose(
@@ -42,9 +42,9 @@ def diagnose(
 
     ``args`` and ``kwargs`` are what the module is called with, ``dynamic_shapes`` and ``export`` what
     ``torch.onnx.export`` is told besides (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and
-    ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the values
-    of the module, and the smallest part that still fails, ready to send; nothing is kept without it. ``run_timeout`` is
-    in seconds per run of an engine.
+    ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the
+    values of the module, and the smallest part that still fails, ready to send; without it, nothing is kept.
+    ``run_timeout`` is in seconds per run of an engine.
 
     ``verdict`` of the result says who is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
     module, its gradients and the generators of random numbers are left as they were.
@@ -52,7 +52,7 @@ def diagnose(
     Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
     if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
     """
-    torch = torch_package()
+    torch = imported()
     require_seconds(run_timeout=run_timeout)
     if not isinstance(module, torch.nn.Module):
         raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
@@ -78,4 +78,4 @@ def diagnose(
 
 
 def _as_tuple(args: Any) -> tuple[Any, ...]:
-    return (args,) if isinstance(args, torch_package().Tensor) else tuple(args)
+    return (args,) if isinstance(args, imported().Tensor) else tuple(args)

@@ -84,7 +84,7 @@ def _of_exporter(wrong: Evaluation, model: OnnxModel, part: ExporterPart) -> Acc
     text = (
         "The exported model computes something else than the module, in the reference evaluator and in ONNX Runtime."
         if part == "translation"
-        else "onnxscript's optimizer makes a model that computes something else; without it, the exported model is right."
+        else "onnxscript's optimizer makes a model that computes something else; without it, the model is right."
     )
     return Accusation(
         blame="exporter", text=text, part=part, difference=wrong.difference, engine=wrong.engine, model=model

@@ -8,9 +8,9 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.text import first_line, shortened
+from biopsy.torch.installed import imported
 from biopsy.torch.interface import Leaf, leaves_of
 from biopsy.torch.module_state import ModuleState
-from biopsy.torch.package import torch_package
 
 _LONGEST = 500
 
@@ -24,10 +24,8 @@ class Arguments:
 
     def copied(self) -> Arguments:
         """The same values in tensors of their own, for a module may change what it is given."""
-        from torch.utils import _pytree
-
-        tensor = torch_package().Tensor
-        args, kwargs = _pytree.tree_map(
+        tensor = imported().Tensor
+        args, kwargs = imported("torch.utils._pytree").tree_map(
             lambda value: value.detach().clone() if isinstance(value, tensor) else value,
             (self.args, dict(self.kwargs)),
         )
@@ -37,7 +35,7 @@ class Arguments:
 def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
     """What a module or program gives, without gradients, in tensors of its own. Raises what it raises."""
     fresh = given.copied()
-    with torch_package().no_grad():
+    with imported().no_grad():
         return _own(leaves_of(function(*fresh.args, **fresh.kwargs)))
 
 
@@ -61,7 +59,7 @@ def said(error: BaseException) -> str:
 
 def _own(leaves: list[Leaf]) -> list[Leaf]:
     """The same values, tensors copied: an output may be a buffer, or an argument, that changes later."""
-    tensor = torch_package().Tensor
+    tensor = imported().Tensor
     return [
         Leaf(leaf.path, leaf.value.detach().clone() if isinstance(leaf.value, tensor) else leaf.value)
         for leaf in leaves

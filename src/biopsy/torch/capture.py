@@ -10,8 +10,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from biopsy.torch.calls import Arguments, said
+from biopsy.torch.installed import imported
 from biopsy.torch.module_state import ModuleState
-from biopsy.torch.package import torch_package
 
 
 class CannotCaptureError(Exception):
@@ -27,13 +27,13 @@ def captured(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: 
 
     Raises CannotCaptureError with what the first of the two says.
     """
-    torch = torch_package()
+    export, config = imported("torch.export"), imported("torch.fx.experimental._config")
     first: Exception | None = None
     for strict in (False, True):
         fresh = given.copied()
         try:
-            with _quiet(), torch.fx.experimental._config.patch(backed_size_oblivious=True):
-                return torch.export.export(
+            with _quiet(), config.patch(backed_size_oblivious=True):
+                return export.export(
                     module,
                     fresh.args,
                     dict(fresh.kwargs),
@@ -53,11 +53,11 @@ def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: A
 
     Raises CannotTranslateError.
     """
-    torch = torch_package()
+    onnx = imported("torch.onnx")
     fresh = given.copied()
     try:
         with _quiet():
-            return torch.onnx.export(
+            return onnx.export(
                 program,
                 fresh.args,
                 kwargs=dict(fresh.kwargs),
@@ -78,9 +78,8 @@ def _causes(error: BaseException) -> str:
 
 def _without_names(dynamic_shapes: Any) -> Any:
     """Shapes as ``torch.export`` takes them: the exporter to ONNX also takes a name for a dimension that is open."""
-    torch = torch_package()
     if isinstance(dynamic_shapes, str):
-        return torch.export.Dim.DYNAMIC
+        return imported("torch.export").Dim.DYNAMIC
     if isinstance(dynamic_shapes, dict):
         return {key: _without_names(value) for key, value in dynamic_shapes.items()}
     if isinstance(dynamic_shapes, list | tuple):

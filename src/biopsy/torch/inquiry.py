@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,12 +17,14 @@ from biopsy.torch.calls import Arguments, called, eager, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
 from biopsy.torch.evaluation import Evaluators, OnnxModel
 from biopsy.torch.facts import TorchDiagnosis, TorchVerdict
-from biopsy.torch.interface import Leaf, array_of_leaf, feeds_of, outputs_of
+from biopsy.torch.interface import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.judging import Asked, Difference, difference_of_leaves
 from biopsy.torch.module_state import ModuleState
-from biopsy.torch.package import versions
+from biopsy.torch.values import input_values
 
 _Answer = TypeVar("_Answer")
+
+_PACKAGES = ("torch", "onnxscript", "onnx")
 
 _QUESTIONS = {
     "steady": "does the module give the same twice?",
@@ -81,10 +84,10 @@ class Inquiry:
             ),
             suspect=question.suspect,
             steps=tuple(self._steps),
-            error=accusation.error,
+            error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
             remarks=tuple(self._remarks),
-            versions={**versions(), **release},
+            versions={**{name: version(name) for name in _PACKAGES}, **release},
             folder=question.folder,
             seconds=time.monotonic() - began,
         )
@@ -166,7 +169,7 @@ class Inquiry:
             raise _BlamedError(Accusation(blame="exporter", text=text, part="translation", error=str(error))) from error
         path, feeds = self._scratch / f"{name}.onnx", self._scratch / "inputs.safetensors"
         made.save(str(path))
-        write_feeds(feeds, [feeds_of(made, question.given.args, question.given.kwargs)])
+        write_feeds(feeds, [input_values(made, question.given.args, question.given.kwargs)])
         golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, expected).items()}
         model = OnnxModel(
             path=path,

@@ -1,12 +1,12 @@
-"""What a module takes and gives beside what its ONNX model takes and gives: by place, for names may be changed.
+"""What a module gives beside what its ONNX model gives: by place, for names may be changed.
 
-The exporter flattens arguments and outputs as ``torch.utils._pytree`` does, and leaves out what is no tensor and cannot
+The exporter flattens outputs as ``torch.utils._pytree`` does, and leaves out what is no tensor and cannot
 vary. The order is that of the signature of the program that it translated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ import numpy as np
 
 from biopsy import errors
 from biopsy.tensors.results import Array
-from biopsy.torch.arrays import array_of
-from biopsy.torch.package import torch_package
+from biopsy.torch.arrays import as_array, type_in_model
+from biopsy.torch.installed import imported
 
 
 @dataclass(frozen=True)
@@ -28,37 +28,15 @@ class Leaf:
 
 def leaves_of(nested: Any) -> list[Leaf]:
     """The values of nested lists, tuples, dictionaries and registered classes, in the order of the exporter."""
-    from torch.utils import _pytree
-
-    found, _ = _pytree.tree_flatten_with_path(nested)
-    return [Leaf(_pytree.keystr(path), value) for path, value in found]
+    found, _ = imported("torch.utils._pytree").tree_flatten_with_path(nested)
+    return [Leaf(imported("torch.utils._pytree").keystr(path), value) for path, value in found]
 
 
 def array_of_leaf(value: Any) -> Array | None:
-    """A value as an array: a tensor, or a number or text of Python; None for what is neither."""
-    if isinstance(value, torch_package().Tensor):
-        return array_of(value)
-    if isinstance(value, bool | int | float | str):
+    """A value as an array: a tensor, or a number or text of Python; None for what is neither, or a quantized tensor."""
+    if isinstance(value, str):
         return np.asarray(value)
-    return None
-
-
-def feeds_of(onnx_program: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> dict[str, Array]:
-    """What the ONNX model is fed for arguments of the module, by the names of its inputs.
-
-    Raises CannotCompare if the arguments are not built as those that it was exported with.
-    """
-    program = onnx_program.exported_program
-    values = _flat_arguments(program, args, dict(kwargs or {}))
-    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    names = [value.name for value in onnx_program.model.graph.inputs]
-    if len(specs) != len(values):
-        raise errors.CannotCompare(f"the module was exported with {len(specs)} values as arguments, not {len(values)}")
-    fed = [value for spec, value in zip(specs, values, strict=True) if not _is_constant(spec)]
-    if len(fed) != len(names):
-        raise errors.CannotCompare(f"the ONNX model has {len(names)} inputs, and the module takes {len(fed)} tensors")
-    arrays = [array_of_leaf(value) for value in fed]
-    return {name: array for name, array in zip(names, arrays, strict=True) if array is not None}
+    return None if type_in_model(value) is None else as_array(value)
 
 
 def outputs_of(onnx_program: Any, leaves: Sequence[Leaf]) -> dict[str, Leaf]:
@@ -81,14 +59,3 @@ def outputs_of(onnx_program: Any, leaves: Sequence[Leaf]) -> dict[str, Leaf]:
 
 def _is_constant(spec: Any) -> bool:
     return type(spec.arg).__name__ == "ConstantArgument"
-
-
-def _flat_arguments(program: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    """The values of all arguments, keyword arguments in the order in which they were exported."""
-    from torch.utils import _pytree
-
-    names = program.call_spec.in_spec.children()[1].context
-    if set(names) == set(kwargs):
-        kwargs = {name: kwargs[name] for name in names}
-    values, _ = _pytree.tree_flatten((tuple(args), kwargs))
-    return list(values)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
-from biopsy.torch.package import torch_package
+from biopsy.torch.installed import imported
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
@@ -42,7 +42,7 @@ class ModuleState:
             for name, entries in registries.items():
                 there[name].clear()
                 there[name].update(entries)
-        with torch_package().no_grad():
+        with imported().no_grad():
             for name, buffer, before in self._buffers:
                 if not _same(buffer, before):
                     self.changed.add(name)
@@ -55,7 +55,7 @@ class ModuleState:
 
 
 def _same(buffer: Any, before: Any) -> bool:
-    torch = torch_package()
+    torch = imported()
     if buffer.shape != before.shape:
         return False
     if bool(torch.equal(buffer, before)) or not buffer.is_floating_point():
@@ -66,7 +66,7 @@ def _same(buffer: Any, before: Any) -> bool:
 @contextmanager
 def kept(module: Any) -> Iterator[ModuleState]:
     """Keep a module, its gradients and the generators of random numbers as they are, whatever happens inside."""
-    torch = torch_package()
+    torch = imported()
     state = ModuleState(module)
     gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
     ours, numpys = random.getstate(), np.random.get_state()
