@@ -11,7 +11,7 @@ from onnx import helper
 
 from biopsy.model.index import index_bytes
 from biopsy.model.node_source import NodeSource
-from biopsy.model.sources import Place, group_name, places_of, sources_of
+from biopsy.model.sources import CodePlace, group_name, places_of, sources_of
 from biopsy.reduction.passes.editing import copied
 from support.bodied import bodied
 from support.exporters import exported
@@ -142,9 +142,9 @@ def of_export() -> tuple[NodeSource | None, ...]:
 
 def test_nodes_of_one_line_are_one_place() -> None:
     assert places_of(of_export()) == [
-        Place(text="model.py:11 in Attention.forward: y = self.query(x)", nodes=(0,)),
-        Place(text="model.py:12 in Attention.forward: return scaled(torch.softmax(y, -1), x)", nodes=(1, 2)),
-        Place(text="model.py:25 in Model.forward: return self.blocks(x).sigmoid()", nodes=(3,)),
+        CodePlace(text="model.py:11 in Attention.forward: y = self.query(x)", nodes=(0,)),
+        CodePlace(text="model.py:12 in Attention.forward: return scaled(torch.softmax(y, -1), x)", nodes=(1, 2)),
+        CodePlace(text="model.py:25 in Model.forward: return self.blocks(x).sigmoid()", nodes=(3,)),
     ]
 
 

@@ -15,7 +15,7 @@ from biopsy.model.node_source import NodeSource, source_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class CodePlace:
     """A place in the code of a model's author, in words, and the nodes that come from it, by their order from 0."""
 
     text: str
@@ -40,13 +40,13 @@ def noted_source(index: ModelIndex, number: int) -> NodeSource | None:
     return source_of(index.node_payload(number))
 
 
-def places_of(sources: Iterable[NodeSource | None]) -> list[Place]:
+def places_of(sources: Iterable[NodeSource | None]) -> list[CodePlace]:
     """The places that some nodes come from, each once, in the order of the nodes."""
     found: dict[str, list[int]] = {}
     for number, source in enumerate(sources):
         if source is not None:
             found.setdefault(source.with_code, []).append(number)
-    return [Place(text=text, nodes=tuple(numbers)) for text, numbers in found.items()]
+    return [CodePlace(text=text, nodes=tuple(numbers)) for text, numbers in found.items()]
 
 
 def group_name(sources: Sequence[NodeSource | None]) -> str:
