@@ -8,17 +8,21 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from biopsy import errors
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.portable import PortableTask, TaskPacker, undone, with_our_paths
+from biopsy.checks.portable import PortableTask, TaskPacker, renamed, undone, with_our_paths
+from biopsy.checks.preparation import PreparedTask
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import Answer
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.errors_as_json import from_json
 from biopsy.session.machine_kind import MachineKind, differing, this_machine, unlike_this_one
 from biopsy.session.workers import MachineUse
+
+_Task = TypeVar("_Task")
+_Done = TypeVar("_Done")
 
 MOST_LOST = 3
 """Machines that may die one after the other under the same check, before it is said to kill them."""
@@ -60,6 +64,22 @@ class Machine(Protocol):
 
     def close(self) -> None:
         """Give it back, with all that runs there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """What came of a prepared task: its evidence, None if the check was not asked; what its preparation ``told``; and
+    ``files``, the bytes of those that came back. ``paths`` has ours for those of the machine.
+    """
+
+    evidence: Evidence | None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+
+    def with_our_paths(self, text: str) -> str:
+        """A text of the machine with our paths in it."""
+        return renamed(text, self.paths)
 
 
 @dataclass(eq=False)
@@ -116,7 +136,7 @@ class OtherMachines:
         self._refused: list[BaseException] = []
         self._borrowing = 0
         self._waiting = 0
-        self._held: dict[Future[Evidence], _Held] = {}
+        self._held: dict[Future[Any], _Held] = {}
         # Some may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
         self._borrowers = ThreadPoolExecutor(room, "biopsy-borrow")
@@ -140,14 +160,21 @@ class OtherMachines:
 
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run, once a machine is free."""
+        return self._begun(self._run, task)
+
+    def begin_prepared(self, task: PreparedTask) -> Future[PreparedRun]:
+        """Begin a run before which something is made on the machine. Stop and wait for it as for any other."""
+        return self._begun(self._run_prepared, task)
+
+    def _begun(self, do: Callable[[_Task, _Held], _Done], task: _Task) -> Future[_Done]:
         for ended in [run for run in self._held if run.done()]:
             del self._held[ended]
         held = _Held()
-        run = self._threads.submit(self._run, task, held)
+        run = self._threads.submit(do, task, held)
         self._held[run] = held
         return run
 
-    def stop(self, run: Future[Evidence]) -> None:
+    def stop(self, run: Future[Any]) -> None:
         """Have it never begin, or have its check stopped."""
         held = self._held.get(run)
         if not run.cancel() and held is not None:
@@ -155,7 +182,7 @@ class OtherMachines:
             with self._changed:
                 self._changed.notify_all()
 
-    def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
+    def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
         """Wait until one has ended."""
         wait(runs, seconds, FIRST_COMPLETED)
 
@@ -171,6 +198,26 @@ class OtherMachines:
                 end.result()
 
     def _run(self, task: Task, held: _Held) -> Evidence:
+        found = self._asked(task, held)
+        if found is None:
+            return _STOPPED
+        assert found[0].evidence is not None
+        return found[0].evidence
+
+    def _run_prepared(self, task: PreparedTask, held: _Held) -> PreparedRun:
+        found = self._asked(task, held)
+        if found is None:
+            return PreparedRun(evidence=_STOPPED)
+        answer, portable = found
+        return PreparedRun(
+            evidence=answer.evidence,
+            told=answer.told,
+            files={Path(path): content for path, content in answer.files},
+            paths={f"{answer.root}/{place}": path for path, place in portable.places},
+        )
+
+    def _asked(self, task: Task | PreparedTask, held: _Held) -> tuple[Answer, PortableTask] | None:
+        """What a machine answers; None if the run is stopped. Raises what was raised there."""
         portable, files = self._packer.packed(task)
         lost: list[str] = []
         gone, reason = 0, ""
@@ -178,18 +225,19 @@ class OtherMachines:
             try:
                 with self._machine(held) as machine:
                     if machine is None or not held.take(machine):
-                        return _STOPPED
+                        return None
                     try:
                         answer = self._answer(machine, portable, files)
                     finally:
                         held.leave()
-                return self._with_machine(_evidence(answer, portable), machine.kind, lost)
+                _require_no_error(answer, portable)
+                return self._asked_of(answer, portable, machine.kind, lost)
             except _LostInRunError as error:
                 lost.append(str(error))
             except MachineLostError as error:
                 gone, reason = gone + 1, str(error)
         if held.is_stopped:
-            return _STOPPED
+            return None
         if len(lost) < MOST_LOST:
             raise errors.CheckError(f"the other machines are lost before they run a check: {reason}")
         raise _lost_again_and_again(task, portable, lost[-1])
@@ -204,6 +252,15 @@ class OtherMachines:
             with self._changed:
                 self.lost += 1
             raise _LostInRunError(f"{machine.kind.machine}: {error}") from error
+
+    def _asked_of(
+        self, answer: Answer, task: PortableTask, kind: MachineKind, lost: Sequence[str]
+    ) -> tuple[Answer, PortableTask]:
+        """An answer with our paths in what the check has left, and with the machine it ran on."""
+        if answer.evidence is None:
+            return answer, task
+        evidence = undone(answer.evidence, task, answer.root)
+        return replace(answer, evidence=self._with_machine(evidence, kind, lost)), task
 
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
         """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""
@@ -290,23 +347,23 @@ def kinds_of(executor: object) -> Sequence[MachineKind]:
     return executor.kinds if isinstance(executor, OtherMachines) else ()
 
 
-def _evidence(answer: Answer, task: PortableTask) -> Evidence:
-    """What a check has left, with our paths in it. Raises what it raised there."""
-    if answer.evidence is not None:
-        return undone(answer.evidence, task, answer.root)
-    assert answer.error is not None
+def _require_no_error(answer: Answer, task: PortableTask) -> None:
+    """Raise what was raised there, with our paths in it."""
+    if answer.error is None:
+        return
     error = from_json(answer.error)
     message = with_our_paths(error.message, task, answer.root)
     raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
 
 
-def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:
+def _lost_again_and_again(task: Task | PreparedTask, portable: PortableTask, reason: str) -> errors.CheckError:
     kept, of_what = None, "command"
     if portable.candidate is not None:
         path, of_what = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}"), "model"
         with suppress(errors.UsageError):
-            write_whole(path, [portable.model])
-            kept = f"the model: {path}"
+            if portable.model is not None:
+                write_whole(path, [portable.model])
+                kept = f"the model: {path}"
     return errors.CheckError(
         f"{MOST_LOST} machines in a row were lost while they ran the check on the same {of_what}, so nothing is"
         f" concluded of it: {reason}",

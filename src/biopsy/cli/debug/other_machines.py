@@ -26,7 +26,7 @@ ASKS_HERE = "it asks its questions on this machine"
 _SENT = "the candidate, its weights, and the files that the check names"
 
 
-def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT) -> None:
+def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT) -> argparse._ArgumentGroup:
     """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there."""
     group = parser.add_argument_group("other machines")
     group.add_argument(
@@ -49,6 +49,7 @@ def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str 
         help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
         "makes them different engines (default: say so)",
     )
+    return group
 
 
 def cluster(text: str) -> str:
@@ -101,6 +102,8 @@ def machines_of(
     workers = RayWorkers(None if args.on == "ray" else args.on, asked, require_uniform=args.require_uniform)
     try:
         console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+        if workers.dashboard:
+            console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
     finally:
         workers.close()
