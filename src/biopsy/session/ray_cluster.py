@@ -28,8 +28,9 @@ from biopsy.filesystem.content_store import ContentStore
 from biopsy.filesystem.private_folder import folder_of_user
 from biopsy.isolation import cleanup
 from biopsy.isolation.claimed_folder import claimed_folder, remove_abandoned
+from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
-from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.session.machines import OtherMachines
 from biopsy.text import first_line
 
 _PART = 32 << 20
