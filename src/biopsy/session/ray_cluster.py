@@ -58,7 +58,8 @@ class RayWorkers(OtherMachines):
 
     ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
     one on this machine. ``require_uniform`` refuses machines that differ in processor, GPU or packages: they
-    are different engines.
+    are different engines. ``dashboard`` is the address of Ray's own page about the cluster; "" if there is none, or
+    somebody else has joined the cluster.
 
     Raises EngineMissing without Ray, UsageError if no cluster answers or none of its machines has the resources,
     CheckError if they may not differ and do, or biopsy cannot run there; and that in the future of a run too, for a
@@ -70,8 +71,7 @@ class RayWorkers(OtherMachines):
     ) -> None:
         ray = imported()
         self._ends_ray = not ray.is_initialized()
-        if self._ends_ray:
-            _connect(address)
+        self.dashboard = _connect(address) if self._ends_ray else ""
         self._resources = resources or Resources()
         self._require_uniform = require_uniform
         self._ending = threading.Event()
@@ -148,13 +148,14 @@ def imported() -> Any:
     return ray
 
 
-def _connect(address: str | None) -> None:
+def _connect(address: str | None) -> str:
+    """Join the cluster; returns where its dashboard is, "" if it has none."""
     ray = imported()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is that somebody looks at one
     local = {"include_dashboard": False} if address is None and "RAY_ADDRESS" not in os.environ else {}
     ends_us = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+        joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise errors.UsageError(
@@ -164,6 +165,7 @@ def _connect(address: str | None) -> None:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result
+    return joined.dashboard_url or ""
 
 
 def _kinds_of(nodes: Sequence[str]) -> list[MachineKind]:

@@ -102,6 +102,8 @@ def machines_of(
     workers = RayWorkers(None if args.on == "ray" else args.on, asked, require_uniform=args.require_uniform)
     try:
         console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+        if workers.dashboard:
+            console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
     finally:
         workers.close()
