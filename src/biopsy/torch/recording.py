@@ -57,7 +57,9 @@ def record(
     path = Path(path)
     require_safetensors(path)
     named = named_values(onnx_program)
-    recording = TorchRecording(path=path, tensors=named.count, of=named.count + len(named.refused), refused=named.refused)
+    recording = TorchRecording(
+        path=path, tensors=named.count, of=named.count + len(named.refused), refused=named.refused
+    )
     require_some(recording)
     inputs = input_values(onnx_program, args, kwargs)
     names = [name for tensors in named.names.values() for name in tensors]
