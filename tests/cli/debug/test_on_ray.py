@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from biopsy.cli.app import main
-from support.models import info, model, save
+from support.models import chain, info, model, save
 from support.ray_nodes import MARKS, RayNodes
 
 pytestmark = MARKS
@@ -91,3 +91,20 @@ def test_the_same_layers_are_high(here: Path, ray_nodes: RayNodes, capsys: pytes
         made.append(((here / "mixed.onnx").read_bytes(), (here / "keep.txt").read_text()))
     assert made[0] == made[1]
     assert made[0][1].split() == ["n2", "n5"]
+
+
+# flags
+
+
+def test_the_same_settings_are_switches(here: Path, ray_nodes: RayNodes, capsys: pytest.CaptureFixture[str]) -> None:
+    save(chain(2), here / "m.onnx")
+    (here / "check.py").write_text(
+        "import os, sys; assert os.environ['BIOPSY_ENGINE'] == sys.argv[2]\n"
+        "sys.exit(not {'threads=1', 'execution=parallel'} <= set(sys.argv[2].partition(':')[2].split(',')))"
+    )
+    words = ["m.onnx", "--engine", "onnxrt", "--report", "r.json"]
+    found = []
+    for said in both(ray_nodes, capsys, "flags", *words, "--check", sys.executable, "check.py", "{}", "{engine}"):
+        assert "It goes away with threads=1 execution=parallel." in said
+        found.append(json.loads((here / "r.json").read_text())["settings"])
+    assert found[0] == found[1]

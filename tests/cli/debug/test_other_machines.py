@@ -66,7 +66,9 @@ def test_what_precision_cannot_do_there_is_told(
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 @pytest.mark.parametrize(
-    "words", [["reduce", "m.onnx"], ["repeat", "--until", "2"], ["precision", "m.onnx"]], ids=" ".join
+    "words",
+    [["reduce", "m.onnx"], ["repeat", "--until", "2"], ["precision", "m.onnx"], ["flags", "m.onnx"]],
+    ids=" ".join,
 )
 def test_without_the_extra_a_line_says_what_to_type(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["debug", *words, "--on", "ray", *CHECK]) == 4

@@ -26,16 +26,21 @@ ASKS_HERE = "it asks its questions on this machine"
 _SENT = "the candidate, its weights, and the files that the check names"
 
 
-def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT) -> None:
-    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there."""
+_JOBS = "--jobs is then by default as many as it has room for. "
+
+
+def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True) -> None:
+    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
+
+    ``has_jobs``: the command has ``--jobs``.
+    """
     group = parser.add_argument_group("other machines")
     group.add_argument(
         "--on",
         type=cluster,
         metavar="ray|ray://HOST:PORT",
         help=f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), "
-        f"or another; {sent} are sent there. --jobs is then by default as many as it has room for. It needs "
-        'pip install "biopsy[ray]"',
+        f'or another; {sent} are sent there. {_JOBS if has_jobs else ""}It needs pip install "biopsy[ray]"',
     )
     group.add_argument(
         "--resources",
