@@ -28,6 +28,7 @@ from biopsy.filesystem.private_folder import folder_of_user
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.session.conditions import versions
 from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.text import first_line
 
 _PART = 32 << 20
 """Bytes of a file that are put into the object store at once."""
@@ -55,17 +56,25 @@ class RayWorkers(OtherMachines):
     """Workers on a Ray cluster; see ``session.workers.Workers``. ``room`` is for how many checks it has resources.
 
     ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
-    one on this machine. ``require_uniform`` refuses machines that differ in processor, GPU or packages: they
+    one on this machine. ``runtime_env`` is Ray's, for its actors: what it installs on each machine before checks run
+    there. ``require_uniform`` refuses machines that differ in processor, GPU or packages: they
     are different engines. Where they may differ, the first check on another kind of machine has a remark.
 
-    Raises EngineMissing without Ray, UsageError if no cluster answers or none of its machines has the resources, and in
+    Raises EngineMissing without Ray, UsageError if no cluster answers, if none of its machines has the resources or Ray
+    does not understand ``runtime_env``, and in
     the future of a run CheckError for a machine that may not run checks.
     """
 
     def __init__(
-        self, address: str | None = None, resources: Resources | None = None, *, require_uniform: bool = False
+        self,
+        address: str | None = None,
+        resources: Resources | None = None,
+        *,
+        runtime_env: Mapping[str, Any] | None = None,
+        require_uniform: bool = False,
     ) -> None:
         ray = imported()
+        self._runtime_env = _checked(runtime_env or {})
         self._ends_ray = not ray.is_initialized()
         if self._ends_ray:
             _connect(address)
@@ -114,6 +123,7 @@ class RayWorkers(OtherMachines):
             num_cpus=wanted.cpus,
             num_gpus=wanted.gpus,
             resources=dict(wanted.others),
+            runtime_env=self._runtime_env,
             max_concurrency=2,  # a check, and whoever stops it
             max_restarts=0,
             max_task_retries=0,
@@ -136,6 +146,16 @@ def imported() -> Any:
             "checks on other machines need Ray, which is not installed", next_steps=['pip install "biopsy[ray]"']
         ) from error
     return ray
+
+
+def _checked(runtime_env: Mapping[str, Any]) -> Any:
+    """An environment as Ray takes it. Raises UsageError if it does not."""
+    from ray.runtime_env import RuntimeEnv
+
+    try:
+        return RuntimeEnv(**runtime_env)
+    except (TypeError, ValueError, OSError) as error:
+        raise errors.UsageError(f"Ray does not take this runtime_env: {first_line(str(error))}") from error
 
 
 def _connect(address: str | None) -> None:

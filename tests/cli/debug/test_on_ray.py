@@ -108,3 +108,41 @@ def test_the_same_settings_are_switches(here: Path, ray_nodes: RayNodes, capsys:
         assert "It goes away with threads=1 execution=parallel." in said
         found.append(json.loads((here / "r.json").read_text())["settings"])
     assert found[0] == found[1]
+
+
+# What Ray installs
+
+
+def test_variables_of_the_environment_are_those_of_the_file(
+    here: Path, ray_nodes: RayNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "command.py").write_text("import os, sys; sys.exit(os.environ['WANTED'] != 'yes')")
+    (here / "e.yaml").write_text("env_vars: {WANTED: yes}")
+    words = ["--runtime-env", "e.yaml", "--until", "2", "--check", sys.executable, "command.py"]
+    assert main(["debug", "repeat", "--on", ray_nodes.address, *words]) == 0
+    assert "2 passed" in capsys.readouterr().out
+
+
+def test_packages_are_installed_before_a_check_runs(
+    here: Path, ray_nodes: RayNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("virtualenv")
+    code = "import sys; from importlib.metadata import version; sys.exit(version('iniconfig') != '1.1.1')"
+    (here / "command.py").write_text(code)
+    (here / "r.txt").write_text("iniconfig==1.1.1\n")
+    words = ["--resources", "node0=1", "--runtime-env", "r.txt", "--until", "1", "--check", "python3", "command.py"]
+    assert main(["debug", "repeat", "--on", ray_nodes.address, *words]) == 0
+    assert "1 passed" in capsys.readouterr().out
+
+
+def test_an_environment_that_ray_cannot_make_ends_the_search(
+    here: Path, ray_nodes: RayNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "e.yaml").write_text("conda: no-such-environment")
+    words = ["--resources", "node0=1", "--runtime-env", "e.yaml", "--until", "1", "--check", "true"]
+    assert main(["debug", "repeat", "--on", ray_nodes.address, *words]) == 4
+    told = capsys.readouterr().err
+    assert "could not be run on another machine" in told
+    (here / "e.yaml").write_text("{pip: [a], uv: [b]}")
+    assert main(["debug", "repeat", "--on", ray_nodes.address, *words]) == 2
+    assert "Ray does not take this runtime_env" in capsys.readouterr().err
