@@ -20,18 +20,17 @@ if TYPE_CHECKING:
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z_][\w.:-]{0,99})=(?P<number>\d{1,9}(?:\.\d{1,4})?)")
 _ADDRESS = re.compile(r"(?:ray://)?[\w.\[\]:-]+:\d{1,5}", re.ASCII)
 
-
 STAYS_THERE = "what a check leaves on other machines does not come back"
 ASKS_HERE = "it asks its questions on this machine"
 """Why options cannot be combined with ``--on``."""
 
 _SENT = "the candidate, its weights, and the files that the check names"
-
-
 _JOBS = "--jobs is then by default as many as it has room for. "
 
 
-def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True) -> None:
+def add(
+    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
+) -> argparse._ArgumentGroup:
     """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
 
     ``has_jobs``: the command has ``--jobs``.
@@ -63,6 +62,7 @@ def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str 
         help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
         "makes them different engines (default: say so)",
     )
+    return group
 
 
 def cluster(text: str) -> str:
@@ -108,8 +108,12 @@ def machines_of(
             "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
         )
     _require_none(args, refused)
+    if args.runtime_env is not None:
+        console.note(f"machines   Ray installs what {args.runtime_env} names, on each: this may take minutes")
     with contextlib.closing(_ray_workers(args)) as workers:
         console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+        if workers.dashboard:
+            console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
 
 
