@@ -191,11 +191,15 @@ class FlakyFailure(Event):
 
 @dataclass(frozen=True)
 class Verified(Event):
-    """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own."""
+    """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own.
+
+    ``machine`` is the other machine that they ran on, in words; "" for this one.
+    """
 
     path: str
     failed: int = 1
     runs: int = 1
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,9 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
 from biopsy.cli.app import main
 from biopsy.filesystem.content_store import digest_of
+from biopsy.session.machine_kind import this_machine
+from biopsy.session.ray_cluster import RayWorkers, Resources
+from support.machine_kinds import installed
 from support.models import chain, save
 from support.processes import runs, waited_for
 from support.ray_nodes import MARKS, RayNodes
@@ -73,7 +76,9 @@ def test_the_command_line_gives_the_same_bytes(
     there = ["debug", "reduce", "m.onnx", "-o", "there.onnx", "--on", ray_nodes.address, "--require-uniform"]
     assert main([*there, "--check", *check]) == 0
     assert (tmp_path / "there.onnx").read_bytes() == (tmp_path / "here.onnx").read_bytes()
-    assert "3 checks have room at once on 3 machines" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "3 checks have room at once on 3 machines" in told
+    assert f"fails in the same way on {this_machine()}" in told
 
 
 def test_a_run_that_is_stopped_is_gone_within_two_seconds(tmp_path: Path, ray_workers) -> None:
@@ -97,8 +102,6 @@ def test_a_node_that_is_killed_in_the_middle_changes_nothing(tmp_path: Path, ray
     )
     check = CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}", str(tmp_path / "begun")], "c.onnx")
     added = ray_nodes.add(3, resources={"doomed": 1})
-    from biopsy.session.ray_cluster import RayWorkers, Resources
-
     doomed = RayWorkers(ray_nodes.address, Resources(others={"doomed": 1.0}))
     run = doomed.begin(Task(check, tmp_path / "c.onnx", [b"model"]))
     waited_for(tmp_path / "begun", empty=True)
@@ -134,8 +137,6 @@ def test_a_driver_that_is_killed_resumes(tmp_path: Path, ray_nodes: RayNodes) ->
 
 
 def test_a_search_ends_though_no_machine_gets_free_for_it(tmp_path: Path, ray_nodes: RayNodes, ray_workers) -> None:
-    from biopsy.session.ray_cluster import RayWorkers
-
     check = CommandCheck(["true", "{}"], "c.onnx")
     for number in range(3):  # now all places are taken
         ray_workers.begin(Task(check, tmp_path / f"c{number}.onnx", [b"model"]))
@@ -149,7 +150,37 @@ def test_a_search_ends_though_no_machine_gets_free_for_it(tmp_path: Path, ray_no
 
 
 def test_resources_that_no_node_has_are_told(ray_nodes: RayNodes) -> None:
-    from biopsy.session.ray_cluster import RayWorkers, Resources
-
     with pytest.raises(errors.UsageError, match=r"none of the .* machines"):
         RayWorkers(ray_nodes.address, Resources(gpus=1.0))
+
+
+def test_nodes_that_differ_are_told_or_refused_before_anything_runs(tmp_path: Path, ray_nodes: RayNodes) -> None:
+    packages = installed(tmp_path / "packages", "onnx-made-up", "2.0")
+    unlike = ray_nodes.add(3, env_vars={"PYTHONPATH": str(packages)})
+    try:
+        with pytest.raises(errors.CheckError, match=r"machines differ.*onnx-made-up: (none, 2.0|2.0, none)"):
+            RayWorkers(ray_nodes.address, require_uniform=True)
+        workers = RayWorkers(ray_nodes.address)
+        told = workers.remarks
+        workers.close()
+    finally:
+        ray_nodes.cluster.remove_node(unlike)
+    assert any("onnx-made-up" in text and "different engines" in text for text in told)
+
+
+def test_a_journal_of_one_kind_of_nodes_is_not_continued_by_another(
+    tmp_path: Path, ray_nodes: RayNodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(chain(12), tmp_path / "m.onnx")
+    check = ["--check", *script_check(tmp_path / "check")]
+    begun = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--on", ray_nodes.address]
+    assert main([*begun, "--max-checks", "6", "--resources", "node0=1", *check]) == 5
+    unlike = ray_nodes.add(3, env_vars={"PYTHONPATH": str(installed(tmp_path / "packages", "onnx-made-up", "2.0"))})
+    try:
+        assert main([*begun, "--resources", "node3=1", *check]) == 2
+        assert "onnx-made-up of other machines: not given then, '2.0' now" in capsys.readouterr().err
+        assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", *check]) == 0  # here, as on machines of this kind
+    finally:
+        ray_nodes.cluster.remove_node(unlike)
+    assert "remembered" in capsys.readouterr().out

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count
 
 from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
 from biopsy.checks.repetition import RepeatedRun
 from biopsy.checks.task import NO_CANDIDATE, Task
+from biopsy.session.runs_in_order import in_order
 from biopsy.session.workers import Threads, Workers
 
 _MOST_WAITING = 16
@@ -36,24 +37,16 @@ def repeated(
     run the checks, threads of our own if None; they are ended with the runs. Closing the generator ends what still
     runs, and so does any exception. Raises CheckError if the check cannot be run.
     """
-    numbers = count(first) if times is None else iter(range(first, times))
-    begun: deque[tuple[int, Future[Evidence]]] = deque()
+    numbers = count(first) if times is None else range(first, times)
     workers = workers or Threads(jobs)
+
+    def task(number: int, running: Collection[int]) -> Future[Evidence]:
+        return workers.begin(Task(begin(number, set(running)), NO_CANDIDATE, None))
+
     try:
-        while True:
-            running = {future: number for number, future in begun if not future.done()}
-            room = min(jobs - len(running), _MOST_WAITING * jobs - len(begun))
-            for number in islice(numbers, max(0, room)):
-                future = workers.begin(Task(begin(number, set(running.values())), NO_CANDIDATE, None))
-                running[future] = number
-                begun.append((number, future))
-            if not begun:
-                return
-            if running and not begun[0][1].done():
-                workers.wait(running, None)
-            if begun[0][1].done():
-                number, future = begun.popleft()
-                yield RepeatedRun(number, _judged(future.result(), rules))
+        with closing(in_order(numbers, task, workers, jobs=jobs, waiting=_MOST_WAITING)) as ended:
+            for number, evidence in ended:
+                yield RepeatedRun(number, _judged(evidence, rules))
     finally:
         workers.close()
 
