@@ -18,11 +18,12 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from heapq import heapreplace
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean, linear_regression, median
 
 import onnx
 
@@ -50,6 +51,7 @@ WEIGHTS = 1 << 30
 """Bytes of weights that are sent to each machine."""
 
 PLACES = (1, 8, 100)
+PATTERNS_SHOWN = tuple(PATTERNS)
 _WANTED: dict[str, Callable[[list[str]], list[str]]] = {**models.PATTERNS, **PATTERNS}
 
 
@@ -80,12 +82,12 @@ class Parts:
 class Recorded:
     """How long the checks of a real reduction took: nodes of the candidate and seconds, for each."""
 
-    checks: Sequence[tuple[int, float]]
+    checks: tuple[tuple[int, float], ...]
 
     def scaled(self) -> Recorded:
         """The same as if a check of the whole model had lasted as long as ``BUILD``."""
         whole = median(seconds for nodes, seconds in self.checks if nodes == NODES)
-        return Recorded([(nodes, seconds * BUILD / whole) for nodes, seconds in self.checks])
+        return Recorded(tuple((nodes, seconds * BUILD / whole) for nodes, seconds in self.checks))
 
     def times(self) -> Callable[[int], float]:
         """What a check of so many nodes takes: as long as the recorded ones of the nearest size, in turn."""
@@ -106,29 +108,38 @@ class Recorded:
         """Seconds of a check."""
         return fmean(seconds for _, seconds in self.checks)
 
+    def expected(self, nodes: float) -> float:
+        """Seconds of a check of so many nodes: the line through the recorded ones, by least squares."""
+        slope, start = linear_regression([nodes for nodes, _ in self.checks], [seconds for _, seconds in self.checks])
+        return start + slope * nodes
+
 
 @dataclass(frozen=True)
 class Simulated:
-    """A search in simulated time: seconds or rounds; checks that were asked about, those begun, bytes sent for them."""
+    """A search in simulated time: seconds or rounds; checks that were asked about, and those begun.
+
+    ``bytes`` were sent for these, ``nodes`` is how many their candidates have on average.
+    """
 
     time: float
     checks: int
     begun: int
     bytes: int
+    nodes: float
 
 
 class _SentBytes(SimulatedClock):
-    """A clock that counts what candidates weigh. ``nodes`` are those of the candidate that was begun last."""
+    """A clock that counts what candidates weigh. ``sizes`` are their nodes, filled by who checks them."""
 
     def __init__(self, lasts: Callable[[int], float] | None) -> None:
         super().__init__((lambda evidence: 1.0) if lasts is None else self._as_recorded)
         self._of_nodes = lasts
-        self.nodes = 0
+        self.sizes: list[int] = []
         self.bytes = 0
 
     def _as_recorded(self, evidence: Evidence) -> float:
         assert self._of_nodes is not None
-        return self._of_nodes(self.nodes)
+        return self._of_nodes(self.sizes[-1])
 
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run, and weigh its candidate."""
@@ -142,7 +153,7 @@ def simulated(pattern: str, places: int, lasts: Callable[[int], float] | None = 
     wanted = set(_WANTED[pattern](models.names(original)))
 
     def fails(model: onnx.ModelProto) -> bool:
-        clock.nodes = len(model.graph.node)
+        clock.sizes.append(len(model.graph.node))
         return wanted <= set(models.names(model))
 
     with tempfile.TemporaryDirectory() as folder:
@@ -153,22 +164,34 @@ def simulated(pattern: str, places: int, lasts: Callable[[int], float] | None = 
             takes="model",
             parallelism=Parallelism(jobs=places, executor=clock),
         )
-    return Simulated(clock.now, found.checks, clock.begun, clock.bytes)
+    return Simulated(clock.now, found.checks, clock.begun, clock.bytes, fmean(clock.sizes))
 
 
-def predicted(parts: Parts, rounds: float, mean: float) -> float:
-    """The cost model, in seconds: what comes before, and for each round one check with what it costs besides."""
-    return parts.before + rounds * (mean + parts.check + parts.own)
+@cache
+def predicted(parts: Parts, recorded: Recorded, pattern: str, places: int) -> float:
+    """The cost model, in seconds: what comes before, and for each round one check with what it costs besides.
+
+    That check is of a candidate as large as those that the search asks about are on average.
+    """
+    check = recorded.expected(rounds(pattern, 1).nodes)
+    return parts.before + rounds(pattern, places).time * (check + parts.check + parts.own)
 
 
+@cache
+def rounds(pattern: str, places: int) -> Simulated:
+    """The search with all checks equally long."""
+    return simulated(pattern, places)
+
+
+@cache
 def replayed(parts: Parts, recorded: Recorded, pattern: str, places: int) -> Simulated:
     """The same search with each check as long as a recorded one of its size."""
     lasts = recorded.times()
     found = simulated(pattern, places, lambda nodes: lasts(nodes) + parts.check + parts.own)
-    return Simulated(parts.before + found.time, found.checks, found.begun, found.bytes)
+    return replace(found, time=parts.before + found.time)
 
 
-def searches(parts: Parts, recorded: Recorded, patterns: Sequence[str] = tuple(PATTERNS)) -> str:
+def searches(parts: Parts, recorded: Recorded, patterns: Sequence[str] = PATTERNS_SHOWN) -> str:
     """A row for each search and number of places: the model's time, the simulation's, and what it costs."""
     lines = [
         "| failure needs | places | rounds | model, min | simulated, min | error | times faster | checks begun |"
@@ -176,21 +199,19 @@ def searches(parts: Parts, recorded: Recorded, patterns: Sequence[str] = tuple(P
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for pattern in patterns:
-        alone = None
+        alone = replayed(parts, recorded, pattern, 1).time
         for places in PLACES:
-            rounds, real = simulated(pattern, places), replayed(parts, recorded, pattern, places)
-            alone = alone or real
-            model = predicted(parts, rounds.time, recorded.mean)
+            model, real = predicted(parts, recorded, pattern, places), replayed(parts, recorded, pattern, places)
             cells = [
                 pattern,
                 places,
-                f"{rounds.time:.0f}",
+                f"{rounds(pattern, places).time:.0f}",
                 f"{model / 60:.1f}",
                 f"{real.time / 60:.1f}",
                 f"{100 * (model / real.time - 1):+.0f} %",
-                f"{alone.time / real.time:.1f}",
+                f"{alone / real.time:.1f}",
                 real.begun,
-                f"{places * real.time / alone.time:.1f}",
+                f"{places * real.time / alone:.1f}",
             ]
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
@@ -210,10 +231,9 @@ def corpus(parts: Parts, recorded: Recorded, count: int = 1_000, places: int = 1
         "| places for each model | models at once | model, h | simulated, h | error | machine hours |",
         "|--:|--:|--:|--:|--:|--:|",
     ]
-    patterns = tuple(PATTERNS)
     for each in (1, 4, 16, places):
-        real = [replayed(parts, recorded, pattern, each).time for pattern in patterns]
-        guessed = [predicted(parts, simulated(pattern, each).time, recorded.mean) for pattern in patterns]
+        real = [replayed(parts, recorded, pattern, each).time for pattern in PATTERNS_SHOWN]
+        guessed = [predicted(parts, recorded, pattern, each) for pattern in PATTERNS_SHOWN]
         groups = places // each
         whole = makespan(list(islice(cycle(real), count)), groups)
         model = count * fmean(guessed) / groups
@@ -242,13 +262,13 @@ def parts_table(parts: Parts, recorded: Mapping[str, Recorded], sent: Simulated)
     return "\n".join(["| part | measured |", "|---|--:|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
-def tables(patterns: Sequence[str] = tuple(PATTERNS)) -> dict[str, str]:
+def tables() -> dict[str, str]:
     """The generated parts of the page, by their names."""
     parts, recorded = kept()
     builds = recorded["openvino"].scaled()
     return {
-        "parts": parts_table(parts, recorded, simulated("two far apart", 1)),
-        "searches": searches(parts, builds, patterns),
+        "parts": parts_table(parts, recorded, rounds("two far apart", 1)),
+        "searches": searches(parts, builds),
         "corpus": corpus(parts, builds),
     }
 
@@ -256,8 +276,10 @@ def tables(patterns: Sequence[str] = tuple(PATTERNS)) -> dict[str, str]:
 def kept() -> tuple[Parts, dict[str, Recorded]]:
     """What was measured and recorded."""
     read = json.loads(KEPT.read_text())
-    recorded = {engine: Recorded([(nodes, seconds) for nodes, seconds in checks])
-                for engine, checks in read["checks"].items()}  # fmt: skip
+    recorded = {
+        engine: Recorded(tuple((nodes, seconds) for nodes, seconds in checks))
+        for engine, checks in read["checks"].items()
+    }
     return Parts(**read["parts"]), recorded
 
 
