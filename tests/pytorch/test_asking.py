@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy import errors, events  # noqa: E402
+from biopsy.torch.facts import GoldenCount  # noqa: E402
+from support import pytorch_faults  # noqa: E402
 from support.pytorch_faults import (  # noqa: E402
     BranchOnData,
     ForgottenTraining,
@@ -47,15 +52,39 @@ def test_a_module_that_cannot_be_captured_says_what_torch_says() -> None:
     assert "data-dependent" in found.verdict.text
 
 
-def test_an_operator_that_is_translated_wrongly_is_the_exporters_fault() -> None:
-    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU)
+def line_of(text: str) -> int:
+    lines = Path(pytorch_faults.__file__).read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip() == text)
+
+
+def test_an_operator_that_is_translated_wrongly_is_named_at_its_line(tmp_path: Path) -> None:
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, output=tmp_path / "found")
     assert (found.verdict.blame, found.verdict.part) == ("exporter", "translation")
+    (place,) = found.places
+    assert (place.file, place.line) == (pytorch_faults.__file__, line_of("hidden = functional.gelu(hidden)"))
+    assert (place.code, place.operators) == ("hidden = functional.gelu(hidden)", ("aten.gelu.default",))
+    assert found.values == GoldenCount(matched=3, of=3)
+    assert found.piece is not None
+    assert found.piece.nodes == ("Tanh 'node_gelu'",)
+    assert found.piece.bundle == tmp_path / "found" / "bundle"
+    issue = (tmp_path / "found" / "bundle" / "ISSUE.md").read_text()
+    assert issue.startswith("# torch.onnx translates wrongly: aten.gelu.default")
 
 
-def test_a_wrong_fusion_is_the_engines_fault() -> None:
-    found = biopsy.torch.diagnose(NormalizationOfColumns().eval(), (SQUARE,))
-    assert found.verdict.blame == "engine"
-    assert found.suspect == "onnxrt"
+def test_a_wrong_fusion_is_the_engines_fault_and_named_by_its_operators(tmp_path: Path) -> None:
+    found = biopsy.torch.diagnose(NormalizationOfColumns().eval(), (SQUARE,), output=tmp_path / "found")
+    assert (found.verdict.blame, found.suspect) == ("engine", "onnxrt")
+    assert [place.line for place in found.places] == [
+        line_of("mean = x.pow(2).mean(-1)"),
+        line_of("return x / torch.sqrt(mean + 1e-5) * self.gain"),
+    ]
+    assert [place.operators for place in found.places] == [
+        ("aten.pow.Tensor_Scalar", "aten.mean.dim"),
+        ("aten.add.Tensor", "aten.sqrt.default", "aten.div.Tensor", "aten.mul.Tensor"),
+    ]
+    assert found.piece is not None
+    script = found.piece.bundle / "reproduce.py"
+    assert subprocess.run([sys.executable, script], capture_output=True, timeout=60).returncode == 1
 
 
 def test_training_mode_is_refused() -> None:

@@ -15,7 +15,9 @@ from biopsy.api.arguments import require_seconds
 from biopsy.api.compare import asked_of_outputs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import create
+from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
+from biopsy.tensors.files import require_new_folder
 from biopsy.torch.calls import Arguments
 from biopsy.torch.facts import TorchDiagnosis
 from biopsy.torch.inquiry import Inquiry, Question
@@ -32,8 +34,8 @@ def diagnose(
     dynamic_shapes: Any = None,
     suspect: str = "onnxrt",
     output: str | PathLike[str] | None = None,
-    atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
-    rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    atol: float = DEFAULT_TOLERANCE,
+    rtol: float = DEFAULT_TOLERANCE,
     export: Mapping[str, Any] | None = None,
     run_timeout: float | None = None,
     listener: events.Listener = events.ignore,
@@ -73,7 +75,12 @@ def diagnose(
         folder=None if output is None else Path(output),
         timeout=run_timeout,
     )
+    if question.folder is not None:
+        require_new_folder(question.folder)
+        require_writable(question.folder / "a file")
     with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
+        if question.folder is not None:
+            question.folder.mkdir(parents=True, exist_ok=True)
         return Inquiry(question, state, scratch, listener).run()
 
 

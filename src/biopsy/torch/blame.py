@@ -7,26 +7,11 @@ two engines that share no code compute the same, and it is not what the module g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from biopsy.engines.yardsticks import PLAIN
+from biopsy.torch.accusation import Accusation
 from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel
-from biopsy.torch.facts import Blame, ExporterPart
-from biopsy.torch.judging import Difference
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accusation:
-    """Who is to blame, and what for. ``model`` is what shows it in ``engine``; ``error`` what was raised, in a line."""
-
-    blame: Blame
-    text: str
-    part: ExporterPart | None = None
-    reason: str = ""
-    difference: Difference | None = None
-    error: str = ""
-    engine: str = ""
-    model: OnnxModel | None = None
+from biopsy.torch.facts import ExporterPart
 
 
 def blamed(

@@ -15,8 +15,8 @@ Blame: TypeAlias = Literal["passes", "varies", "capture", "exporter", "engine", 
 """Who is to blame: nobody, for nothing fails; the module, which gives another answer each time; ``torch.export``;
 ``torch.onnx``; the engine; the tolerances, for it is rounding; or nobody can tell."""
 
-ExporterPart: TypeAlias = Literal["translation", "optimizer"]
-"""What of the exporter: the translation of an operator, or onnxscript's optimizer after it."""
+ExporterPart: TypeAlias = Literal["decomposition", "translation", "optimizer"]
+"""What of the exporter: operators of the program made of others, their translation, or onnxscript's optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from biopsy import errors, events
-from biopsy.diagnosis.facts import Outcome, StepReport
+from biopsy import events
 from biopsy.tensors.files import write_feeds
-from biopsy.torch.blame import Accusation, blamed
+from biopsy.torch.accusation import Accusation
+from biopsy.torch.blame import blamed
 from biopsy.torch.calls import Arguments, called, eager, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
 from biopsy.torch.evaluation import Evaluators, OnnxModel
 from biopsy.torch.facts import TorchDiagnosis, TorchVerdict
 from biopsy.torch.interface import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.judging import Asked, Difference, difference_of_leaves
+from biopsy.torch.location import LOCATING, Location
 from biopsy.torch.module_state import ModuleState
+from biopsy.torch.steps import BlamedError, Steps
 from biopsy.torch.values import input_values
 
-_Answer = TypeVar("_Answer")
+INPUTS = "inputs.safetensors"
 
 _PACKAGES = ("torch", "onnxscript", "onnx")
 
@@ -49,14 +51,6 @@ class Question:
     timeout: float | None = None
 
 
-class _BlamedError(Exception):
-    """The verdict is known: no further question is asked."""
-
-    def __init__(self, accusation: Accusation) -> None:
-        super().__init__(accusation.text)
-        self.accusation = accusation
-
-
 class Inquiry:
     """Asks the questions. ``scratch`` is a folder for transient files; ``state`` is that of the module at first."""
 
@@ -64,8 +58,9 @@ class Inquiry:
         self._question = question
         self._state = state
         self._scratch = scratch
+        self._folder = question.folder or scratch
         self._listener = listener
-        self._steps: list[StepReport] = []
+        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener)
         self._remarks: list[str] = []
 
     def run(self) -> TorchDiagnosis:
@@ -76,52 +71,40 @@ class Inquiry:
             release = {question.suspect: engines.version(question.suspect)}
             try:
                 accusation = self._accused(engines)
-            except _BlamedError as known:
+            except BlamedError as known:
                 accusation = known.accusation
+        found = self._location().located(accusation, bundled=question.folder is not None)
+        accusation = found.accusation
         return TorchDiagnosis(
             verdict=TorchVerdict(
                 blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
             ),
             suspect=question.suspect,
-            steps=tuple(self._steps),
+            steps=tuple(self._steps.reports),
+            places=found.places,
             error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
+            values=found.values,
+            piece=found.piece,
             remarks=tuple(self._remarks),
             versions={**{name: version(name) for name in _PACKAGES}, **release},
             folder=question.folder,
             seconds=time.monotonic() - began,
         )
 
+    def _location(self) -> Location:
+        question = self._question
+        return Location(question.given, question.asked, self._folder, self._scratch, self._steps, self._listener)
+
     def _accused(self, engines: Evaluators) -> Accusation:
         question = self._question
-        expected = self._ask("steady", self._steady)
-        program = self._ask("capture", lambda: self._captured(expected))
+        expected = self._steps.ask("steady", self._steady)
+        program = self._steps.ask("capture", lambda: self._captured(expected))
         options = dict(question.export)
-        model = self._ask("export", lambda: self._model(program, expected, "model", options))
-        failing = self._ask("fails", lambda: self._failing(engines, model))
+        model = self._steps.ask("export", lambda: self._model(program, expected, "model", options))
+        failing = self._steps.ask("fails", lambda: self._failing(engines, model))
         del failing
-        return self._ask("blame", lambda: self._blamed(engines, program, expected, model))
-
-    def _ask(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer:
-        """Ask a question and tell listeners; what ends the inquiry ends the question, too."""
-        question, began = _QUESTIONS[name], time.monotonic()
-        self._listener(events.StepStarted(name, question, list(_QUESTIONS).index(name) + 1, len(_QUESTIONS)))
-        outcome: Outcome = "done"
-        line = ""
-        try:
-            found, line = answer()
-        except _BlamedError as known:
-            line = known.accusation.text
-            raise
-        except errors.BiopsyError as error:
-            outcome, line = "failed", error.summary
-            raise
-        finally:
-            seconds = time.monotonic() - began
-            report = StepReport(name=name, question=question, outcome=outcome, answer=line, seconds=seconds)
-            self._steps.append(report)
-            self._listener(events.StepDone(name=name, outcome=outcome, answer=line, seconds=seconds, checks=0))
-        return found
+        return self._steps.ask("blame", lambda: self._blamed(engines, program, expected, model))
 
     # The questions
 
@@ -134,7 +117,7 @@ class Inquiry:
             names = ", ".join(sorted(self._state.changed)[:4])
             self._remarks.append(f"the module changes its buffers ({names}): an ONNX model does not keep that")
         if found is not None:
-            raise _BlamedError(_accusation_of_variation(found))
+            raise BlamedError(_accusation_of_variation(found))
         return first, "yes"
 
     def _captured(self, expected: list[Leaf]) -> tuple[Any, str]:
@@ -143,18 +126,18 @@ class Inquiry:
             program = captured(question.module, self._state, question.given, question.dynamic_shapes)
         except CannotCaptureError as error:
             text = f"torch.export cannot capture the module: {error}"
-            raise _BlamedError(Accusation(blame="capture", text=text, error=str(error))) from error
+            raise BlamedError(Accusation(blame="capture", text=text, error=str(error))) from error
         try:
             given = called(program.module(), question.given)
         except Exception as error:
             text = f"The program that torch.export captures raises where the module does not: {said(error)}"
-            raise _BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
+            raise BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
         finally:
             self._state.restore()
         found = difference_of_leaves(given, expected, question.asked)
         if found is not None:
             text = "The program that torch.export captures gives something else than the module."
-            raise _BlamedError(Accusation(blame="capture", text=text, difference=found))
+            raise BlamedError(Accusation(blame="capture", text=text, difference=found))
         return program, "yes"
 
     def _model(
@@ -166,8 +149,8 @@ class Inquiry:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error}"
-            raise _BlamedError(Accusation(blame="exporter", text=text, part="translation", error=str(error))) from error
-        path, feeds = self._scratch / f"{name}.onnx", self._scratch / "inputs.safetensors"
+            raise BlamedError(Accusation(blame="exporter", text=text, part="translation", error=str(error))) from error
+        path, feeds = self._folder / f"{name}.onnx", self._folder / INPUTS
         made.save(str(path))
         write_feeds(feeds, [input_values(made, question.given.args, question.given.kwargs)])
         golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, expected).items()}
@@ -184,10 +167,10 @@ class Inquiry:
         found = engines.evaluation(suspect, model)
         if found.ran and found.difference is None:
             text = f"{suspect} gives what the module gives."
-            raise _BlamedError(Accusation(blame="passes", text=text))
+            raise BlamedError(Accusation(blame="passes", text=text))
         if found.is_rounding and found.difference is not None:
             text = f"{suspect} differs from the module by rounding alone: the tolerances are narrower than that."
-            raise _BlamedError(Accusation(blame="tolerance", text=text, difference=found.difference))
+            raise BlamedError(Accusation(blame="tolerance", text=text, difference=found.difference))
         self._suspected = found
         return None, f"no: {found.failure or (found.difference.text if found.difference else '')}"
 
