@@ -40,8 +40,8 @@ def type_in_model(value: Any) -> np.dtype[Any] | None:
     return None if found is None else dtype_named(found)
 
 
-def as_array(value: Any) -> Array:
-    """A copy of a value that ``type_in_model`` has a type for: later operators may write into the tensor."""
+def as_array(value: Any, *, copy: bool = True) -> Array:
+    """A value that ``type_in_model`` has a type for. Later operators may write into the tensor: so it is copied."""
     torch = imported()
     dtype = type_in_model(value)
     assert dtype is not None
@@ -50,14 +50,14 @@ def as_array(value: Any) -> Array:
     plain = value.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
         plain = torch.view_as_real(plain)
-    copied = plain.to("cpu", copy=True, memory_format=torch.contiguous_format)
-    if str(copied.dtype).removeprefix("torch.") in _PAIRS:
-        return _unpacked(copied.view(torch.uint8).numpy()).view(dtype)
+    here = plain.to("cpu", copy=copy, memory_format=torch.contiguous_format)
+    if str(here.dtype).removeprefix("torch.") in _PAIRS:
+        return _unpacked(here.view(torch.uint8).numpy()).view(dtype)
     if dtype.isbuiltin == 1:
-        found: Array = copied.numpy()
+        found: Array = here.numpy()
         return found
     # NumPy has no such type: the bytes go over as integers.
-    bits: Array = copied.view(torch.uint8 if dtype.itemsize == 1 else torch.int16).numpy()
+    bits: Array = here.view(torch.uint8 if dtype.itemsize == 1 else torch.int16).numpy()
     return bits.view(dtype)
 
 

@@ -61,7 +61,7 @@ def record(
     require_some(recording)
     inputs = input_values(onnx_program, args, kwargs)
     names = [name for tensors in named.names.values() for name in tensors]
-    values = intermediate_values(onnx_program, args, kwargs)
+    values = intermediate_values(onnx_program, args, kwargs, copy=False)
     write_recording(path, inputs, names, values)
     return recording
 

@@ -13,9 +13,11 @@ from biopsy.torch.names import NamedValues, named_values, program_of
 
 
 def intermediate_values(
-    onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None
+    onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None, *, copy: bool = True
 ) -> Iterator[tuple[str, Array]]:
     """Run the program that was exported, and give the tensors of the model as they come, each one a copy.
+
+    Without ``copy`` a tensor is what it was until the next one is asked for, and may have changed by then.
 
     It is the exporter's own program (``onnx_program.exported_program``), run operator by operator without gradients,
     where its parameters are. ``args`` and ``kwargs`` are what the module is called with. What later operators need no
@@ -28,7 +30,7 @@ def intermediate_values(
     imported()
     named = named_values(onnx_program)
     program = program_of(onnx_program)
-    return _values(program, _flat_inputs(program, args, kwargs), named)
+    return _values(program, _flat_inputs(program, args, kwargs), named, copy)
 
 
 def input_values(onnx_program: Any, args: Any, kwargs: Mapping[str, Any] | None = None) -> dict[str, Array]:
@@ -64,7 +66,7 @@ def _flat_inputs(program: Any, args: Any, kwargs: Mapping[str, Any] | None) -> S
     return found
 
 
-def _values(program: Any, inputs: Sequence[Any], named: NamedValues) -> Iterator[tuple[str, Array]]:
+def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool) -> Iterator[tuple[str, Array]]:
     torch, fx = imported(), imported("torch.fx")
     interpreter = fx.Interpreter(program.graph_module)
     interpreter.args_iter = iter(inputs)
@@ -75,7 +77,7 @@ def _values(program: Any, inputs: Sequence[Any], named: NamedValues) -> Iterator
             result = _result(interpreter, node)
         names = named.names.get(node.name, ())
         for name in names:
-            yield name, as_array(result)
+            yield name, as_array(result, copy=copy)
         interpreter.env[node] = result
         del result
         for gone in interpreter.user_to_last_uses.get(node, ()):
