@@ -3,11 +3,11 @@
 Names are loaded when they are first used, and PyTorch only when one is called: ``import biopsy.torch`` needs neither.
 """
 
-TYPE_CHECKING = False
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from biopsy.torch.asking import diagnose as diagnose
     from biopsy.torch.facts import TorchDiagnosis as TorchDiagnosis
     from biopsy.torch.recording import Recording as Recording
@@ -23,7 +23,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)  # noqa: PLE0605 - one list of the public names is enough
 
 
-def __getattr__(name: str) -> "Any":
+def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
