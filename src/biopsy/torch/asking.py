@@ -17,7 +17,6 @@ from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import create
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
-from biopsy.tensors.files import require_new_folder
 from biopsy.torch.calls import Arguments
 from biopsy.torch.facts import TorchDiagnosis
 from biopsy.torch.inquiry import Inquiry, Question
@@ -76,12 +75,20 @@ def diagnose(
         timeout=run_timeout,
     )
     if question.folder is not None:
-        require_new_folder(question.folder)
-        require_writable(question.folder / "a file")
+        require_folder(question.folder)
     with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
         if question.folder is not None:
             question.folder.mkdir(parents=True, exist_ok=True)
         return Inquiry(question, state, scratch, listener).run()
+
+
+def require_folder(folder: Path) -> None:
+    """Raise UsageError unless a diagnosis can be kept in a folder: a new one, or an empty one."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise errors.UsageError(
+            f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
+        )
+    require_writable(folder / "a file")
 
 
 def _as_tuple(args: Any) -> tuple[Any, ...]:
