@@ -93,6 +93,18 @@ class LayerNode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerOrigins:
+    """Where some layers come from, as far as an exporter says.
+
+    ``name`` is what they are together: the module that all are in, and the operators that were translated into them.
+    ``places`` are the lines of code, in words, each once.
+    """
+
+    name: str = ""
+    places: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerPiece:
     """Layers that were run as one: what lies between tensors that have a recorded value, and the layer at its end.
 
@@ -102,6 +114,7 @@ class LayerPiece:
     nodes: tuple[int, ...]
     labels: tuple[str, ...]
     inputs: tuple[str, ...]
+    origins: LayerOrigins = LayerOrigins()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +187,7 @@ class LayerGroup:
     rounding_ratio: float | None = None
     flaky: Rate | None = None
     is_of_model: bool = False
+    origins: LayerOrigins = LayerOrigins()
 
 
 @dataclass(frozen=True)
@@ -206,7 +220,7 @@ class NonFiniteOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """What to look at: a layer, or a group of them; what goes in and comes out; and how wrong it is."""
+    """What to look at: a layer, or a group of them; what goes in and comes out; how wrong it is; whose line it is."""
 
     nodes: tuple[int, ...]
     labels: tuple[str, ...]
@@ -214,6 +228,7 @@ class Suspect:
     outputs: tuple[str, ...]
     error: TensorError | None
     failure: Failure | None
+    origins: LayerOrigins = LayerOrigins()
 
     @property
     def rank(self) -> tuple[bool, float, float]:
@@ -264,6 +279,7 @@ class LayerFindings:
                 outputs=group.outputs,
                 error=group.error,
                 failure=group.failure,
+                origins=group.origins,
             )
             for group in self.groups
         ]
@@ -317,7 +333,8 @@ def _figure(error: TensorError | None, name: Literal["absolute", "tolerance_rati
 
 
 def _suspected(layer: LayerFinding) -> Suspect:
-    piece = layer.piece
+    piece, source = layer.piece, layer.node.source
+    own = LayerOrigins(places=() if source is None else (source.with_code,))
     return Suspect(
         nodes=layer.nodes,
         labels=(layer.node.label,) if piece is None else piece.labels,
@@ -325,4 +342,5 @@ def _suspected(layer: LayerFinding) -> Suspect:
         outputs=layer.node.outputs,
         error=layer.introduced,
         failure=layer.failure,
+        origins=own if piece is None else piece.origins,
     )

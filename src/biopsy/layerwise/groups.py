@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from biopsy import errors, events
 from biopsy.layerwise.batches import batches, run_in_batches
 from biopsy.layerwise.findings import LayerGroup
+from biopsy.layerwise.layers import origins_of
 from biopsy.layerwise.reference_values import Runs
 from biopsy.layerwise.subgraph_faults import SubgraphFault, SubgraphRuns
 from biopsy.layerwise.subgraphs import Subgraph, Subgraphs
@@ -109,6 +110,7 @@ class GroupSearch:
             rounding_ratio=last.noise.ratio if last.noise is not None else None,
             flaky=rate,
             is_of_model=last.is_of_model,
+            origins=origins_of(self._index, layers),
         )
 
     def _is_wrong(self, nodes: Sequence[int], like: SubgraphFault) -> bool:

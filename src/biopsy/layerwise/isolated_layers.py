@@ -10,6 +10,7 @@ from biopsy import errors, events
 from biopsy.engines.worker import Worker
 from biopsy.layerwise.batches import batches, run_in_batches
 from biopsy.layerwise.findings import Failure, LayerPiece, Rate, TensorError, failure_of
+from biopsy.layerwise.layers import origins_of
 from biopsy.layerwise.non_finite import NonFinite, non_finite
 from biopsy.layerwise.reference_values import CANNOT_RUN, ReferenceValues, Runs
 from biopsy.layerwise.rounding import RoundingJudge
@@ -161,6 +162,7 @@ class IsolatedLayers:
                 nodes=nodes,
                 labels=tuple(index.nodes[number].label for number in nodes),
                 inputs=tuple(self._subgraphs.names(self._subgraphs.inputs(closed))),
+                origins=origins_of(index, nodes),
             )
 
     def _judged(self, layer: Subgraph, runs: Runs, expected: Runs | None) -> IsolatedResult:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-from biopsy.layerwise.findings import LayerNode
+from biopsy.layerwise.findings import LayerNode, LayerOrigins
 from biopsy.model.constant_nodes import is_constant_node
 from biopsy.model.index import ModelIndex, Node
-from biopsy.model.node_source import source_of
+from biopsy.model.sources import group_name, noted_source, places_of
 
 
 def layers_of(index: ModelIndex, pattern: re.Pattern[str] | None = None) -> list[Node]:
@@ -29,5 +30,11 @@ def layer_node(index: ModelIndex, node: Node) -> LayerNode:
         label=node.label,
         inputs=tuple(index.names[tensor] for tensor in node.reads if tensor not in index.weights),
         outputs=tuple(index.names[tensor] for tensor in node.writes),
-        source=source_of(index.node_payload(node.number)),
+        source=noted_source(index, node.number),
     )
+
+
+def origins_of(index: ModelIndex, nodes: Iterable[int]) -> LayerOrigins:
+    """Where some layers come from, and what they are together."""
+    sources = [noted_source(index, node) for node in nodes]
+    return LayerOrigins(name=group_name(sources), places=tuple(place.text for place in places_of(sources)))

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from biopsy.mixed_precision.cost import work_of
@@ -14,6 +15,7 @@ from biopsy.mixed_precision.operators import NodeRole, Role, node_role
 from biopsy.model import walk
 from biopsy.model.index import label
 from biopsy.model.infer import without_weights
+from biopsy.model.node_source import NodeSource, source_of
 
 if TYPE_CHECKING:
     import onnx
@@ -27,6 +29,7 @@ class Layer:
 
     ``where`` names the nodes around it if it stands in a body. ``writes`` is its first output, which names it where it
     has no name. ``flops`` and ``bytes`` are what it costs, as far as shapes tell, open dimensions counted as one.
+    ``noted`` is a NodeProto with what an exporter noted of it.
     """
 
     number: int
@@ -37,6 +40,12 @@ class Layer:
     writes: str
     flops: int
     bytes: int
+    noted: onnx.NodeProto | None = field(default=None, compare=False, repr=False)
+
+    @cached_property
+    def source(self) -> NodeSource | None:
+        """Where an exporter says that it comes from."""
+        return None if self.noted is None else source_of(self.noted.SerializeToString())
 
     @property
     def label(self) -> str:
@@ -227,6 +236,14 @@ def _layer(node: PlannedNode, place: int, where: tuple[str, ...], types: _KnownT
         writes=next((name for name in proto.output if name), ""),
         flops=work_of(proto, shapes_in, shapes_out),
         bytes=4 * sum(math.prod(shape) for shape in (*shapes_in, *shapes_out) if shape is not None),
+        noted=_noted(proto),
+    )
+
+
+def _noted(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node without its operands and attributes, which may hold weights."""
+    return type(node)(
+        name=node.name, op_type=node.op_type, doc_string=node.doc_string, metadata_props=node.metadata_props
     )
 
 

@@ -139,6 +139,7 @@ def _layer(layer: Layer) -> dict[str, object]:
         "output": layer.writes,
         "flops": layer.flops,
         "bytes": layer.bytes,
+        "source": None if layer.source is None else layer.source.as_tree(),
     }
 
 

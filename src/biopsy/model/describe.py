@@ -172,8 +172,7 @@ def _origin_lines(node: bytes, indent: str) -> Iterator[str]:
 
     found = source_of(node)
     if found is not None:
-        code = f": {found.code}" if found.code else ""
-        yield f"{indent}from {short_name(printable(f'{found}{code}'))}"
+        yield f"{indent}from {short_name(printable(found.with_code))}"
 
 
 def _attribute_lines(

@@ -52,7 +52,8 @@ class NodeSource:
     ``file``, ``line``, ``function`` and ``code`` are of the innermost frame of the author's own code. ``scopes`` are
     names of modules and ``classes`` their classes, both from the outermost. ``owner`` is the class whose method that
     function is, "" where that is not certain. ``operator`` is what the exporter translated, such as
-    ``aten.gelu.default``. ``by`` names the convention.
+    ``aten.gelu.default``. ``by`` names the convention. ``stands_for``: the node of the original that all this was noted
+    of, where another one now stands in its place.
     """
 
     by: str
@@ -64,6 +65,7 @@ class NodeSource:
     classes: tuple[str, ...] = ()
     owner: str = ""
     operator: str | None = None
+    stands_for: str | None = None
 
     def as_tree(self) -> dict[str, Any]:
         """As plain values, for a report; None for what is not told."""
@@ -78,6 +80,10 @@ class NodeSource:
 
     def __str__(self) -> str:
         """In a few words: ``model.py:42 in Attention.forward``, or the name of the module, ``blocks.0.attention``."""
+        return f"in place of {self.stands_for}, {self._where}" if self.stands_for else self._where
+
+    @property
+    def _where(self) -> str:
         if self.file is None:
             return f"module {self.scopes[-1]}" if self.scopes else f"class {self.classes[-1]}"
         name = re.split(r"[/\\]", self.file)[-1]

@@ -10,6 +10,7 @@ from biopsy import errors, events
 from biopsy.checks.outcome import Judged, Outcome
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import index_bytes
+from biopsy.model.sources import sources_of
 from biopsy.reduction.candidate import Candidate
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.driver import Driver
@@ -17,7 +18,7 @@ from biopsy.reduction.feeding import Feeding
 from biopsy.reduction.named_pass import NamedPass
 from biopsy.reduction.pass_context import PassContext
 from biopsy.reduction.preflight import preflight
-from biopsy.reduction.result import Reduction, Target, reads_of, sources_of
+from biopsy.reduction.result import Reduction, Target, reads_of
 from biopsy.reduction.schedule import Schedule
 from biopsy.reduction.verification import Verification, verified
 from biopsy.reduction.vouching import Vouching
@@ -190,7 +191,7 @@ class ReductionTask:
             stopped=stopped,
             last_words=self._verification.last_words,
             reads=reads_of(left),
-            sources=sources_of(left),
+            sources=sources_of(left, None if self._schedule.hides_origins else driver.problem.index),
             error_before=error,
             error_after=self._verification.error,
             judged_before=judged,

@@ -11,7 +11,7 @@ from biopsy.checks.outcome import Judged
 from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import ErrorSize
 from biopsy.model.index import ModelIndex
-from biopsy.model.node_source import NodeSource, source_of
+from biopsy.model.node_source import NodeSource
 from biopsy.quantities import count
 from biopsy.session.result_file import files_of, streams_among
 from biopsy.text import html_table, printable, some_of
@@ -51,7 +51,8 @@ class Reduction:
     apart; None where they are alike. ``reads`` are, for each of ``nodes``, the places of those that it reads from.
     ``inputs`` is a file of recorded values that the result was fed in checks that load inputs; None if it needs none
     but those of the original. ``cannot_say`` counts the models of which the check could not say anything, by the
-    reason. ``sources`` are, for each of ``nodes``, where an exporter says that it comes from; None where none does.
+    reason. ``sources`` are, for each of ``nodes``, where an exporter says that it comes from, also where only the
+    original has it noted; None where none does, and of all that a result is to hide.
     ``judged_before`` is how the original fails, ``judged_after`` how the result does, if it was checked again.
     ``failure`` is what counted as the same failure, ``values_free`` whether candidates could compute other values than
     the original, None where no pass wanted to know.
@@ -112,8 +113,3 @@ def reads_of(index: ModelIndex) -> tuple[tuple[int, ...], ...]:
         tuple(sorted({index.producer[tensor] for tensor in node.reads if tensor in index.producer}))
         for node in index.nodes
     )
-
-
-def sources_of(index: ModelIndex) -> tuple[NodeSource | None, ...]:
-    """For each node of a model, where an exporter says that it comes from."""
-    return tuple(source_of(index.node_payload(node.number)) for node in index.nodes)

@@ -170,6 +170,11 @@ class Schedule:
     repeated: tuple[NamedPass, ...] = ()
     afterwards: tuple[NamedModelPass, ...] = ()
 
+    @property
+    def hides_origins(self) -> bool:
+        """Whether the result must not tell what it was made of: a node says no more than its own file does."""
+        return any(named.name in ("names", "exporter-notes") for named in self.afterwards)
+
     def foreseeable_after(self, named: NamedPass) -> tuple[NamedPass, ...]:
         """The passes that follow one, as far as they can be foreseen."""
         order = (*self.once, *self.repeated)

@@ -14,8 +14,9 @@ from biopsy.model.graph_parts import Source
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.infer import infer_value_infos
 from biopsy.model.node import string_in
-from biopsy.model.node_source import source_of
+from biopsy.model.node_source import NodeSource
 from biopsy.model.slice import without_weights
+from biopsy.model.sources import sources_of
 from biopsy.model.storage import elements
 from biopsy.model.tensor_type import TensorType, ValueType
 from biopsy.model.weight_formatting import values_text
@@ -43,16 +44,21 @@ def graph_tree(
     original: ModelIndex | None = None,
     kept: Sequence[int] = (),
     tensor_errors: Mapping[str, Any] | None = None,
+    sources: Sequence[NodeSource | None] | None = None,
 ) -> Tree:
     """The graph of a model: the keys ``nodes``, ``inputs``, ``outputs``, ``tensors``, and ``more_nodes`` left out.
 
     ``kept`` are the nodes of the ``original`` that it was made from, so that each node can be told with its number
-    there. ``tensor_errors`` are errors by the name of the tensor.
+    there. ``tensor_errors`` are errors by the name of the tensor. ``sources`` are those of the nodes, if they are known
+    already.
     """
     shown = index.nodes[:MOST_NODES]
     numbers = numbers_in(index, original, kept) if original is not None else [None] * len(index.nodes)
     return {
-        "nodes": [_node(index, node, number) for node, number in zip(shown, numbers, strict=False)],
+        "nodes": [
+            _node(index, node, number, source)
+            for node, number, source in zip(shown, numbers, sources or sources_of(index, original), strict=False)
+        ],
         "more_nodes": len(index.nodes) - len(shown),
         "inputs": values(index, index.fed_inputs()),
         "outputs": values(index, index.outputs),
@@ -71,9 +77,8 @@ def numbers_in(index: ModelIndex, original: ModelIndex, kept: Sequence[int]) -> 
     return found
 
 
-def _node(index: ModelIndex, node: Node, number: int | None) -> Tree:
+def _node(index: ModelIndex, node: Node, number: int | None, source: NodeSource | None) -> Tree:
     payload = index.node_payload(node.number)
-    source = source_of(payload)
     return {
         "number": number,
         "name": node.name,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from biopsy.layerwise.findings import LayerFinding, LayerFindings, TensorError
+from biopsy.layerwise.findings import LayerFinding, LayerFindings, Suspect, TensorError
 from biopsy.layerwise.report import Engines, layers_tree
 from biopsy.model.index import ModelIndex
 from biopsy.quantities import count
@@ -36,7 +36,7 @@ def verdict_of(found: LayerFindings) -> Tree:
     if found.unmeasured:
         rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
     if found.suspects:
-        named = "; ".join(" -> ".join(one.labels[:_MOST_NAMED]) for one in found.suspects[:_MOST_NAMED])
+        named = "; ".join(map(_named, found.suspects[:_MOST_NAMED]))
         masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""
         text = f"{count(len(found.suspects), 'layer or group', 'layers or groups')} make errors: {named}.{masked}"
         return verdict_tree("wrong-layers", text, not_tried=rest)
@@ -46,6 +46,13 @@ def verdict_of(found: LayerFindings) -> Tree:
         return verdict_tree("passes" if found.passed else "unknown", "No tensor is out of tolerance.", not_tried=rest)
     text = "Tensors are out of tolerance, and no isolated layer makes them so."
     return verdict_tree("unknown", text, not_tried=rest)
+
+
+def _named(suspect: Suspect) -> str:
+    """What a suspect is in the words of its author, if it is several layers; else its nodes; and the first place."""
+    several = suspect.origins.name if len(suspect.labels) > 1 else ""
+    name = several or " -> ".join(suspect.labels[:_MOST_NAMED])
+    return f"{name} ({suspect.origins.places[0]})" if suspect.origins.places else name
 
 
 def measured(found: LayerFindings) -> MeasuredErrors:

@@ -81,7 +81,7 @@ def piece_tree(found: Reduction, piece: ModelIndex, original: ModelIndex, folder
         "bytes": found.output.stat().st_size,
         "inputs_path": relative(found.inputs, folder),
         "failure": None if judged is None else failure_tree(judged, found.error_after),
-        **graph_tree(piece, original=original, kept=found.kept, tensor_errors=told),
+        **graph_tree(piece, original=original, kept=found.kept, tensor_errors=told, sources=found.sources),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -180,6 +180,16 @@ class VariedCheck:
     def close(self) -> None:
         """End what was kept warm."""
         self._check.close()
+
+
+def separate_checks(
+    template: CheckTemplate, default_name: str, timeout: float | None = None
+) -> Callable[[SettingChange], CommandCheck]:
+    """The check for words that vary, a new one for each change: several may be run at once, on other machines."""
+    from biopsy.checks.warm import command_check
+
+    made = command_check if template.is_own_run else CommandCheck
+    return lambda change: made(template.with_change(change), default_name, timeout)
 
 
 def varied_check(template: CheckTemplate, default_name: str, timeout: float | None = None) -> VariedCheck:

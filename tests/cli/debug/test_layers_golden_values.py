@@ -34,10 +34,15 @@ def test_a_fault_of_the_exporter_is_shown_with_its_line_and_the_lines_to_type_wo
     assert "\nas one     12 layers, of which only the last has a recorded value\n" in shown
     assert "modules.py:37 in Attention.forward: seen = nn.functional.scaled_dot_product_attention(" in shown
     assert "the engine gives what the model says there" in shown
+    assert "\nFAILED | class Attention: aten.scaled_dot_product_attention.default (12 layers)\n" in shown
     tree = json.loads((attention / "layers.json").read_text())["layers"]
     wrong = next(layer for layer in tree["layers"] if layer["verdict"] == "introduces")
     assert (wrong["is_of_model"], len(wrong["piece"]["nodes"]), tree["unmeasured"]) == (True, 12, [])
     assert wrong["source"]["file"] == "/home/me/project/modules.py"
+    assert tree["ranking"][0]["origins"]["name"] == "class Attention: aten.scaled_dot_product_attention.default"
+    assert main(["report", "layers.json", "-o", "layers.html"]) == 0
+    page = (attention / "layers.html").read_text()
+    assert "class Attention: aten.scaled_dot_product_attention.default (Reshape" in page
 
     lines = [line.split("Next")[-1].strip() for line in shown.partition("\nNext ")[2].splitlines()]
     for line in lines[1:]:

@@ -17,6 +17,7 @@ from benchmarks.models import transformer
 from biopsy.cli.app import main
 from biopsy.cli.debug.precision import options
 from support.command_line import BIN, wait_until
+from support.exporters import copied
 from support.models import chain, info, model, save, weight
 from support.precisions import KNOWN, Network, overflowing
 
@@ -60,6 +61,18 @@ def looking(folder: Path, code: str) -> tuple[str, ...]:
 def exps(count: int) -> onnx.ModelProto:
     nodes = [helper.make_node("Sin", [f"t{i}"], [f"t{i + 1}"], name=f"n{i}") for i in range(count)]
     return model(nodes, [info("t0")], [info(f"t{count}")])
+
+
+def test_layers_that_must_be_high_are_told_with_their_lines_of_code(here: Path, capsys) -> None:
+    copied("mlp", here)
+    (here / "check.py").write_text("import sys; sys.exit(b'gelu_raw' in open(sys.argv[1], 'rb').read())")
+    check = ("--check", sys.executable, "-S", "check.py", "polygraphy_debug.onnx")
+    assert precision("mlp.onnx", "--fp16", "--report", "r.json", *check) == 0
+    assert "\n  Gelu 'node_gelu'\nfrom   modules.py:13 in Block.forward: " in capsys.readouterr().out
+    (layer,) = json.loads(Path("r.json").read_text())["precision"]["high_layers"]
+    assert layer["source"]["in_words"] == "modules.py:13 in Block.forward"
+    assert main(["report", "r.json", "-o", "r.html"]) == 0
+    assert "modules.py:13" in Path("r.html").read_text()
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         LayerFinding,
         LayerFindings,
         LayerGroup,
+        LayerOrigins,
         MarkingEffect,
         NonFiniteOrigin,
         Suspect,
@@ -167,9 +168,8 @@ def _say_table(console: Console, findings: LayerFindings, most: int) -> None:
         cells = [f"{row[0]:<{widths[0]}}", *(f"{row[place]:>{widths[place]}}" for place in (1, 2, 3)), row[4]]
         console.say("  ".join(cells).rstrip())
     for suspect in single[:_MOST_PLACES]:
-        node = by_number[suspect.nodes[0]].node
-        if node.source is not None:
-            console.say(f"{'introduced':<{COLUMN}} by {node.label}, {node.source.with_code}")
+        for place in suspect.origins.places:
+            console.say(f"{'introduced':<{COLUMN}} by {suspect.labels[0]}, {place}")
     if any(by_number[suspect.nodes[0]].is_of_model for suspect in single[:most]):
         console.say(f"{'model':<{COLUMN}} {_OF_MODEL}")
     if len(single) > most:
@@ -236,10 +236,18 @@ def _say_piece(console: Console, layer: LayerFinding) -> None:
         console.say(f"{'':<{COLUMN}} {printable(layer.failure.text)}")
     elif layer.introduced is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(layer.introduced.tensor)}: {_error_text(layer.introduced)}")
-    if layer.node.source is not None:
-        console.say(f"{'':<{COLUMN}} {layer.node.source.with_code}")
+    _say_origins(console, layer.piece.origins)
     if layer.is_of_model:
         console.say(f"{'':<{COLUMN}} {_OF_MODEL}")
+
+
+def _say_origins(console: Console, origins: LayerOrigins) -> None:
+    """What several layers are together, and the lines of code that they come from."""
+    for text in (origins.name, *origins.places[:_MOST_PLACES]):
+        if text:
+            console.say(f"{'':<{COLUMN}} {text}")
+    if len(origins.places) > _MOST_PLACES:
+        console.say(f"{'':<{COLUMN}} and {len(origins.places) - _MOST_PLACES} more places")
 
 
 def _say_group(console: Console, group: LayerGroup) -> None:
@@ -254,6 +262,7 @@ def _say_group(console: Console, group: LayerGroup) -> None:
         console.say(f"{'':<{COLUMN}} {group.failure.text}")
     elif group.error is not None:
         console.say(f"{'':<{COLUMN}} {_quoted(group.error.tensor)}: {_error_text(group.error)}")
+    _say_origins(console, group.origins)
     if group.is_of_model:
         console.say(f"{'':<{COLUMN}} {_OF_MODEL}")
     elif group.rounding_ratio is not None:
@@ -302,6 +311,8 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
         console.say(
             f"{'first':<{COLUMN}} {_quoted(error.tensor)} of {layer.label} is the first tensor out of tolerance"
         )
+        if layer.source is not None and layer.number not in {n for one in findings.suspects for n in one.nodes}:
+            console.say(f"{'':<{COLUMN}} {layer.source.with_code}")
     if findings.is_masked:
         console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
     labels = [_named(suspect) for suspect in findings.suspects[:3]]
@@ -322,7 +333,9 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
 
 
 def _named(suspect: Suspect) -> str:
-    """A layer by its name, a group by its ends."""
+    """A layer by its name, a group by what it is in the words of its author, or else by its ends."""
+    if len(suspect.labels) > 1 and suspect.origins.name:
+        return f"{suspect.origins.name} ({len(suspect.labels)} layers)"
     if len(suspect.labels) < 3:
         return " -> ".join(suspect.labels)
     return f"{suspect.labels[0]} -> ... -> {suspect.labels[-1]} ({len(suspect.labels)} layers)"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from biopsy import errors
@@ -18,16 +19,23 @@ _RESOURCE = re.compile(r"(?P<name>[A-Za-z_][\w.:-]{0,99})=(?P<number>\d{1,9}(?:\
 _ADDRESS = re.compile(r"(?:ray://)?[\w.\[\]:-]+:\d{1,5}", re.ASCII)
 
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options, in a group of their own."""
+STAYS_THERE = "what a check leaves on other machines does not come back"
+ASKS_HERE = "it asks its questions on this machine"
+"""Why options cannot be combined with ``--on``."""
+
+_SENT = "the candidate, its weights, and the files that the check names"
+
+
+def add(parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT) -> argparse._ArgumentGroup:
+    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there."""
     group = parser.add_argument_group("other machines")
     group.add_argument(
         "--on",
         type=cluster,
         metavar="ray|ray://HOST:PORT",
-        help="run the checks on a Ray cluster: the one that this machine is in, or a new one of this machine alone "
-        "(ray), or another; the candidate, its weights, and the files that the check names are sent there. "
-        '--jobs is then by default as many as it has room for. It needs pip install "biopsy[ray]"',
+        help=f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), "
+        f"or another; {sent} are sent there. --jobs is then by default as many as it has room for. It needs "
+        'pip install "biopsy[ray]"',
     )
     group.add_argument(
         "--resources",
@@ -41,6 +49,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
         "makes them different engines (default: say so)",
     )
+    return group
 
 
 def cluster(text: str) -> str:
@@ -62,10 +71,18 @@ def resources(text: str) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def machines_of(args: argparse.Namespace, console: Console) -> Iterator[OtherMachines | None]:
+def machines_of(
+    args: argparse.Namespace,
+    console: Console,
+    refused: Mapping[str, str] = MappingProxyType({}),
+    *,
+    needs_check: bool = True,
+) -> Iterator[OtherMachines | None]:
     """The machines that ``--on`` names, until the end; None without it.
 
-    Raises UsageError where checks cannot run there, EngineMissing without Ray.
+    ``refused`` are options of the command that cannot be combined with ``--on``, each with the reason;
+    ``needs_check``: neither can a command without ``--check``. Raises UsageError where checks cannot run there,
+    EngineMissing without Ray.
     """
     if args.on is None:
         for option, given in (("--resources", args.resources), ("--require-uniform", args.require_uniform)):
@@ -73,7 +90,11 @@ def machines_of(args: argparse.Namespace, console: Console) -> Iterator[OtherMac
                 raise errors.UsageError(f"{option} speaks of the machines of --on", next_steps=["--on ray"])
         yield None
         return
-    _require_possible(args)
+    if needs_check and not args.check:
+        raise errors.UsageError(
+            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
+        )
+    _require_none(args, refused)
     from biopsy.session.ray_cluster import RayWorkers, Resources
 
     wanted = dict(args.resources or {})
@@ -81,25 +102,17 @@ def machines_of(args: argparse.Namespace, console: Console) -> Iterator[OtherMac
     workers = RayWorkers(None if args.on == "ray" else args.on, asked, require_uniform=args.require_uniform)
     try:
         console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+        if workers.dashboard:
+            console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
     finally:
         workers.close()
 
 
-def _require_possible(args: argparse.Namespace) -> None:
-    if args.check is None:
-        raise errors.UsageError(
-            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
-        )
-    given = {
-        "--artifacts": args.artifacts,
-        "--no-remove-intermediate": args.no_remove_intermediate,
-        "--explain": args.explain or args.explain_checks,
-    }
-    for option in [option for option, value in given.items() if value]:
-        raise errors.UsageError(
-            f"{option} cannot be combined with --on: what a check leaves on other machines does not come back"
-            if option != "--explain"
-            else "--explain cannot be combined with --on: it asks its questions on this machine",
-            next_steps=[f"leave {option} out, or --on"],
-        )
+def _require_none(args: argparse.Namespace, refused: Mapping[str, str]) -> None:
+    """Raise UsageError for the first of these options that was given."""
+    for option, reason in refused.items():
+        if getattr(args, option.removeprefix("--").replace("-", "_")):
+            raise errors.UsageError(
+                f"{option} cannot be combined with --on: {reason}", next_steps=[f"leave {option} out, or --on"]
+            )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
+from biopsy.cli.places import say_places
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
 from biopsy.shell_words import line_of
@@ -92,7 +93,8 @@ class PrecisionReport(Progress):
 
     @shows(events.Verified)
     def _show_verified(self, event: events.Verified) -> None:
-        self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
+        on = f" on {event.machine}" if event.machine else ""
+        self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes{on}")
 
 
 def say_result(console: Console, result: PrecisionResult, names: Path | None, line: str | None) -> None:
@@ -141,6 +143,7 @@ def _say_layers(console: Console, result: PrecisionResult) -> None:
         console.say(f"  {layer.label}")
     if len(shown) < len(result.high):
         console.say(f"  and {len(result.high) - len(shown)} more (-v shows all)")
+    say_places(console, [layer.source for layer in result.high], called="layer")
 
 
 def _split_line(result: PrecisionResult) -> str:

@@ -11,6 +11,7 @@ from biopsy import events
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.check_output import say_output
 from biopsy.cli.debug.variation_report import say_variation
+from biopsy.cli.places import say_places
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.comparison.error_text import error_text
 from biopsy.quantities import count, size_text
@@ -19,13 +20,11 @@ from biopsy.text import first_line
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.model.node_source import NodeSource
     from biopsy.reduction.result import Reduction
     from biopsy.variation.result import Variation
 
 _MOST_NODES_SHOWN = 24
 _MOST_SOURCES_SHOWN = 8
-_MOST_PLACES = 6
 _WIDEST_LABEL = 60
 
 
@@ -111,7 +110,8 @@ class ReductionReport(Progress):
     @shows(events.Verified)
     def _show_verified(self, event: events.Verified) -> None:
         often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
-        self.line("verified", f"{event.path} fails in the same way{often}")
+        on = f" on {event.machine}" if event.machine else ""
+        self.line("verified", f"{event.path} fails in the same way{often}{on}")
 
     def _update(self, event: events.CheckingCandidate) -> None:
         seconds = (time.monotonic() - self._started) / max(1, self._done)
@@ -136,8 +136,7 @@ def say_result(
     most = _MOST_NODES_SHOWN if console.verbosity < 1 else len(result.nodes)
     head = f"{len(result.nodes)} of {result.nodes_before} nodes"
     console.say(*_graph(head, result.nodes, result.reads, most))
-    for place in _sources(result.sources):
-        console.say(place)
+    say_places(console, result.sources)
     told = [f"{n} {what}" for what, n in result.outcomes.items()]
     told += [f"{result.remembered} remembered"] if result.remembered else []
     console.say(f"{count(result.checks, 'check')}   {' · '.join(told)}")
@@ -160,20 +159,6 @@ def say_result(
     if result.stopped is not None:
         console.note("", f"stopped by {result.stopped}: smaller results may exist", f"resume   {line}")
     say_advice(console, advice)
-
-
-def _sources(sources: Sequence[NodeSource | None]) -> Iterator[str]:
-    """Where the nodes come from, as far as an exporter says; a line for each place in the code, not for each node."""
-    places: dict[str, list[int]] = {}
-    for number, source in enumerate(sources, 1):
-        if source is not None:
-            code = f": {source.code}" if source.code else ""
-            places.setdefault(f"{source}{code}", []).append(number)
-    for place, numbers in list(places.items())[:_MOST_PLACES]:
-        of = f" (node {', '.join(map(str, numbers[:_MOST_SOURCES_SHOWN]))})" if len(sources) > 1 else ""
-        yield f"from   {place}{of}"
-    if len(places) > _MOST_PLACES:
-        yield f"       and {len(places) - _MOST_PLACES} more places"
 
 
 def _graph(head: str, labels: Sequence[str], reads: Sequence[Sequence[int]], most: int) -> Iterator[str]:

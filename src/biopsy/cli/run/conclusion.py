@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import engine_options
-from biopsy.cli.run.findings import Findings, Ran, unique, what_passed
+from biopsy.cli.run.findings import Findings, Ran, names_failing, unique, what_passed
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -90,15 +90,9 @@ def conclude(found: Findings, console: Console, args: argparse.Namespace | None 
     if args is not None and not verdict.is_wanted():
         from biopsy.cli.advice import say_advice
         from biopsy.cli.run.next_lines import advice_of
-        from biopsy.cli.run.origins import origins
+        from biopsy.cli.run.origins import origin_lines
 
-        for line in origins(args.model, names_failing(found)):
+        for line in origin_lines(args.model, names_failing(found)):
             console.say(line)
         say_advice(console, advice_of(args, found.guessed))
     return 1
-
-
-def names_failing(found: Findings) -> list[str]:
-    """The outputs that differ, or are not finite, each once."""
-    odd = [one.name for _, one in found.odd]
-    return unique([*odd, *(output.name for one in found.compared for _, output in one.failures)])

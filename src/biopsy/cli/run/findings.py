@@ -113,3 +113,9 @@ def what_passed(found: Findings) -> str:
 def unique(names: Iterable[str]) -> list[str]:
     """Names of outputs, each once, in order: an output may fail in several iterations."""
     return list(dict.fromkeys(names))
+
+
+def names_failing(found: Findings) -> list[str]:
+    """The outputs that differ, or are not finite, each once."""
+    odd = [one.name for _, one in found.odd]
+    return unique([*odd, *(output.name for one in found.compared for _, output in one.failures)])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.console import Console
-from biopsy.cli.run.findings import what_passed
+from biopsy.cli.run.findings import names_failing, what_passed
 from biopsy.comparison.compare import OutputComparison
 from biopsy.comparison.describe import index, number, report_lines, wide_tolerance
 from biopsy.comparison.non_finite import NotFinite
@@ -107,6 +107,7 @@ _STATUS = {"passes": 0, "fails": 1, "unknown": errors.CannotCompare.status}
 def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
     """What a report tells of a run."""
     from biopsy.cli.run.next_lines import advice_of
+    from biopsy.cli.run.origins import origin_trees
     from biopsy.report.model_summary import model_tree_of
     from biopsy.report.run import EngineRun, run_section
     from biopsy.report.verdict import verdict_tree
@@ -129,5 +130,10 @@ def sections(args: argparse.Namespace, found: Findings) -> dict[str, Any]:
         "model": model_tree_of(args.model),
         "versions": versions_tree(() if crashed else [one.engine.label for one in found.ran]),
         "next": [vars(one) for one in advice_of(args, found.guessed)] if found.ran and found.reasons else None,
-        "run": {"reasons": found.reasons, "hint": found.hint or None, **ran},
+        "run": {
+            "reasons": found.reasons,
+            "hint": found.hint or None,
+            **ran,
+            "origins": origin_trees(args.model, names_failing(found)),
+        },
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from biopsy.report.page.blocks import Block, Cell, Facts, Grid, Listing, Rows, Section
+from biopsy.report.page.blocks import Block, Bullets, Cell, Facts, Grid, Listing, Rows, Section
 from biopsy.report.page.branch import Branch
 from biopsy.report.page.differences import blocks_of_runs
 from biopsy.report.page.figures import cut, duration, figure, middle_cut, times
 from biopsy.report.page.grids import plain_grid
+from biopsy.report.page.tensor_words import source_text
 
 _MOST_OUTPUTS = 200
 _MOST_LINES = 60
@@ -98,6 +99,11 @@ def _run(run: Branch) -> list[Block]:
         blocks.append(
             Grid(caption="The outputs compared", head=head, rows=rows, folded=len(rows) > 12, left=total - len(rows))
         )
+    origins = run.parts("origins")[:_MOST_OUTPUTS]
+    items = [
+        Cell(text=f"{middle_cut(each.text('output') or '', 80)}: {source_text(each)}", code=True) for each in origins
+    ]
+    blocks += [Bullets(caption="Where these outputs come from", items=items)] if items else []
     blocks += blocks_of_runs(run)
     for noise in run.parts("noise"):
         blocks.append(_grid_of_noise(noise))

@@ -22,6 +22,7 @@ from biopsy.report.page.blocks import (
 from biopsy.report.page.branch import Branch
 from biopsy.report.page.figures import cut, duration, middle_cut
 from biopsy.report.page.grids import MOST_ROWS, plain_grid
+from biopsy.report.page.tensor_words import source_text
 
 _OUTCOMES = {
     "done": ("plain", "✓"),
@@ -203,12 +204,24 @@ def precision(report: Branch) -> Section | None:
         rows.append(("smallest set", "lowering any one of them fails" if minimal else "not shown to be one"))
     blocks: list[Block] = [Facts(rows=rows)] if rows else []
     if chosen:
-        blocks.append(plain_grid("Layers in high precision", ["name", "op", "output"], chosen))
+        blocks.append(_grid_of_high_layers(chosen))
     weights = found.parts("damaged_weights")
     if weights:
         keys = ["name", "count", "saturated", "vanished"]
         blocks.append(plain_grid("Weights that low precision damages", keys, weights))
     return Section(name="precision", title="Precision", blocks=blocks) if blocks else None
+
+
+def _grid_of_high_layers(chosen: Sequence[Branch]) -> Grid:
+    rows: Rows = [
+        [
+            *(Cell(text=middle_cut(each.text(key) or "", 80), code=True) for key in ("name", "op", "output")),
+            Cell(text=source_text(each), code=True),
+        ]
+        for each in chosen[:MOST_ROWS]
+    ]
+    head = ["name", "op", "output", "made at"]
+    return Grid(caption="Layers in high precision", head=head, rows=rows, left=len(chosen) - len(rows))
 
 
 def variation(report: Branch) -> Section | None:

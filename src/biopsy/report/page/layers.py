@@ -9,6 +9,8 @@ from biopsy.report.page.branch import Branch
 from biopsy.report.page.figures import cut, figure, middle_cut, times
 from biopsy.report.page.grids import MOST_ROWS, plain_grid
 
+_MOST_PLACES = 3
+
 
 def section(report: Branch) -> Section | None:
     """Which layers are wrong."""
@@ -49,6 +51,12 @@ def _layer_facts(found: Branch) -> list[tuple[str, Cell | str]]:
     return rows
 
 
+def _told(name: str | None, labels: Sequence[str]) -> str:
+    """Layers by what they are together, if they are several and an exporter says so, and one by one."""
+    listed = " + ".join(labels)
+    return f"{name} ({listed})" if name and len(labels) > 1 else listed
+
+
 def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
     rows: Rows = []
     for place, each in enumerate(entries[:MOST_ROWS], start=1):
@@ -56,11 +64,15 @@ def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
         ratio = None if error is None else error.number("tolerance_ratio")
         absolute = None if error is None else error.number("absolute")
         labels = [middle_cut(label, 60) for label in each.texts("labels")[:12]]
+        origins = each.part("origins")
+        name = None if origins is None else origins.text("name")
+        places = [] if origins is None else [cut(place, 200) for place in origins.texts("places")[:_MOST_PLACES]]
         said = "" if failure is None else " · ".join(t for t in (failure.text("stage"), failure.text("message")) if t)
         rows.append(
             [
                 str(place),
-                Cell(text=cut(" + ".join(labels), 300), code=True),
+                Cell(text=cut(_told(name, labels), 400), code=True),
+                Cell(text=" · ".join(places), code=True),
                 Cell(text=times(ratio), tone="bad", sign="✕") if ratio is not None and not ratio <= 1 else
                 "" if ratio is None else times(ratio),
                 "" if absolute is None else figure(absolute),
@@ -68,5 +80,5 @@ def _grid_of_layers(caption: str, entries: Sequence[Branch]) -> Grid:
                 cut(said, 200),
             ]
         )  # fmt: skip
-    head = ["rank", "nodes", "times tolerance", "greatest error", "times plain float32", "failure"]
+    head = ["rank", "layers", "made at", "times tolerance", "greatest error", "times plain float32", "failure"]
     return Grid(caption=caption, head=head, rows=rows, left=len(entries) - len(rows))

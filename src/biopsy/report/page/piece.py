@@ -22,7 +22,7 @@ from biopsy.report.page.branch import Branch
 from biopsy.report.page.figures import cut, middle_cut, times
 from biopsy.report.page.piece_drawing import drawn_piece
 from biopsy.report.page.ribbon import Bead, ribbon
-from biopsy.report.page.tensor_words import MOST_SHOWN, error_of, first_few, source_lines, type_text
+from biopsy.report.page.tensor_words import MOST_SHOWN, error_of, first_few, source_text, type_text
 
 MOST_BOXES = 150
 """A larger piece is drawn as a map is: nobody reads so many boxes."""
@@ -84,9 +84,8 @@ def _sources(nodes: Sequence[Branch]) -> list[Block]:
     """The lines of the program that nodes come from, each once, with the nodes."""
     made: dict[str, list[str]] = {}
     for node in nodes:
-        lines = source_lines(node)
-        if lines:
-            where = " · ".join(line.removeprefix("made at").strip() for line in lines)
+        where = source_text(node)
+        if where:
             made.setdefault(where, []).append(cut(node.text("op_type") or "?", 40))
     items = [
         Cell(text=f"{', '.join(dict.fromkeys(ops))}: {where}", code=True)
@@ -108,7 +107,7 @@ def _grid_of_nodes(nodes: Sequence[Branch], more: int) -> Grid:
                 Cell(text=cut(", ".join(f"{name} = {cut(text, 60)}" for name, text in attributes), 300), code=True),
                 Cell(text=cut(", ".join(node.texts("inputs")[:MOST_SHOWN]), 300), code=True),
                 Cell(text=cut(", ".join(node.texts("outputs")[:MOST_SHOWN]), 300), code=True),
-                Cell(text=" · ".join(line.strip() for line in source_lines(node)), code=True),
+                Cell(text=source_text(node), code=True),
             ]
         )
     head = ["number", "operator", "name", "attributes", "reads", "writes", "made at"]

@@ -75,8 +75,15 @@ def source_lines(node: Branch) -> list[str]:
         lines.append(f"made at  {where}{f' in {cut(function, 100)}' if function else ''}")
     code, scopes = source.text("code"), source.texts("scopes")
     lines += [f"    {cut(code.strip(), 200)}"] if code else []
-    lines += [f"module  {cut('.'.join(each for each in scopes if each), 200)}"] if scopes else []
+    lines += [f"module  {cut(scopes[-1], 200)}"] if scopes else []
+    instead = source.text("stands_for")
+    lines += [f"in place of {cut(instead, 100)}"] if instead else []
     return lines
+
+
+def source_text(node: Branch) -> str:
+    """Where the exporter says that a node comes from, in one line; "" if it does not."""
+    return " · ".join(line.removeprefix("made at").strip() for line in source_lines(node))
 
 
 def tensor_lines(name: str, tensors: Mapping[str, Branch]) -> list[str]:
