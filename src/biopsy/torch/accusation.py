@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from biopsy.torch.evaluation import OnnxModel
-from biopsy.torch.facts import Blame, ExporterPart, Place
-from biopsy.torch.judging import Difference
+from biopsy.torch.facts import Blame, ExporterPart, ModuleLine
+from biopsy.torch.judging import ModuleDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +20,8 @@ class Accusation:
     text: str
     part: ExporterPart | None = None
     reason: str = ""
-    difference: Difference | None = None
+    difference: ModuleDifference | None = None
     error: str = ""
     engine: str = ""
     model: OnnxModel | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[ModuleLine, ...] = ()

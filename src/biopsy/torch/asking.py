@@ -19,9 +19,9 @@ from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.torch.calls import Arguments
 from biopsy.torch.facts import TorchDiagnosis
-from biopsy.torch.inquiry import Inquiry, Question
+from biopsy.torch.inquiry import Inquiry, ModuleQuestion
 from biopsy.torch.installed import imported
-from biopsy.torch.judging import Asked
+from biopsy.torch.judging import Closeness
 from biopsy.torch.module_state import kept
 
 
@@ -64,12 +64,12 @@ def diagnose(
         )
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
-    question = Question(
+    question = ModuleQuestion(
         module=module,
         given=Arguments(args=_as_tuple(args), kwargs=dict(kwargs or {})),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
-        asked=Asked(tolerances=tolerances, stats=stats),
+        asked=Closeness(tolerances=tolerances, stats=stats),
         export=dict(export or {}),
         folder=None if output is None else Path(output),
         timeout=run_timeout,

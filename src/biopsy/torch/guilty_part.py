@@ -25,7 +25,7 @@ from biopsy.report.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.report.bundle.make import Bundle, make_bundle
 from biopsy.session.options import SearchOptions
 from biopsy.tensors.files import read_feeds
-from biopsy.torch.judging import Asked
+from biopsy.torch.judging import Closeness
 
 PIECE = "piece.onnx"
 BUNDLE = "bundle"
@@ -33,13 +33,13 @@ BUNDLE = "bundle"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FailingModel:
+class FailingExport:
     """A model that is wrong in ``engine``, and a file of the golden values of its tensors, its inputs among them."""
 
     model: Path
     engine: str
     golden: Path
-    asked: Asked
+    asked: Closeness
     timeout: float | None = None
 
     @property
@@ -58,7 +58,7 @@ class FailingModel:
         ]
 
 
-def wrong_layers(failing: FailingModel, scratch: Path, listener: events.Listener) -> tuple[LayerFindings, ModelIndex]:
+def wrong_layers(failing: FailingExport, scratch: Path, listener: events.Listener) -> tuple[LayerFindings, ModelIndex]:
     """The layers that the engine computes otherwise than the golden values have it, and the model that they are of.
 
     Raises CannotCompare and what else stops every run.
@@ -75,7 +75,7 @@ def wrong_layers(failing: FailingModel, scratch: Path, listener: events.Listener
     return Examination(question, scratch, listener).run(), question.index
 
 
-def smallest_part(failing: FailingModel, folder: Path, scratch: Path, listener: events.Listener) -> Reduction:
+def smallest_part(failing: FailingExport, folder: Path, scratch: Path, listener: events.Listener) -> Reduction:
     """The smallest part of the model that still differs from its golden values, in ``folder``.
 
     Raises OriginalPasses and CheckError where there is none.
@@ -93,7 +93,7 @@ def smallest_part(failing: FailingModel, folder: Path, scratch: Path, listener: 
         return run_job(index_file(failing.model), check, job, listener)
 
 
-def packed(failing: FailingModel, found: Reduction, folder: Path, told: EarlierFindings) -> Bundle:
+def packed(failing: FailingExport, found: Reduction, folder: Path, told: EarlierFindings) -> Bundle:
     """The smallest part as a folder to send, seen to fail without biopsy. Raises CheckError if it does not fail."""
     job = BundleJob(
         target=folder / BUNDLE,

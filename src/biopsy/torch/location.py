@@ -18,9 +18,9 @@ from biopsy.text import first_of
 from biopsy.torch.accusation import Accusation
 from biopsy.torch.calls import Arguments
 from biopsy.torch.evaluation import OnnxModel
-from biopsy.torch.facts import GoldenCount, Place, SmallestPiece
-from biopsy.torch.guilty_part import BUNDLE, FailingModel, packed, smallest_part, wrong_layers
-from biopsy.torch.judging import Asked, Difference, difference
+from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
+from biopsy.torch.guilty_part import BUNDLE, FailingExport, packed, smallest_part, wrong_layers
+from biopsy.torch.judging import Closeness, ModuleDifference, difference
 from biopsy.torch.places import places_of, places_of_layers
 from biopsy.torch.recording import Recording, record
 from biopsy.torch.steps import Steps
@@ -45,7 +45,7 @@ class Located:
     """What is known of the place. ``accusation`` may know more than before, or less."""
 
     accusation: Accusation
-    places: tuple[Place, ...] = ()
+    places: tuple[ModuleLine, ...] = ()
     values: GoldenCount | None = None
     piece: SmallestPiece | None = None
 
@@ -54,7 +54,7 @@ class Location:
     """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do."""
 
     def __init__(
-        self, given: Arguments, asked: Asked, folder: Path, scratch: Path, steps: Steps, listener: events.Listener
+        self, given: Arguments, asked: Closeness, folder: Path, scratch: Path, steps: Steps, listener: events.Listener
     ) -> None:
         self._given = given
         self._asked = asked
@@ -78,7 +78,7 @@ class Location:
         accusation = self._with_decomposition(accusation, model, recording)
         if accusation.part == "decomposition":
             return Located(accusation=accusation, values=values)
-        failing = FailingModel(
+        failing = FailingExport(
             model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=None
         )
         found = self._answer("layers", lambda: self._wrong(failing))
@@ -120,23 +120,23 @@ class Location:
         text = "The exporter makes operators of others that give something else, before it translates them."
         return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
 
-    def _wrong(self, failing: FailingModel) -> tuple[tuple[LayerFindings, ModelIndex], str]:
+    def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         found = wrong_layers(failing, self._scratch, self._listener)
         named = first_of(["; ".join(one.labels) for one in found[0].suspects], _MOST_NAMED)
         return found, named or "none by itself"
 
-    def _smallest(self, failing: FailingModel) -> tuple[Reduction, str]:
+    def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
         found = smallest_part(failing, self._folder, self._scratch, self._listener)
         return found, f"{len(found.nodes)} of {count(found.nodes_before, 'node')}"
 
-    def _packed(self, failing: FailingModel, part: Reduction, told: EarlierFindings) -> tuple[Path, str]:
+    def _packed(self, failing: FailingExport, part: Reduction, told: EarlierFindings) -> tuple[Path, str]:
         made = packed(failing, part, self._folder, told)
         if made.standing == "not":
             raise errors.CheckError(f"no: {BUNDLE}/reproduce.py ended with status {made.status}, and says so")
         return made.path, "yes" if made.standing == "alone" else "only where biopsy is installed"
 
 
-def _is_as_great(found: Difference, accusation: Accusation) -> bool:
+def _is_as_great(found: ModuleDifference, accusation: Accusation) -> bool:
     """Whether the program itself differs from the module by about as much as the exported model does."""
     before = accusation.difference
     if before is None or before.worst.error is None or found.worst.error is None:
@@ -157,7 +157,7 @@ def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
     return accusation
 
 
-def _title(accusation: Accusation, places: tuple[Place, ...]) -> str:
+def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     """What the bundle is called where a run of it would accuse the engine that is only the witness."""
     if accusation.blame != "exporter":
         return ""
@@ -166,6 +166,6 @@ def _title(accusation: Accusation, places: tuple[Place, ...]) -> str:
     return f"{part.get(accusation.part or '', 'torch.onnx translates wrongly:')} {operators or 'an operator'}"
 
 
-def _told(accusation: Accusation, places: tuple[Place, ...]) -> str:
+def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     where = "".join(f" {place.file}:{place.line}: {place.code}." for place in places[:1] if place.file)
     return f"{accusation.text}{where}"

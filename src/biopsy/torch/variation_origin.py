@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from biopsy.model.node_source import is_installed
-from biopsy.torch.facts import Place
+from biopsy.torch.facts import ModuleLine
 from biopsy.torch.installed import imported
 
 _MEMORY_AS_IT_IS = ("aten.empty", "aten.new_empty")
@@ -28,15 +28,15 @@ class _Result:
 
     operator: str
     digest: str
-    place: Place
+    place: ModuleLine
 
 
-def origin_of_variation(module: Any, call: Callable[[], object], restore: Callable[[], None]) -> Place | None:
+def origin_of_variation(module: Any, call: Callable[[], object], restore: Callable[[], None]) -> ModuleLine | None:
     """The first operator that gives something else in a second run; None if none does, or nobody can tell.
 
     ``call`` runs the module, ``restore`` puts it back afterwards.
     """
-    runs = []
+    runs: list[list[_Result]] = []
     for _ in range(2):
         try:
             with _modules_entered(module) as entered:
@@ -51,7 +51,7 @@ def origin_of_variation(module: Any, call: Callable[[], object], restore: Callab
     return None
 
 
-def place_of_traceback(error: BaseException) -> Place | None:
+def place_of_traceback(error: BaseException) -> ModuleLine | None:
     """The innermost line of the author's own code that an exception came through."""
     frames = []
     trace = error.__traceback__
@@ -117,17 +117,17 @@ def _digest(given: Any) -> str:
     return digest.hexdigest()
 
 
-def _place_of_call(frame: FrameType | None, operator: str, module: str) -> Place:
+def _place_of_call(frame: FrameType | None, operator: str, module: str) -> ModuleLine:
     while frame is not None and not _is_authors(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
-        return Place(module=module or None, operators=(operator,))
+        return ModuleLine(module=module or None, operators=(operator,))
     return _place(frame, frame.f_lineno, module, operator)
 
 
-def _place(frame: FrameType, line: int, module: str = "", operator: str = "") -> Place:
+def _place(frame: FrameType, line: int, module: str = "", operator: str = "") -> ModuleLine:
     code = frame.f_code
-    return Place(
+    return ModuleLine(
         file=code.co_filename,
         line=line,
         function=getattr(code, "co_qualname", code.co_name),
