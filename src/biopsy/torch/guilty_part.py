@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from biopsy import events
+from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import parse
 from biopsy.checks.warm import command_check
 from biopsy.checks.words import as_word
+from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, create
+from biopsy.engines.worker import Worker
 from biopsy.layerwise.examination import Examination
-from biopsy.layerwise.findings import LayerFindings
+from biopsy.layerwise.findings import LayerFindings, LayerNode
 from biopsy.layerwise.question import question_about
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex, index_file
@@ -25,6 +28,7 @@ from biopsy.report.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.report.bundle.make import Bundle, make_bundle
 from biopsy.session.options import SearchOptions
 from biopsy.tensors.files import read_feeds
+from biopsy.tensors.results import same_values
 from biopsy.torch.judging import Closeness
 
 PIECE = "piece.onnx"
@@ -73,6 +77,18 @@ def wrong_layers(failing: FailingExport, scratch: Path, listener: events.Listene
         timeout=failing.timeout,
     )
     return Examination(question, scratch, listener).run(), question.index
+
+
+def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: Path) -> bool:
+    """Whether nodes that sort find the golden values, each of several, and only their places are other ones."""
+    golden = read_feeds(failing.golden)[0]
+    names = [node.outputs[0] for node in nodes]
+    if not all(name in golden for name in names):
+        return False
+    with Worker(failing.engine, scratch, failing.timeout) as worker, suppress(errors.BiopsyError):
+        found = worker.run(ModelInput(b"", failing.model.parent, failing.model), failing.golden, names)[0]
+        return all(name in found and same_values(found[name], golden[name]) for name in names)
+    return False
 
 
 def smallest_part(failing: FailingExport, folder: Path, scratch: Path, listener: events.Listener) -> Reduction:

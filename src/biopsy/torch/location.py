@@ -19,10 +19,10 @@ from biopsy.torch.accusation import Accusation
 from biopsy.torch.calls import Arguments
 from biopsy.torch.evaluation import OnnxModel
 from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
-from biopsy.torch.guilty_part import BUNDLE, FailingExport, packed, smallest_part, wrong_layers
+from biopsy.torch.guilty_part import BUNDLE, FailingExport, are_only_ties, packed, smallest_part, wrong_layers
 from biopsy.torch.judging import Closeness, ModuleDifference, difference
 from biopsy.torch.places import places_of, places_of_layers
-from biopsy.torch.recording import Recording, record
+from biopsy.torch.recording import TorchRecording, record
 from biopsy.torch.steps import Steps
 
 _Found = TypeVar("_Found")
@@ -82,7 +82,8 @@ class Location:
             model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=None
         )
         found = self._answer("layers", lambda: self._wrong(failing))
-        accusation = accusation if found is None else _resolved(accusation, found[0])
+        if found is not None:
+            accusation = self._excused(_resolved(accusation, found[0]), failing, found[0])
         places = () if found is None else places_of_layers(*found)
         part = self._answer("piece", lambda: self._smallest(failing))
         if part is None:
@@ -103,12 +104,12 @@ class Location:
         except errors.BiopsyError:
             return None
 
-    def _recorded(self, model: OnnxModel) -> tuple[Recording, str]:
+    def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
         path = self._folder / GOLDEN
         found = record(model.program, self._given.copied().args, path, dict(self._given.copied().kwargs))
         return found, f"{found.tensors} of {found.of}"
 
-    def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: Recording) -> Accusation:
+    def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: TorchRecording) -> Accusation:
         """The accusation, or that of the program which the exporter makes of the captured one, if that is wrong."""
         golden = read_feeds(recording.path)[0]
         wanted = {name: value for name, value in model.expected.items() if name in golden}
@@ -119,6 +120,15 @@ class Location:
             return accusation
         text = "The exporter makes operators of others that give something else, before it translates them."
         return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
+
+    def _excused(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:
+        """The accusation; or that nobody is at fault: equal values stand in another order, as nobody promises."""
+        wrong = [layer for layer in found.layers if layer.is_suspect]
+        orders = [layer.node for layer in wrong if layer.node.op_type == "TopK" and layer.piece is None]
+        if not wrong or len(orders) < len(wrong) or found.groups or not are_only_ties(failing, orders, self._scratch):
+            return accusation
+        text = "Equal values stand in another order: PyTorch does not say which of them comes first, and ONNX does."
+        return replace(accusation, blame="tolerance", part=None, text=text, reason="")
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         found = wrong_layers(failing, self._scratch, self._listener)

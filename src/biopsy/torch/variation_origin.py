@@ -45,7 +45,8 @@ def origin_of_variation(module: Any, call: Callable[[], object], restore: Callab
             return None  # what a module does below the dispatcher may not be looked at
         finally:
             restore()
-    for first, second in zip(*runs, strict=False):
+    before, after = runs
+    for first, second in zip(before, after, strict=False):
         if first.operator != second.operator or first.digest != second.digest:
             return first.place
     return None
