@@ -85,6 +85,8 @@ class Location:
         if found is not None:
             accusation = self._excused(_resolved(accusation, found[0]), failing, found[0])
         places = () if found is None else places_of_layers(*found)
+        if accusation.blame == "tolerance":
+            return Located(accusation=accusation, places=places, values=values)
         part = self._answer("piece", lambda: self._smallest(failing))
         if part is None:
             return Located(accusation=accusation, places=places, values=values)
