@@ -63,15 +63,24 @@ class MeasuredRate:
     needed: int = 1
 
 
-def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: float = 0.99) -> MeasuredRate:
+def measured_rate(
+    first: Judged,
+    again: Callable[[str], Judged],
+    confidence: float = 0.99,
+    *,
+    expect: Callable[[int], None] = lambda times: None,
+) -> MeasuredRate:
     """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
 
-    ``first`` is the run that there was; ``again`` runs once more, and is told in words why.
+    ``first`` is the run that there was; ``again`` runs once more, and is told in words why. ``expect`` is told before
+    how many times.
     """
     answers = [first]
+    expect(_RUNS_AT_FIRST - 1)
     while len(answers) < _RUNS_AT_FIRST:
         answers.append(again("whether it fails every time"))
     if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+        expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
     return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +26,11 @@ from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.filesystem.content_store import ContentStore
 from biopsy.filesystem.private_folder import folder_of_user
-from biopsy.isolation.cleanup import temporary_folder
+from biopsy.isolation import cleanup
+from biopsy.isolation.claimed_folder import claimed_folder, remove_abandoned
+from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
-from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.session.machines import OtherMachines
 from biopsy.text import first_line
 
 _PART = 32 << 20
@@ -36,7 +40,9 @@ _LOOK = 0.5  # seconds between two looks at whether a run was stopped
 _GRACE = 4.0
 """Seconds that an actor may take to stop a check: twice what a check has to clean up."""
 _PATIENCE = 60.0
-"""Seconds that machines may take to say of what kind they are: some begin with installing what they need."""
+"""Seconds that machines may take to say of what kind they are."""
+_INSTALLING = 1800.0
+"""The same, where they install what they need before; Ray itself gives up after some attempts of 600 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,19 +63,26 @@ class RayWorkers(OtherMachines):
     """Workers on a Ray cluster; see ``session.workers.Workers``. ``room`` is for how many checks it has resources.
 
     ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
-    one on this machine. ``require_uniform`` refuses machines that differ in processor, GPU or packages: they
-    are different engines. ``dashboard`` is the address of Ray's own page about the cluster; "" if there is none, or
-    somebody else has joined the cluster.
+    one on this machine. ``runtime_env`` is Ray's: what it installs on each machine before checks run there.
+    ``require_uniform`` refuses machines that differ in processor, GPU or packages: they are different engines.
+    ``dashboard`` is the address of Ray's own page about the cluster; "" if there is none, or somebody else has joined
+    the cluster.
 
-    Raises EngineMissing without Ray, UsageError if no cluster answers or none of its machines has the resources,
-    CheckError if they may not differ and do, or biopsy cannot run there; and that in the future of a run too, for a
-    machine that comes later.
+    Raises EngineMissing without Ray, UsageError if no cluster answers, none of its machines has the resources, or Ray
+    does not take ``runtime_env``, CheckError if machines may not differ and do, or biopsy cannot run there; and that in
+    the future of a run too, for a machine that comes later.
     """
 
     def __init__(
-        self, address: str | None = None, resources: Resources | None = None, *, require_uniform: bool = False
+        self,
+        address: str | None = None,
+        resources: Resources | None = None,
+        *,
+        runtime_env: Mapping[str, Any] | None = None,
+        require_uniform: bool = False,
     ) -> None:
         ray = imported()
+        self._runtime_env = _checked(runtime_env or {})
         self._ends_ray = not ray.is_initialized()
         self.dashboard = _connect(address) if self._ends_ray else ""
         self._resources = resources or Resources()
@@ -78,7 +91,7 @@ class RayWorkers(OtherMachines):
         self._files = _SentFiles()
         try:
             room, nodes = self._room()
-            kinds = _kinds_of(nodes)
+            kinds = _kinds_of(nodes, self._runtime_env)
             if require_uniform:
                 _require_uniform(kinds)
             super().__init__(self._actor, room, kinds)
@@ -122,6 +135,7 @@ class RayWorkers(OtherMachines):
             num_cpus=wanted.cpus,
             num_gpus=wanted.gpus,
             resources=dict(wanted.others),
+            runtime_env=self._runtime_env,
             max_concurrency=2,  # a check, and whoever stops it
             max_restarts=0,
             max_task_retries=0,
@@ -148,6 +162,16 @@ def imported() -> Any:
     return ray
 
 
+def _checked(runtime_env: Mapping[str, Any]) -> Any:
+    """An environment as Ray takes it. Raises UsageError if it does not."""
+    from ray.runtime_env import RuntimeEnv
+
+    try:
+        return RuntimeEnv(**runtime_env)
+    except (TypeError, ValueError, OSError) as error:
+        raise errors.UsageError(f"Ray does not take this runtime_env: {first_line(str(error))}") from error
+
+
 def _connect(address: str | None) -> str:
     """Join the cluster; returns where its dashboard is, "" if it has none."""
     ray = imported()
@@ -168,18 +192,26 @@ def _connect(address: str | None) -> str:
     return joined.dashboard_url or ""
 
 
-def _kinds_of(nodes: Sequence[str]) -> list[MachineKind]:
-    """The kinds of these machines, as far as they answer soon: one that does not may be dead. Raises CheckError."""
+def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[MachineKind]:
+    """The kinds of these machines, as far as they answer soon: one that does not may be dead. Raises CheckError.
+
+    With a ``runtime_env`` they install it before they answer, which may take minutes.
+    """
     ray = imported()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     asked = [
         ray.remote(this_machine)
-        .options(num_cpus=0, max_retries=0, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            runtime_env=runtime_env,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
         .remote()
         for node in nodes
     ]
-    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE)
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_INSTALLING if runtime_env else _PATIENCE)
     kinds = []
     for answer in (answer for answer in asked if answer in ready):
         with contextlib.suppress(MachineLostError), _told():
@@ -247,6 +279,15 @@ class _RayMachine:
                     raise MachineLostError("no machine had room for the check when the search ended")
             self.name, self._kind = ray.get(asked)
 
+    def lives(self) -> bool:
+        """Whether the actor answers."""
+        ray = imported()
+        try:
+            ray.get(self._actor.lives.remote(), timeout=_GRACE)
+        except ray.exceptions.RayError:
+            return False
+        return True
+
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
         try:
@@ -307,24 +348,46 @@ def _refused(error: Exception) -> errors.CheckError:
 
 
 def _lost(error: Exception) -> MachineLostError:
-    return MachineLostError(f"{type(error).__name__}: {first_line(str(error).strip())}")
+    """What has become of a machine, in words, and in those of Ray."""
+    failures, text = imported().exceptions, str(error).strip()
+    if isinstance(error, failures.OutOfMemoryError):
+        used = re.search(r"[\d.]+\w* used / [\d.]+\w* limit", text)
+        words = f"it ran out of memory, so Ray ended what runs checks there{f' ({used[0]})' if used else ''}"
+    elif "node was terminated expectedly" in text or "preempt" in text:
+        words = "it was taken out of the cluster"
+    elif "its node has died" in text or isinstance(error, failures.ActorUnavailableError):
+        words = "it does not answer any more"
+    elif "worker process has died" in text:
+        words = "what runs checks there was killed, perhaps by the system for its memory"
+    else:
+        words = first_line(text)
+    return MachineLostError(f"{words} ({type(error).__name__})")
 
 
 # On the other machine
+
+
+_PREFIX = "biopsy-host-"
 
 
 class _HostActor:
     """A task host in a folder of its own, which goes with this process however it ends."""
 
     def __init__(self) -> None:
+        cleanup.start(apart=True)  # Ray ends the children of a process before the process
+        parent = Path(tempfile.gettempdir())
+        remove_abandoned(_PREFIX, parent)
         self._leaving = contextlib.ExitStack()
-        folder = self._leaving.enter_context(temporary_folder("biopsy-host-"))
+        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
         os.chdir(folder)
         self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
 
     def where(self) -> tuple[str, MachineKind]:
         """Which node of the cluster it is on, and of what kind that is."""
         return imported().get_runtime_context().get_node_id(), this_machine()
+
+    def lives(self) -> None:
+        """Answer."""
 
     def run(self, number: int, task: PortableTask, parts: Mapping[str, list[Any]]) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""

@@ -148,9 +148,13 @@ class CheckTemplate:
         output = evidence.output.replace(now.encode(), before.encode())
         return replace(evidence, verdict=replace(said, engine=engine), output=output)
 
+    def variables(self, change: SettingChange) -> dict[str, str]:
+        """What a check of a change is to find in its environment."""
+        return {**change.environment, VARIABLE: self.changed(change).text}
+
     def environment(self, change: SettingChange) -> AbstractContextManager[None]:
         """What a check that is started inside finds in its environment. For one thread: it is that of this process."""
-        return variables({**change.environment, VARIABLE: self.changed(change).text})
+        return variables(self.variables(change))
 
 
 class VariedCheck:
@@ -172,6 +176,12 @@ class VariedCheck:
             return CommandCheck(words, check.default_name, check.timeout, check.memory)
         check.command = parse(words)
         return check
+
+    def elsewhere(self, change: SettingChange) -> CommandCheck:
+        """The check of a change that holds its environment itself, for other machines: a process of its own."""
+        check, words = self._check, self.template.with_change(change)
+        told = self.template.variables(change)
+        return CommandCheck(words, check.default_name, check.timeout, check.memory, environment=told)
 
     def expect(self, seconds: float) -> None:
         """Say how long a run without a change took."""
