@@ -151,6 +151,22 @@ class Abandoned(Event):
     number: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChecksInFlight(Event):
+    """What goes on while a search waits, where several checks may run at once or on other ``machines``.
+
+    ``running`` checks are at work; ``waiting`` ones have begun, but no machine has room for them yet; ``ending`` ones
+    were cancelled and have not ended yet. ``cancelled`` counts all of these since the beginning. ``machines`` have
+    places for checks; None if only this one runs any.
+    """
+
+    running: int
+    waiting: int
+    ending: int
+    cancelled: int
+    machines: int | None = None
+
+
 @dataclass(frozen=True)
 class Resumed(Event):
     """A journal was found: so many runs of the check are remembered and will not be repeated."""
@@ -175,11 +191,15 @@ class FlakyFailure(Event):
 
 @dataclass(frozen=True)
 class Verified(Event):
-    """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own."""
+    """The result as it was written fails in the same way: in ``failed`` of ``runs`` processes of its own.
+
+    ``machine`` is the other machine that they ran on, in words; "" for this one.
+    """
 
     path: str
     failed: int = 1
     runs: int = 1
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,17 @@ def test_a_reduction_leaves_no_line_that_changed_and_none_that_is_too_wide(colum
     assert "nodes left" not in settled(shown)
 
 
+def test_checks_at_once_stand_behind_what_is_left(tmp_path: Path):
+    """Where a terminal is narrow, other parts go before they do."""
+    save(chain(40, ("Abs", "Neg")), tmp_path / "model.onnx")
+    (tmp_path / "check.sh").write_text('sleep 0.1; grep -q Neg "$1" && exit 1; exit 0\n')
+    words = "debug reduce model.onnx -o r.onnx --jobs 2 --max-checks 9 --check bash check.sh {}"
+    shown, status = seen(words, tmp_path, columns=60)
+    assert status in (0, 5)
+    assert re.search(r"\d+ of 40 nodes left · [12] running", shown)
+    assert "running" not in settled(shown)
+
+
 @pytest.mark.parametrize(
     ("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)]
 )

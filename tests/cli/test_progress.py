@@ -19,7 +19,7 @@ from biopsy.cli.debug.reduction_report import ReductionReport
 from biopsy.cli.debug.repeat.progress import RepeatProgress
 from biopsy.cli.debug.version.progress import VersionProgress
 from biopsy.cli.debug.workaround.summary import WorkaroundProgress
-from biopsy.cli.progress import Progress, shows, time_left
+from biopsy.cli.progress import Progress, in_flight_text, shows, time_left
 
 
 @dataclass(frozen=True)
@@ -143,3 +143,20 @@ def test_packages_that_are_installed_are_shown_and_those_of_the_cache_are_not() 
         "install    bolt==1.0 for Python 3.11.7 with numpy<2, which it needs · 1.2 MB · 2.5 s"
     ]
     assert shown_by(Progress, replace(done, cached=True)) == []
+
+
+@pytest.mark.parametrize(
+    ("machines", "waiting", "cancelled", "expected"),
+    [
+        (None, 0, 0, "14 running"),
+        (None, 0, 5, "14 running, 5 cancelled"),
+        (1, 0, 0, "14 running on 1 machine"),
+        (3, 2, 5, "14 running on 3 machines, 2 waiting, 5 cancelled"),
+        (0, 2, 0, "14 running on 0 machines, 2 waiting"),
+    ],
+)
+def test_checks_in_flight_are_told_without_what_is_none(
+    machines: int | None, waiting: int, cancelled: int, expected: str
+) -> None:
+    event = events.ChecksInFlight(running=14, waiting=waiting, ending=0, cancelled=cancelled, machines=machines)
+    assert in_flight_text(event) == expected

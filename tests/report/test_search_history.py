@@ -40,5 +40,5 @@ def test_what_else_a_search_meets_is_told() -> None:
     history(events.Verified("r.onnx", 3, 3))
     tree = history.tree()
     assert tree["flaky"] == {"failed": 2, "runs": 5, "needed": 7, "confidence": 0.99}
-    assert (tree["remembered"], tree["verified"]) == (12, {"failed": 3, "runs": 3})
+    assert (tree["remembered"], tree["verified"]) == (12, {"failed": 3, "runs": 3, "machine": None})
     assert history.is_empty

@@ -13,9 +13,12 @@ import pytest
 import biopsy
 from biopsy import Parallelism, errors
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
 from biopsy.checks.warm import command_check
+from biopsy.session.machine_kind import this_machine
 from biopsy.session.workers import Workers
+from support.machine_kinds import installed
 from support.models import chain, save
 from support.node_processes import NodeProcesses
 from support.processes import runs, waited_for
@@ -28,10 +31,10 @@ from support.session import LIMIT
 def machines(tmp_path: Path):
     made: list[NodeProcesses] = []
 
-    def of(room: int) -> NodeProcesses:
+    def of(room: int, **more) -> NodeProcesses:
         folder = tmp_path / f"machines{len(made)}"
         folder.mkdir()
-        made.append(NodeProcesses(folder, room))
+        made.append(NodeProcesses(folder, room, **more))
         return made[-1]
 
     yield of
@@ -166,3 +169,71 @@ def test_a_check_that_could_not_run_there_is_refused(
     with pytest.raises(errors.UsageError, match=match):
         run.result()
     assert workers.nodes == []
+
+
+def test_each_answer_names_the_machine_it_came_from(tmp_path: Path, machines) -> None:
+    workers = machines(1)
+    found = evidence(workers, CommandCheck(["true", "{}"], "c.onnx"), tmp_path)
+    assert found.machine == str(this_machine())
+    assert (found.may_be_kept, found.remark) == (True, "")
+
+
+def test_a_machine_of_another_kind_that_comes_later_is_told_once_and_kept_in_no_journal(
+    tmp_path: Path, machines
+) -> None:
+    workers = machines(1, packages=[installed(tmp_path / "packages", "onnx-made-up", "2.0")])
+    check = CommandCheck(["false", "{}"], "c.onnx")
+    found = [evidence(workers, check, tmp_path) for _ in range(2)]
+    assert [one.may_be_kept for one in found] == [False, False]
+    assert "onnx-made-up: none, 2.0" in found[0].remark
+    assert not found[1].remark
+
+
+def test_what_a_machine_of_an_unknown_kind_says_advances_a_search_and_is_asked_again_by_the_next(
+    tmp_path: Path, machines
+) -> None:
+    source, check = save(chain(12), tmp_path / "m.onnx"), script_check(tmp_path / "check")
+    journal = tmp_path / "j"
+    workers = machines(1, packages=[installed(tmp_path / "packages", "onnx-made-up", "2.0")])
+    biopsy.reduce(
+        source,
+        check,
+        tmp_path / "r.onnx",
+        budget=biopsy.Budget(checks=6),
+        journal=journal,
+        parallelism=Parallelism(jobs=1, executor=workers),
+    )
+    assert '["run"' not in journal.read_text()
+
+
+def test_a_machine_that_was_lost_is_told_with_the_answer_of_the_next(tmp_path: Path, machines) -> None:
+    (tmp_path / "check.py").write_text(
+        "import os, pathlib, signal, sys\n"
+        "place = pathlib.Path(sys.argv[2])\n"
+        "if not place.exists(): place.touch(); os.kill(os.getppid(), signal.SIGKILL); input()\n"
+    )
+    workers = machines(1)
+    words = [sys.executable, str(tmp_path / "check.py"), "{}", str(tmp_path / "begun")]
+    found = evidence(workers, CommandCheck(words, "c.onnx"), tmp_path)
+    assert "a machine was lost, so its check was asked again: " in found.remark
+    assert (found.status, workers.lost) == (0, 1)
+
+
+def test_machines_that_die_while_nothing_runs_there_are_held_against_no_check(tmp_path: Path, machines) -> None:
+    workers, check = machines(4), CommandCheck(["true", "{}"], "c.onnx")
+    workers.expect(4)
+    until = monotonic() + LIMIT
+    while len(workers.nodes) < 4 and monotonic() < until:
+        sleep(0.01)
+    assert evidence(workers, check, tmp_path).status == 0
+    for node in list(workers.nodes):
+        os.kill(node.process.pid, signal.SIGKILL)
+        node.process.join()
+    found = evidence(workers, check, tmp_path)
+    assert (found.status, found.remark, workers.lost) == (0, "", 0)
+
+
+def evidence(workers: Workers, check: CommandCheck, folder: Path) -> Evidence:
+    run = workers.begin(Task(check, folder / "c.onnx", [b"model"]))
+    workers.wait([run], LIMIT)
+    return run.result()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,26 +15,36 @@ from pathlib import Path
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.filesystem.content_store import ContentStore
-from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.session.lent_machines import MachineLostError
+from biopsy.session.machine_kind import MachineKind, this_machine
+from biopsy.session.machines import OtherMachines
 
 _CHUNK = 1 << 16
 
 
 class NodeProcess:
-    """A machine: a process whose current folder is its own, with a content store of its own."""
+    """A machine: a process whose current folder is its own, with a content store of its own.
 
-    def __init__(self, folder: Path) -> None:
+    ``packages`` is a folder of packages that only this one has.
+    """
+
+    def __init__(self, folder: Path, packages: Path | None = None) -> None:
         folder.mkdir()
+        self.name = folder.name
         self.sent: list[Path] = []
         self._number = 0
         self._lock = threading.Lock()
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._stops, their_stops = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, their_stops, folder), daemon=False)
+        self.process = context.Process(target=_serve, args=(theirs, their_stops, folder, packages))
         self.process.start()
         theirs.close()
         their_stops.close()
+        self.kind: MachineKind = self._pipe.recv()
+
+    def lives(self) -> bool:
+        return self.process.is_alive()
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         try:
@@ -66,8 +77,10 @@ class NodeProcess:
         self.process.join()
 
 
-def _serve(pipe: Connection, stops: Connection, folder: Path) -> None:
+def _serve(pipe: Connection, stops: Connection, folder: Path, packages: Path | None) -> None:
     os.chdir(folder)
+    sys.path[:0] = [] if packages is None else [str(packages)]
+    pipe.send(this_machine())
     node = TaskHost(folder, ContentStore(folder / "store"))
 
     def received(digest: str) -> Iterator[bytes]:
@@ -88,15 +101,20 @@ def _serve(pipe: Connection, stops: Connection, folder: Path) -> None:
 
 
 class NodeProcesses(OtherMachines):
-    """Workers on such machines; ``nodes`` are all that were ever made."""
+    """Workers on such machines; ``nodes`` are all that were ever made, the n-th with the n-th of ``packages``."""
 
-    def __init__(self, folder: Path, room: int) -> None:
+    def __init__(
+        self, folder: Path, room: int, packages: Sequence[Path | None] = (), kinds: Sequence[MachineKind] = ()
+    ) -> None:
         self.nodes: list[NodeProcess] = []
         self._folder = folder
+        self._packages = packages
         self._numbers = itertools.count()
-        super().__init__(self._made, room)
+        super().__init__(self._made, room, kinds)
 
     def _made(self) -> NodeProcess:
-        node = NodeProcess(self._folder / f"node{next(self._numbers)}")
+        number = next(self._numbers)
+        packages = self._packages[number] if number < len(self._packages) else None
+        node = NodeProcess(self._folder / f"node{number}", packages)
         self.nodes.append(node)
         return node

@@ -33,7 +33,9 @@ class Evidence:
     stdout and stderr in one, any bytes, its middle cut out when it is very long. ``seconds`` is wall time.
     ``timed_out`` and ``out_of_memory``: it was ended because it reached that limit. ``candidate`` is the path of the
     model that it looked at, ``scripts`` the files that are the user's own program, or the ends of their paths; both are
-    empty if nobody can tell. ``remark`` is what the check tells of itself that its user should know.
+    empty if nobody can tell. ``remark`` is what the check tells of itself that its user should know. ``machine`` is the
+    other machine that it ran on, in words, "" for this one; ``may_be_kept``: another search may be told of the answer,
+    since the machine is of a kind that the search knows of.
     """
 
     status: int
@@ -45,6 +47,8 @@ class Evidence:
     candidate: str = ""
     scripts: tuple[str, ...] = ()
     remark: str = ""
+    machine: str = ""
+    may_be_kept: bool = True
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -19,8 +19,9 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnCommand
 from biopsy.checks.file_names import is_named, with_files
 from biopsy.checks.outcome import Check, Evidence
+from biopsy.checks.preparation import Preparation, PreparedTask
 from biopsy.checks.served import ServedCheck
-from biopsy.checks.task import Task
+from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.filesystem.content_store import digest_of
 from biopsy.filesystem.plain_file import FileState, state_at
@@ -59,17 +60,22 @@ class PortableCheck:
 class PortableTask:
     """A task: the check, the ``model`` that is to stand at the place ``candidate``, and what else is to stand there.
 
-    ``places`` has the place of each path that stands in the check; ``python`` is the path of our interpreter.
-    ``original`` is what differs in the original model.
+    Without a place, the check is a command that has no candidate. ``places`` has the place of each path that stands in
+    the check; ``python`` is the path of our interpreter. ``original`` is what differs in the original model.
+
+    A task with a ``preparation`` (see ``checks.preparation``) may have no check. Its ``model`` is None, for that is
+    sent like any other file, or made. ``back`` are the paths, as they are here, of files that come back.
     """
 
-    check: PortableCheck
-    candidate: str
-    model: bytes
+    check: PortableCheck | None
+    candidate: str | None
+    model: bytes | None
     places: tuple[tuple[str, str], ...]
     contents: tuple[Content, ...]
     original: tuple[Mismatch, ...]
     python: str
+    preparation: Preparation | None = None
+    back: tuple[str, ...] = ()
 
 
 class TaskPacker:
@@ -80,7 +86,7 @@ class TaskPacker:
         self._digests: dict[Path, tuple[FileState, str]] = {}
         self._lock = Lock()
 
-    def packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
+    def packed(self, task: Task | PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
         """The portable form, and the file of each digest in it.
 
         Raises UsageError for a check that no other machine could run: one that is no command, that finds the candidate
@@ -88,32 +94,72 @@ class TaskPacker:
         """
         with self._lock:
             try:
-                return self._packed(task)
+                return self._packed(task) if isinstance(task, Task) else self._packed_prepared(task)
             except OSError as error:
                 raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
 
     def _packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
         check, base, replaced = _parts_of(task.check)
-        model = task.candidate.read_bytes() if task.parts is None else b"".join(task.parts)
+        candidates = [] if task.candidate == NO_CANDIDATE else [task.candidate]
+        if candidates:
+            _require_candidate(base)
+        model = b"".join([path.read_bytes() for path in candidates] if task.parts is None else task.parts)
         named = [path for path in _files_named(base) if path not in replaced]
-        files = {self._place(path): path for path in (*named, *replaced.values())}
-        files |= {self._place(path): path for path in base.programs if path not in named and path.suffix == ".py"}
-        for path in named:
-            if path.suffix == ".onnx" and path.stat().st_size < _LARGEST_MODEL:
-                files |= self._weights(path.read_bytes(), path.parent)
-        files |= self._weights(model, task.candidate.parent)
-        contents = {place: self._content(place, path) for place, path in files.items()}
-        paths = [*named, *replaced, *replaced.values(), task.candidate]
+        files = self._files(base, (*named, *replaced.values()))
+        for candidate in candidates:
+            files |= self._weights(model, candidate.parent)
+        paths = [*named, *replaced, *replaced.values(), *candidates]
         portable = PortableTask(
             check=check,
-            candidate=self._place(task.candidate),
+            candidate=next(map(self._place, candidates), None),
             model=model,
-            places=tuple((str(path), self._place(path)) for path in dict.fromkeys(paths)),
-            contents=tuple(contents.values()),
+            places=self._places(paths),
+            contents=self._contents(files),
             original=task.original,
             python=sys.executable,
         )
-        return portable, {contents[place].digest: path for place, path in files.items()}
+        return portable, self._by_digest(files)
+
+    def _packed_prepared(self, task: PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
+        check, named = None, list[Path]()
+        files = {self._place(path): path for path in task.models}
+        for path in task.models:
+            files |= self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
+        if task.check is not None:
+            check, base, _ = _parts_of(task.check)
+            made = {*task.written, *task.back}
+            named = [path for path in _files_named(base, besides=made) if path not in task.models]
+            files |= self._files(base, named)
+        portable = PortableTask(
+            check=check,
+            candidate=self._place(task.candidate),
+            model=None,
+            places=self._places([*named, *task.models, *task.written, *task.back, task.candidate]),
+            contents=self._contents(files),
+            original=task.original,
+            python=sys.executable,
+            preparation=task.preparation,
+            back=tuple(map(str, task.back)),
+        )
+        return portable, self._by_digest(files)
+
+    def _files(self, check: CommandCheck, named: Sequence[Path]) -> dict[str, Path]:
+        """What is sent for these, by place: themselves, weights of models, and modules that a check imports."""
+        files = {self._place(path): path for path in named}
+        files |= {self._place(path): path for path in check.programs if path not in named and path.suffix == ".py"}
+        for path in named:
+            if path.suffix == ".onnx" and path.stat().st_size < _LARGEST_MODEL:
+                files |= self._weights(path.read_bytes(), path.parent)
+        return files
+
+    def _places(self, paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
+        return tuple((str(path), self._place(path)) for path in dict.fromkeys(paths))
+
+    def _contents(self, files: Mapping[str, Path]) -> tuple[Content, ...]:
+        return tuple(self._content(place, path) for place, path in files.items())
+
+    def _by_digest(self, files: Mapping[str, Path]) -> dict[str, Path]:
+        return {self._digest(path): path for path in files.values()}
 
     def _place(self, path: Path) -> str:
         return f"{self._number(path.parent)}/{path.name}"
@@ -129,12 +175,16 @@ class TaskPacker:
         return {f"{number}/{path.relative_to(root).as_posix()}": path for path in files_referred_to(model, folder)}
 
     def _content(self, place: str, path: Path) -> Content:
+        digest = self._digest(path)
+        return Content(place=place, digest=digest, size=path.stat().st_size, is_program=os.access(path, os.X_OK))
+
+    def _digest(self, path: Path) -> str:
         state = state_at(path)
         known = self._digests.get(path)
         digest = known[1] if known is not None and state is not None and known[0] == state else digest_of(path)
         if state is not None:
             self._digests[path] = state, digest
-        return Content(place=place, digest=digest, size=path.stat().st_size, is_program=os.access(path, os.X_OK))
+        return digest
 
 
 def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, Path]]:
@@ -144,11 +194,6 @@ def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, 
             "only a check that is a command can run on other machines", next_steps=["--check COMMAND ..."]
         )
     base, replaced = check.of_files
-    if not base.names_candidate:
-        raise errors.UsageError(
-            "the check does not say where the candidate's path goes, which is another one on other machines",
-            next_steps=["write {} in the check where it goes"],
-        )
     words = base.words
     if isinstance(base.command, OwnCommand) and base.command.is_this_installation:
         words = (Path(words[0]).name, *words[1:])
@@ -165,14 +210,24 @@ def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, 
     return portable, base, replaced
 
 
-def _files_named(check: CommandCheck) -> Iterator[Path]:
-    """Files that stand in the words of a check. Programs of the machine are none: each machine has its own.
+def _require_candidate(check: CommandCheck) -> None:
+    if not check.names_candidate:
+        raise errors.UsageError(
+            "the check does not say where the candidate's path goes, which is another one on other machines",
+            next_steps=["write {} in the check where it goes"],
+        )
+
+
+def _files_named(check: CommandCheck, besides: Collection[Path] = ()) -> Iterator[Path]:
+    """Files that stand in the words of a check, ``besides`` some. Programs of the machine are none: each has its own.
 
     Raises UsageError for what is read and cannot be sent.
     """
     own = isinstance(check.command, OwnCommand)
     words = check.words[1:] if own else check.words
     for path in check.command.files(check.default_name):
+        if path in besides:
+            continue
         if with_files(words, {path: Path("other")}) == tuple(words):
             if not os.access(path, os.X_OK) or path.is_dir():
                 raise _cannot_send(path, "no word of the check names it as it stands there")
@@ -207,7 +262,7 @@ def _cannot_send(path: Path, why: str) -> errors.UsageError:
 def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
     """What a check has left on another machine, where places stood below ``root``, with our paths in it."""
     paths = {f"{root}/{place}": path for path, place in task.places}
-    message = _with_paths(evidence.verdict.message, paths)
+    message = renamed(evidence.verdict.message, paths)
     output = evidence.output
     for other in sorted(paths, key=len, reverse=True):
         output = output.replace(os.fsencode(other), os.fsencode(paths[other]))
@@ -215,18 +270,19 @@ def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
         evidence,
         output=output,
         verdict=replace(evidence.verdict, message=message),
-        candidate=_with_paths(evidence.candidate, paths),
+        candidate=renamed(evidence.candidate, paths),
         scripts=tuple(os.path.abspath(paths[name]) if name in paths else name for name in evidence.scripts),  # noqa: PTH100 -- links stay, as in tracebacks
-        remark=_with_paths(evidence.remark, paths),
+        remark=renamed(evidence.remark, paths),
     )
 
 
 def with_our_paths(text: str, task: PortableTask, root: str) -> str:
     """A text of another machine with our paths in it."""
-    return _with_paths(text, {f"{root}/{place}": path for path, place in task.places})
+    return renamed(text, {f"{root}/{place}": path for path, place in task.places})
 
 
-def _with_paths(text: str, paths: Mapping[str, str]) -> str:
+def renamed(text: str, paths: Mapping[str, str]) -> str:
+    """A text with other paths in it."""
     for other in sorted(paths, key=len, reverse=True):
         text = text.replace(other, paths[other])
     return text

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Generator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import count, islice
-from pathlib import Path
 
-from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
+from biopsy.checks.outcome import Judged, Outcome
 from biopsy.checks.signature import Match, Signature, same_failure, signature_of
-from biopsy.isolation.watch import Stop
-
-_MOST_WAITING = 16
-"""Runs that have ended before one that was begun earlier, for each that may run at once."""
-
-NO_CANDIDATE = Path("{}")
-"""Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
 
 _Z_OF_95_PERCENT = 1.96
 _RUNS_AT_FIRST, _RUNS_TO_MEASURE = 3, 20
@@ -75,15 +63,24 @@ class MeasuredRate:
     needed: int = 1
 
 
-def measured_rate(first: Judged, again: Callable[[str], Judged], confidence: float = 0.99) -> MeasuredRate:
+def measured_rate(
+    first: Judged,
+    again: Callable[[str], Judged],
+    confidence: float = 0.99,
+    *,
+    expect: Callable[[int], None] = lambda times: None,
+) -> MeasuredRate:
     """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
 
-    ``first`` is the run that there was; ``again`` runs once more, and is told in words why.
+    ``first`` is the run that there was; ``again`` runs once more, and is told in words why. ``expect`` is told before
+    how many times.
     """
     answers = [first]
+    expect(_RUNS_AT_FIRST - 1)
     while len(answers) < _RUNS_AT_FIRST:
         answers.append(again("whether it fails every time"))
     if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
+        expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
     return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)
@@ -120,49 +117,6 @@ class RepeatedRun:
 
     number: int
     judged: Judged
-
-
-def repeated(
-    begin: Callable[[int, Collection[int]], Check], rules: Rules, times: int | None, jobs: int, first: int = 0
-) -> Generator[RepeatedRun, None, None]:
-    """Run a check ``times`` times, or for ever if None, up to ``jobs`` at once; yields the runs as they were begun.
-
-    The first to end are not the first to be told of: runs that fail soon would be counted before those that pass late,
-    and who ends with one of them would measure too high a rate. So what is counted when it is closed is what would have
-    been without ``jobs``. The first ``first`` runs are left out: they are known. ``begin`` is called with the number of
-    a run just before it begins, and with the numbers of those that go on; it returns the check to run. With one job the
-    next run does not begin before the one that was yielded has been dealt with, so its files may be moved. Closing the
-    generator ends what still runs, and so does any exception. Raises CheckError if the check cannot be started.
-    """
-    numbers = count(first) if times is None else iter(range(first, times))
-    begun: deque[tuple[int, Future[Evidence]]] = deque()
-    with closing(Stop()) as stop, ThreadPoolExecutor(jobs) as pool:
-        try:
-            while True:
-                running = {future: number for number, future in begun if not future.done()}
-                room = min(jobs - len(running), _MOST_WAITING * jobs - len(begun))
-                for number in islice(numbers, max(0, room)):
-                    check = begin(number, set(running.values()))
-                    future = pool.submit(check.run, NO_CANDIDATE, stop)
-                    running[future] = number
-                    begun.append((number, future))
-                if not begun:
-                    return
-                if running and not begun[0][1].done():
-                    wait(running, return_when=FIRST_COMPLETED)
-                if begun[0][1].done():
-                    number, future = begun.popleft()
-                    yield RepeatedRun(number, _judged(future.result(), rules))
-        finally:
-            stop.set()
-
-
-def _judged(evidence: Evidence, rules: Rules) -> Judged:
-    """Any failure counts, since there is no first one to be like. A run without an answer is no failure: who knows."""
-    judged = judge(evidence, rules, None)
-    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
-        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
-    return judged
 
 
 @dataclass(frozen=True)

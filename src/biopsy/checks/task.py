@@ -20,14 +20,17 @@ from biopsy.filesystem.write import cannot_write, copy_transient, write_transien
 from biopsy.isolation import cleanup
 from biopsy.isolation.watch import Stop
 
+NO_CANDIDATE = Path("{}")
+"""Given as the candidate of a command that has none, this leaves a literal ``{}`` in its words as it is."""
+
 
 @dataclass(frozen=True)
 class Task:
     """A check, and the model it is to look at: ``parts`` are its bytes, written to ``candidate`` before.
 
-    None for what stands there already. ``original`` is what differs in the original: where a mismatch is much smaller,
-    the check is run once more, to tell whether it is only rounding. It can be pickled if the check can, and then run
-    anywhere where the folder of ``candidate`` can be written.
+    None for what stands there already, or for NO_CANDIDATE. ``original`` is what differs in the original: where a
+    mismatch is much smaller, the check is run once more, to tell whether it is only rounding. It can be pickled if the
+    check can, and then run anywhere where the folder of ``candidate`` can be written.
     """
 
     check: Check

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.file_names import with_files
+from biopsy.checks.left_files import LeftFiles
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
-from biopsy.checks.task import Task, clear, run_check
+from biopsy.checks.preparation import Kept, Preparation, Prepared
+from biopsy.checks.task import NO_CANDIDATE, Task, clear, run_check
 from biopsy.filesystem.content_store import ContentStore
 from biopsy.isolation.errors_as_json import as_json
 from biopsy.isolation.watch import Stop
@@ -26,11 +28,17 @@ _MOST_CHECKS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a task has come to: its evidence, or the error that it raised, as JSON has it. Paths are below ``root``."""
+    """What a task has come to: its evidence, or the error that it raised, as JSON has it. Paths are below ``root``.
+
+    Of a task with a preparation: what that ``told``, and the ``files`` that come back, by their paths here; there is no
+    evidence if the check was not asked.
+    """
 
     root: str
     evidence: Evidence | None = None
     error: Mapping[str, Any] | None = None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[tuple[str, bytes], ...] = ()
 
 
 class TaskHost:
@@ -41,6 +49,7 @@ class TaskHost:
         self._store = store
         self._placed: dict[str, str] = {}  # digests, by place
         self._checks: dict[PortableCheck, CommandCheck] = {}
+        self._kept: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
         self._unwanted = -1
         self._running: tuple[int, Stop] | None = None
@@ -53,7 +62,7 @@ class TaskHost:
         root = str(self._folder)
         with self._stop_of(number) as stop:
             try:
-                return Answer(root=root, evidence=self._evidence(task, received, stop))
+                return self._answer(task, received, stop)
             except (errors.BiopsyError, OSError) as error:
                 return Answer(root=root, error=as_json(_as_check_error(error)))
 
@@ -78,21 +87,40 @@ class TaskHost:
                 self._running = None
             stop.close()
 
-    def _evidence(self, task: PortableTask, received: Callable[[str], Iterable[bytes]], stop: Stop) -> Evidence:
+    def _answer(self, task: PortableTask, received: Callable[[str], Iterable[bytes]], stop: Stop) -> Answer:
+        for content in task.contents:
+            self._place(content, received)
+        if task.candidate is None:
+            return Answer(root=str(self._folder), evidence=self._evidence(task, NO_CANDIDATE, stop))
         candidate = self._path(task.candidate)
         try:
-            for content in task.contents:
-                self._place(content, received)
-            return run_check(Task(self._check(task), candidate, [task.model], task.original), stop)
+            if task.preparation is None:
+                return Answer(root=str(self._folder), evidence=self._evidence(task, candidate, stop))
+            return self._prepared(task, task.preparation, candidate, stop)
         finally:
             with contextlib.suppress(OSError):
                 clear(candidate, whole=True)
 
+    def _prepared(self, task: PortableTask, preparation: Preparation, candidate: Path, stop: Stop) -> Answer:
+        """Make what a task wants to be made before its check, ask the check, and bring back what it left."""
+        left = LeftFiles(self._folder, {ours: self._path(place) for ours, place in task.places}, task.back)
+        left.clear()
+        with preparation.prepared(_Site(self, task), stop) as made:
+            evidence = self._evidence(_with(task, made), candidate, stop) if made.is_ready else None
+            return Answer(root=str(self._folder), evidence=evidence, told=made.told, files=left.read())
+
+    def _evidence(self, task: PortableTask, candidate: Path, stop: Stop) -> Evidence | None:
+        if task.check is None:
+            return None
+        parts = None if task.model is None or task.candidate is None else [task.model]
+        return run_check(Task(self._check(task, task.check), candidate, parts, task.original), stop)
+
     def close(self) -> None:
         """End what was kept warm."""
-        for check in self._checks.values():
-            check.close()
+        for kept in (*self._checks.values(), *self._kept.values()):
+            kept.close()
         self._checks.clear()
+        self._kept.clear()
 
     def _path(self, place: str) -> Path:
         """Where a place is. Raises CheckError for one that leads elsewhere."""
@@ -111,9 +139,8 @@ class TaskHost:
         path.chmod(0o700 if content.is_program else 0o600)
         self._placed[content.place] = content.digest
 
-    def _check(self, task: PortableTask) -> CommandCheck:
+    def _check(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
         """The check of a task, a warm one if it was asked before."""
-        told = task.check
         paths = {path: self._path(place) for path, place in task.places}
         base = self._base(told, task.python, {Path(path): place for path, place in paths.items()})
         base.timeout, base.memory = told.timeout, told.memory
@@ -139,6 +166,36 @@ class TaskHost:
                 self._checks.pop(next(iter(self._checks))).close()
         self._checks[key] = found  # the one asked last is the last to go
         return found
+
+
+class _Site:
+    """The host, as a preparation sees it."""
+
+    def __init__(self, host: TaskHost, task: PortableTask) -> None:
+        self._host = host
+        self._places = dict(task.places)
+
+    def path(self, ours: str) -> Path:
+        """Where the file stands."""
+        return self._host._path(self._places[ours])
+
+    def kept(self, key: Hashable, make: Callable[[], Kept]) -> Kept:
+        """What is kept warm for a key."""
+        if key not in self._host._kept:
+            self._host._kept[key] = make()
+        found: Kept = self._host._kept[key]
+        return found
+
+
+def _with(task: PortableTask, made: Prepared) -> PortableTask:
+    """A task whose check is told what was made."""
+    if task.check is None:
+        return task
+    words = task.check.words
+    for before, now in made.words.items():
+        words = tuple(word.replace(before, now) for word in words)
+    environment = {**dict(task.check.environment), **made.environment}
+    return replace(task, check=replace(task.check, words=words, environment=tuple(environment.items())))
 
 
 def _as_check_error(error: errors.BiopsyError | OSError) -> errors.BiopsyError:

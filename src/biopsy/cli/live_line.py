@@ -42,11 +42,17 @@ class LiveLine:
     def __init__(self, console: Console) -> None:
         self._wanted = sys.stderr.isatty() and console.verbosity == 0 and not console.asks
         self._shown: Any = None
+        self._last = ("", "", 0.0)
+        self._aside = ""
 
     def update(self, head: str, text: str, done: float = 0.0) -> None:
         """Show a line; ``done`` is the part of the work that is behind, from 0 to 1."""
         if not self._wanted:
             return
+        self._last = head, text, done
+        if self._aside:
+            first, *others = text.split(" · ")
+            text = " · ".join([first, self._aside, *others])
         if self._shown is None:
             from rich.console import Console as Terminal
             from rich.progress import BarColumn, Progress, Task, TextColumn
@@ -71,6 +77,12 @@ class LiveLine:
         head = printable(head)
         bar, description = fitted(head, printable(text), self._shown.console.width)
         self._shown.update(task, description=description, completed=done, head=f"{head:<{COLUMN}}", bar=bar)
+
+    def beside(self, text: str) -> None:
+        """What stands behind the first part of the text from now on."""
+        self._aside = text
+        if self._shown is not None:
+            self.update(*self._last)
 
     def stop(self) -> None:
         """Take the line away."""

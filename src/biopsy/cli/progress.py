@@ -108,6 +108,11 @@ class Progress:
         """Show, with -v, that a check that was announced has no answer."""
         self._console.detail(f"  check {event.number}  not waited for: another answer made it unnecessary")
 
+    @shows(events.ChecksInFlight)
+    def show_in_flight(self, event: events.ChecksInFlight) -> None:
+        """Show how many checks go on at once, where there is a line that changes."""
+        self._live.beside(in_flight_text(event))
+
     @shows(events.InstallationStarted)
     def show_installing(self, event: events.InstallationStarted) -> None:
         """Show that packages are being installed, as long as that takes."""
@@ -131,6 +136,15 @@ class Progress:
 
 def _asked_for(event: events.InstallationStarted | events.InstallationDone) -> str:
     return f"{series(event.requirements)} for Python {event.python}"
+
+
+def in_flight_text(event: events.ChecksInFlight) -> str:
+    """``14 running on 3 machines, 2 waiting, 5 cancelled``: nothing of what is none."""
+    where = "" if event.machines is None else f" on {count(event.machines, 'machine')}"
+    more = [
+        f"{number} {what}" for number, what in ((event.waiting, "waiting"), (event.cancelled, "cancelled")) if number
+    ]
+    return ", ".join([f"{event.running} running{where}", *more])
 
 
 def _methods_by_kind(listener: type[Progress]) -> dict[type[events.Event], Callable[[Any, Any], None]]:

@@ -267,12 +267,14 @@ class PrecisionTask:
         runs = self._job.search.repeating.repeat or max(_FINAL_RUNS, oracle.memory.repetitions)
         final = self._best_trial(FINAL, "the result")
         with trials_of_file(output, final, oracle.check, self.result_file.restore) as fresh:
-            self._require_passes(fresh, runs)
+            machines = self._require_passes(fresh, runs)
         self._verified = runs
-        oracle.listener(events.Verified(self._written, 0, runs))
+        oracle.listener(events.Verified(self._written, 0, runs, machines))
         return False
 
-    def _require_passes(self, fresh: Callable[[], Trial], runs: int) -> None:
+    def _require_passes(self, fresh: Callable[[], Trial], runs: int) -> str:
+        """Returns the other machines that it ran on, in words."""
+        machines = []
         for done in range(runs):
             judged = self._oracle.again(fresh(), 1)
             if judged.outcome is not Outcome.PASSES:
@@ -282,6 +284,8 @@ class PrecisionTask:
                     kept=f"{self._written}, which passed before" if self._job.target.output else None,
                     next_steps=["--repeat N    a model passes only if it passes N times"],
                 )
+            machines.append(judged.evidence.machine)
+        return " and ".join(dict.fromkeys(filter(None, machines)))
 
     @property
     def _written(self) -> str:

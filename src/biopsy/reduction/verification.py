@@ -48,7 +48,7 @@ def verified(
         restore()
         raise _not_verified(driver, output, judged, tries)
     verdict = judged.evidence.verdict
-    driver.listener(events.Verified(str(output), 1, tries))
+    driver.listener(events.Verified(str(output), 1, tries, judged.evidence.machine))
     words = _compared_last_words(driver, signature_of(judged.evidence))
     return Verification(tries, error_size(verdict.mismatches, verdict.rounding), words, judged)
 

@@ -115,7 +115,7 @@ def _facts_of(event: events.Event) -> Tree:
     if isinstance(event, events.Resumed):
         return {"remembered": event.runs}
     if isinstance(event, events.Verified):
-        return {"verified": {"failed": event.failed, "runs": event.runs}}
+        return {"verified": {"failed": event.failed, "runs": event.runs, "machine": event.machine or None}}
     if isinstance(event, events.FlakyFailure):
         rate = {"failed": event.failed, "runs": event.runs}
         return {"flaky": {**rate, "needed": event.needed, "confidence": event.confidence}}

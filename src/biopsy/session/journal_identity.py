@@ -12,7 +12,9 @@ from biopsy.checks.outcome import Check
 from biopsy.model.external import resolve
 from biopsy.model.index import ModelIndex
 from biopsy.model.wire import pieces
-from biopsy.session.conditions import states, versions
+from biopsy.session.conditions import states
+from biopsy.session.machine_kind import conditions
+from biopsy.session.machines import kinds_of
 from biopsy.session.options import SearchOptions
 from biopsy.tensors.results import Feed
 
@@ -40,7 +42,7 @@ class JournalIdentity:
         yield from self.check.settings.items()
         options = {**_of_rules(self.search.rules), **self.options}
         yield from ((f"option {name}", str(value)) for name, value in options.items())
-        yield from versions()
+        yield from conditions(kinds_of(self.search.parallelism.executor))
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """The files that outcomes depend on, also those in folders, but for what the search itself writes."""

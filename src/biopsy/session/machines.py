@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, TypeVar
 
 from biopsy import errors
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.portable import PortableTask, TaskPacker, undone, with_our_paths
+from biopsy.checks.portable import PortableTask, TaskPacker, renamed, undone, with_our_paths
+from biopsy.checks.preparation import PreparedTask
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import Answer
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.errors_as_json import from_json
+from biopsy.session.lent_machines import LentMachines, Machine, MachineLostError
+from biopsy.session.machine_kind import MachineKind, differing, this_machine, unlike_this_one
+from biopsy.session.workers import MachineUse
+
+_Task = TypeVar("_Task")
+_Done = TypeVar("_Done")
 
 MOST_LOST = 3
 """Machines that may die one after the other under the same check, before it is said to kill them."""
@@ -25,21 +32,24 @@ _STOPPED = Evidence(status=-15)
 """Of a run that nobody waits for any more."""
 
 
-class MachineLostError(Exception):
-    """A machine, or our process on it, has died: that says nothing of the model."""
+class _LostInRunError(MachineLostError):
+    """It was lost while it ran a check, which may be why."""
 
 
-class Machine(Protocol):
-    """One place for one check on another machine."""
+@dataclass(frozen=True, kw_only=True)
+class PreparedRun:
+    """What came of a prepared task: its evidence, None if the check was not asked; what its preparation ``told``; and
+    ``files``, the bytes of those that came back. ``paths`` has ours for those of the machine.
+    """
 
-    def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
-        """Do a task and wait for its end; ``files`` has the file of each digest. Raises MachineLostError."""
+    evidence: Evidence | None
+    told: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
 
-    def stop(self) -> None:
-        """End the task that runs, or the next one if none runs, with all that it has started. From any thread."""
-
-    def close(self) -> None:
-        """Give it back, with all that runs there."""
+    def with_our_paths(self, text: str) -> str:
+        """A text of the machine with our paths in it."""
+        return renamed(text, self.paths)
 
 
 @dataclass(eq=False)
@@ -60,6 +70,11 @@ class _Held:
         with self.lock:
             self.machine = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a machine does it, and somebody waits for it."""
+        return self.machine is not None and not self.is_stopped
+
     def stop(self) -> None:
         with self.lock:
             self.is_stopped = True
@@ -71,37 +86,62 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times. ``room`` is how many machines are borrowed at most; further runs wait.
+    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most.
+
+    ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
+    that comes later is told, and what it says is kept in no journal.
     """
 
-    def __init__(self, borrow: Callable[[], Machine], room: int) -> None:
+    def __init__(self, borrow: Callable[[], Machine], room: int, kinds: Sequence[MachineKind] = ()) -> None:
         self.room = room
-        self._borrow = borrow
+        self.kinds = tuple(kinds) or (this_machine(),)
+        self.lost = 0
+        self._told: list[MachineKind] = []
+        self._lent = LentMachines(borrow, room)
         self._packer = TaskPacker()
-        self._changed = threading.Condition()
-        self._free: list[Machine] = []
-        self._all: list[Machine] = []
-        self._borrowing = 0
-        self._held: dict[Future[Evidence], _Held] = {}
+        self._lock = threading.Lock()
+        self._held: dict[Future[Any], _Held] = {}
         # Some may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
 
+    def expect(self, runs: int) -> None:
+        """Borrow machines for so many runs, which will soon begin: some take seconds to get ready."""
+        self._lent.expect(runs)
+
+    @property
+    def use(self) -> MachineUse:
+        """What the machines are at now."""
+        return MachineUse(machines=len(self._lent.names), running=sum(held.is_running for held in self._held.values()))
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What a person should know of the machines before a search begins."""
+        return [text for text in (differing(self.kinds), unlike_this_one(self.kinds)) if text]
+
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run, once a machine is free."""
+        return self._begun(self._run, task)
+
+    def begin_prepared(self, task: PreparedTask) -> Future[PreparedRun]:
+        """Begin a run before which something is made on the machine. Stop and wait for it as for any other."""
+        return self._begun(self._run_prepared, task)
+
+    def _begun(self, do: Callable[[_Task, _Held], _Done], task: _Task) -> Future[_Done]:
         for ended in [run for run in self._held if run.done()]:
             del self._held[ended]
         held = _Held()
-        run = self._threads.submit(self._run, task, held)
+        run = self._threads.submit(do, task, held)
         self._held[run] = held
         return run
 
-    def stop(self, run: Future[Evidence]) -> None:
+    def stop(self, run: Future[Any]) -> None:
         """Have it never begin, or have its check stopped."""
         held = self._held.get(run)
         if not run.cancel() and held is not None:
             held.stop()
+            self._lent.wake()
 
-    def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
+    def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
         """Wait until one has ended."""
         wait(runs, seconds, FIRST_COMPLETED)
 
@@ -110,84 +150,118 @@ class OtherMachines:
         for run in list(self._held):
             self.stop(run)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        for machine in self._all:
-            machine.close()
-        self._all, self._free = [], []
+        self._lent.close()
 
     def _run(self, task: Task, held: _Held) -> Evidence:
+        found = self._asked(task, held)
+        if found is None:
+            return _STOPPED
+        assert found[0].evidence is not None
+        return found[0].evidence
+
+    def _run_prepared(self, task: PreparedTask, held: _Held) -> PreparedRun:
+        found = self._asked(task, held)
+        if found is None:
+            return PreparedRun(evidence=_STOPPED)
+        answer, portable = found
+        return PreparedRun(
+            evidence=answer.evidence,
+            told=answer.told,
+            files={Path(path): content for path, content in answer.files},
+            paths={f"{answer.root}/{place}": path for path, place in portable.places},
+        )
+
+    def _asked(self, task: Task | PreparedTask, held: _Held) -> tuple[Answer, PortableTask] | None:
+        """What a machine answers; None if the run is stopped. Raises what was raised there."""
         portable, files = self._packer.packed(task)
-        reason = ""
-        for _ in range(MOST_LOST):
+        lost: list[str] = []
+        gone, reason = 0, ""
+        while len(lost) < MOST_LOST and gone <= self.room:
             try:
-                with self._machine() as machine:
-                    if not held.take(machine):
-                        return _STOPPED
+                with self._lent.one(lambda: held.is_stopped) as machine:
+                    if machine is None or not held.take(machine):
+                        return None
                     try:
-                        answer = machine.run(portable, files)
+                        answer = self._answer(machine, portable, files)
                     finally:
                         held.leave()
-                return _evidence(answer, portable)
+                _require_no_error(answer, portable)
+                return self._asked_of(answer, portable, machine.kind, lost)
+            except _LostInRunError as error:
+                lost.append(str(error))
             except MachineLostError as error:
-                reason = str(error)
+                gone, reason = gone + 1, str(error)
         if held.is_stopped:
-            return _STOPPED
-        raise _lost_again_and_again(task, portable, reason)
+            return None
+        if len(lost) < MOST_LOST:
+            raise errors.CheckError(f"the other machines are lost before they run a check: {reason}")
+        raise _lost_again_and_again(task, portable, lost[-1])
 
-    @contextmanager
-    def _machine(self) -> Iterator[Machine]:
-        """A machine for one run; it is given back at once if anything goes wrong there."""
-        machine = self._taken()
+    def _answer(self, machine: Machine, portable: PortableTask, files: Mapping[str, Path]) -> Answer:
+        """What a task has come to. Raises _LostInRunError, or MachineLostError if the machine was lost before."""
+        if not machine.lives():
+            raise MachineLostError(f"{machine.kind.machine}: it was lost while no check ran there")
         try:
-            yield machine
-        except BaseException:
-            with self._changed:
-                self._all.remove(machine)
-            machine.close()
-            with self._changed:
-                self._changed.notify()
-            raise
-        with self._changed:
-            self._free.append(machine)
-            self._changed.notify()
+            return machine.run(portable, files)
+        except MachineLostError as error:
+            with self._lock:
+                self.lost += 1
+            raise _LostInRunError(f"{machine.kind.machine}: {error}") from error
 
-    def _taken(self) -> Machine:
-        """A machine that is free, or one more, once there is room. Raises what ``borrow`` raises."""
-        with self._changed:
-            while not self._free and len(self._all) + self._borrowing >= self.room:
-                self._changed.wait()
-            if self._free:
-                return self._free.pop()
-            self._borrowing += 1
-        machine = None
-        try:
-            machine = self._borrow()
-        finally:
-            with self._changed:
-                self._borrowing -= 1
-                self._all += [machine] if machine is not None else []
-                self._changed.notify()
-        return machine
+    def _asked_of(
+        self, answer: Answer, task: PortableTask, kind: MachineKind, lost: Sequence[str]
+    ) -> tuple[Answer, PortableTask]:
+        """An answer with our paths in what the check has left, and with the machine it ran on."""
+        if answer.evidence is None:
+            return answer, task
+        evidence = undone(answer.evidence, task, answer.root)
+        return replace(answer, evidence=self._with_machine(evidence, kind, lost)), task
+
+    def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
+        """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""
+        remarks = [evidence.remark] if evidence.remark else []
+        remarks += [f"a machine was lost, so its check was asked again: {reason}" for reason in lost]
+        is_known = any(kind.facts == known.facts for known in self.kinds)
+        if not is_known and self._is_news(kind):
+            words = self.kinds[0].differences(kind)
+            remarks.append(
+                f"{kind.machine} came later and is of another kind, so no journal keeps its answers ({words})"
+            )
+        return replace(evidence, machine=str(kind), may_be_kept=is_known, remark="; ".join(remarks))
+
+    def _is_news(self, kind: MachineKind) -> bool:
+        """Whether nobody was told of this kind of machine yet."""
+        with self._lock:
+            is_news = all(kind.facts != told.facts for told in self._told)
+            self._told += [kind] if is_news else []
+        return is_news
 
 
-def _evidence(answer: Answer, task: PortableTask) -> Evidence:
-    """What a check has left, with our paths in it. Raises what it raised there."""
-    if answer.evidence is not None:
-        return undone(answer.evidence, task, answer.root)
-    assert answer.error is not None
+def kinds_of(executor: object) -> Sequence[MachineKind]:
+    """The kinds of the machines that run checks for a search; none if this one does, as far as anybody can tell."""
+    return executor.kinds if isinstance(executor, OtherMachines) else ()
+
+
+def _require_no_error(answer: Answer, task: PortableTask) -> None:
+    """Raise what was raised there, with our paths in it."""
+    if answer.error is None:
+        return
     error = from_json(answer.error)
     message = with_our_paths(error.message, task, answer.root)
     raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
 
 
-def _lost_again_and_again(task: Task, portable: PortableTask, reason: str) -> errors.CheckError:
-    kept = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}")
-    is_kept = False
-    with suppress(errors.UsageError):
-        write_whole(kept, [portable.model])
-        is_kept = True
+def _lost_again_and_again(task: Task | PreparedTask, portable: PortableTask, reason: str) -> errors.CheckError:
+    kept, of_what = None, "command"
+    if portable.candidate is not None:
+        path, of_what = task.candidate.with_name(f"{task.candidate.stem}.lost{task.candidate.suffix}"), "model"
+        with suppress(errors.UsageError):
+            if portable.model is not None:
+                write_whole(path, [portable.model])
+                kept = f"the model: {path}"
     return errors.CheckError(
-        f"{MOST_LOST} machines in a row were lost while they ran the check on the same model, so nothing is concluded"
-        f" of it: {reason}",
-        kept=f"the model: {kept}" if is_kept else None,
+        f"{MOST_LOST} machines in a row were lost while they ran the check on the same {of_what}, so nothing is"
+        f" concluded of it: {reason}",
+        kept=kept,
         next_steps=["--check-memory SIZE    ends a check that takes too much memory before it ends the machine"],
     )

@@ -47,7 +47,7 @@ class OutcomeMemory:
         """Remember one run, without its output. Raises CheckError if the journal cannot be written."""
         self._of(trial.digest).append(replace(judged, evidence=replace(judged.evidence, output=b"")))
         self._stages.setdefault(trial.digest, []).append(trial.stage)
-        if self.journal is not None and trial.stage.is_remembered:
+        if self.journal is not None and trial.stage.is_remembered and judged.evidence.may_be_kept:
             self.journal.add(
                 trial.digest, judged, stage=trial.stage.name, description=trial.description, nodes=trial.size
             )

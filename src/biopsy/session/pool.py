@@ -12,6 +12,7 @@ from biopsy import events
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import Inline, Task, run_check
 from biopsy.comparison.mismatch import Mismatch
+from biopsy.session.in_flight import InFlight
 from biopsy.session.places import Places
 from biopsy.session.trial import Trial
 from biopsy.session.workers import OfExecutor, Threads, Workers
@@ -90,6 +91,7 @@ class Pool:
         self._checks_before: list[Check] = []
         self.is_shared = parallelism.executor is not None
         self._workers = self._workers_of(parallelism.executor)
+        self._in_flight = InFlight(self._workers, self.jobs, listener)
 
     @property
     def running(self) -> list[PendingRun]:
@@ -154,7 +156,8 @@ class Pool:
         while not run.future.done():
             others = [other.future for other in self.running] if meanwhile is not None else []
             left = None if until is None else max(0.0, until - monotonic())
-            self._workers.wait({run.future, *others}, left)
+            self._tell()
+            self._workers.wait({run.future, *others}, self._in_flight.patience(left))
             if left == 0 and not run.future.done():
                 return None
             if meanwhile is not None and not run.future.done() and any(other.done() for other in others):
@@ -176,6 +179,7 @@ class Pool:
             self.pending.remove(run)
             self._ending.append(run)
             self._workers.stop(run.future)
+            self._in_flight.cancelled += not run.future.done() or run.future.cancelled()
             self._listener(events.Abandoned(run.slot.number))
 
     def abandon_all(self, but: Sequence[Trial] = ()) -> None:
@@ -202,6 +206,7 @@ class Pool:
         self.abandon(self.pending)
         self._workers.close()
         self._ending.clear()
+        self._tell()
         for check in (self.check, *self._checks_before):
             check.close()
         self._places.clear(keep_last=self._keep_last)
@@ -210,6 +215,10 @@ class Pool:
         if executor is None:
             return Threads(self.jobs, inline=self.jobs == 1 and not self.check.stoppable)
         return OfExecutor(executor) if isinstance(executor, Executor) else executor
+
+    def _tell(self) -> None:
+        ending = sum(not run.future.done() for run in self._ending)
+        self._in_flight.tell(len(self.running), ending)
 
     def _begun(self, run: PendingRun) -> PendingRun:
         self.pending.append(run)

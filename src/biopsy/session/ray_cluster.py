@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import platform
+import re
 import signal
+import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -25,9 +26,12 @@ from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.filesystem.content_store import ContentStore
 from biopsy.filesystem.private_folder import folder_of_user
-from biopsy.isolation.cleanup import temporary_folder
-from biopsy.session.conditions import versions
-from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.isolation import cleanup
+from biopsy.isolation.claimed_folder import claimed_folder, remove_abandoned
+from biopsy.session.lent_machines import MachineLostError
+from biopsy.session.machine_kind import MachineKind, differing, this_machine
+from biopsy.session.machines import OtherMachines
+from biopsy.text import first_line
 
 _PART = 32 << 20
 """Bytes of a file that are put into the object store at once."""
@@ -35,6 +39,10 @@ _PART = 32 << 20
 _LOOK = 0.5  # seconds between two looks at whether a run was stopped
 _GRACE = 4.0
 """Seconds that an actor may take to stop a check: twice what a check has to clean up."""
+_PATIENCE = 60.0
+"""Seconds that machines may take to say of what kind they are."""
+_INSTALLING = 1800.0
+"""The same, where they install what they need before; Ray itself gives up after some attempts of 600 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,27 +63,38 @@ class RayWorkers(OtherMachines):
     """Workers on a Ray cluster; see ``session.workers.Workers``. ``room`` is for how many checks it has resources.
 
     ``address`` is one that ``ray.init`` takes, such as "ray://HOST:10001"; None for the cluster that is there, or a new
-    one on this machine. ``require_uniform`` refuses machines that differ in processor, GPU or packages: they
-    are different engines. Where they may differ, the first check on another kind of machine has a remark.
+    one on this machine. ``runtime_env`` is Ray's: what it installs on each machine before checks run there.
+    ``require_uniform`` refuses machines that differ in processor, GPU or packages: they are different engines.
+    ``dashboard`` is the address of Ray's own page about the cluster; "" if there is none, or somebody else has joined
+    the cluster.
 
-    Raises EngineMissing without Ray, UsageError if no cluster answers or none of its machines has the resources, and in
-    the future of a run CheckError for a machine that may not run checks.
+    Raises EngineMissing without Ray, UsageError if no cluster answers, none of its machines has the resources, or Ray
+    does not take ``runtime_env``, CheckError if machines may not differ and do, or biopsy cannot run there; and that in
+    the future of a run too, for a machine that comes later.
     """
 
     def __init__(
-        self, address: str | None = None, resources: Resources | None = None, *, require_uniform: bool = False
+        self,
+        address: str | None = None,
+        resources: Resources | None = None,
+        *,
+        runtime_env: Mapping[str, Any] | None = None,
+        require_uniform: bool = False,
     ) -> None:
         ray = imported()
+        self._runtime_env = _checked(runtime_env or {})
         self._ends_ray = not ray.is_initialized()
-        if self._ends_ray:
-            _connect(address)
+        self.dashboard = _connect(address) if self._ends_ray else ""
         self._resources = resources or Resources()
         self._require_uniform = require_uniform
         self._ending = threading.Event()
-        self._seen = _Kinds()
         self._files = _SentFiles()
         try:
-            super().__init__(self._actor, self._room())
+            room, nodes = self._room()
+            kinds = _kinds_of(nodes, self._runtime_env)
+            if require_uniform:
+                _require_uniform(kinds)
+            super().__init__(self._actor, room, kinds)
         except BaseException:
             self._leave()
             raise
@@ -97,15 +116,17 @@ class RayWorkers(OtherMachines):
         if self._ends_ray:
             imported().shutdown()
 
-    def _room(self) -> int:
-        there = [node["Resources"] for node in imported().nodes() if node["Alive"]]
-        room = sum(self._resources.places(node) for node in there)
+    def _room(self) -> tuple[int, list[str]]:
+        """How many checks have room, and the machines that have room for one."""
+        there = {node["NodeID"]: node["Resources"] for node in imported().nodes() if node["Alive"]}
+        places = {node: self._resources.places(has) for node, has in there.items()}
+        room = sum(places.values())
         if room < 1:
             raise errors.UsageError(
                 f"none of the {len(there)} machines of the Ray cluster has what a check is to have ({self._resources})",
                 next_steps=["ray status", "--resources CPU=1    for less"],
             )
-        return room
+        return room, [node for node, number in places.items() if number]
 
     def _actor(self) -> _RayMachine:
         ray = imported()
@@ -114,13 +135,16 @@ class RayWorkers(OtherMachines):
             num_cpus=wanted.cpus,
             num_gpus=wanted.gpus,
             resources=dict(wanted.others),
+            runtime_env=self._runtime_env,
             max_concurrency=2,  # a check, and whoever stops it
             max_restarts=0,
             max_task_retries=0,
         )
         machine = _RayMachine(made.remote(), self._files)
         try:
-            machine.remark = self._seen.remark(machine.kind(self._ending), required=self._require_uniform)
+            machine.settle(self._ending)
+            if self._require_uniform:
+                _require_uniform([self.kinds[0], machine.kind])
         except BaseException:
             machine.close()
             raise
@@ -138,13 +162,24 @@ def imported() -> Any:
     return ray
 
 
-def _connect(address: str | None) -> None:
+def _checked(runtime_env: Mapping[str, Any]) -> Any:
+    """An environment as Ray takes it. Raises UsageError if it does not."""
+    from ray.runtime_env import RuntimeEnv
+
+    try:
+        return RuntimeEnv(**runtime_env)
+    except (TypeError, ValueError, OSError) as error:
+        raise errors.UsageError(f"Ray does not take this runtime_env: {first_line(str(error))}") from error
+
+
+def _connect(address: str | None) -> str:
+    """Join the cluster; returns where its dashboard is, "" if it has none."""
     ray = imported()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is that somebody looks at one
     local = {"include_dashboard": False} if address is None and "RAY_ADDRESS" not in os.environ else {}
     ends_us = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+        joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
         raise errors.UsageError(
@@ -154,6 +189,42 @@ def _connect(address: str | None) -> None:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result
+    return joined.dashboard_url or ""
+
+
+def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[MachineKind]:
+    """The kinds of these machines, as far as they answer soon: one that does not may be dead. Raises CheckError.
+
+    With a ``runtime_env`` they install it before they answer, which may take minutes.
+    """
+    ray = imported()
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    asked = [
+        ray.remote(this_machine)
+        .options(
+            num_cpus=0,
+            max_retries=0,
+            runtime_env=runtime_env,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+        )
+        .remote()
+        for node in nodes
+    ]
+    ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_INSTALLING if runtime_env else _PATIENCE)
+    kinds = []
+    for answer in (answer for answer in asked if answer in ready):
+        with contextlib.suppress(MachineLostError), _told():
+            kinds.append(ray.get(answer))
+    return kinds
+
+
+def _require_uniform(kinds: Sequence[MachineKind]) -> None:
+    words = differing(kinds)
+    if words:
+        raise errors.CheckError(
+            words, next_steps=["--resources NAME=1    for machines of one kind", "or leave --require-uniform out"]
+        )
 
 
 class _SentFiles:
@@ -180,66 +251,49 @@ class _SentFiles:
         self._parts.clear()
 
 
-class _Kinds:
-    """The kinds of machines that were met."""
-
-    def __init__(self) -> None:
-        self._first: Mapping[str, str] | None = None
-        self._lock = threading.Lock()
-
-    def remark(self, kind: Mapping[str, str], *, required: bool) -> str:
-        """How a machine differs from the first; "" if it does not. Raises CheckError if it is ``required`` not to."""
-        with self._lock:
-            first = self._first = self._first or kind
-        names = [name for name in sorted({*first, *kind} - {"machine"}) if first.get(name) != kind.get(name)]
-        if not names:
-            return ""
-        differs = "; ".join(
-            f"{name}: {first.get(name, 'none')}, {kind.get(name, 'none')}" for name in names[:_MOST_TOLD]
-        )
-        text = f"machines differ, so they are different engines: {first['machine']} and {kind['machine']} ({differs})"
-        if required:
-            raise errors.CheckError(
-                text, next_steps=["--resources NAME=1    for machines of one kind", "or leave --require-uniform out"]
-            )
-        return text
-
-
-_MOST_TOLD = 4
-
-
 class _RayMachine:
     """A place for one check: an actor, on whichever machine Ray has put it."""
 
     def __init__(self, actor: Any, files: _SentFiles) -> None:
-        self.remark = ""
+        self.name = ""
+        self._kind: MachineKind | None = None
         self._actor = actor
         self._files = files
         self._number = 0
         self._stopped: float | None = None
         self._lock = threading.Lock()
 
-    def kind(self, ending: threading.Event) -> Mapping[str, str]:
-        """What its answers depend on: see ``machine_kind``. It waits until there is a machine, unless it is ``ending``.
+    @property
+    def kind(self) -> MachineKind:
+        """What its answers depend on."""
+        assert self._kind is not None
+        return self._kind
 
-        Raises MachineLostError, or CheckError.
-        """
+    def settle(self, ending: threading.Event) -> None:
+        """Wait until there is a machine for it, unless it is ``ending``. Raises MachineLostError, or CheckError."""
         ray = imported()
         with _told():
-            asked = self._actor.kind.remote()
+            asked = self._actor.where.remote()
             while not ray.wait([asked], timeout=_LOOK)[0]:
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
-            found: dict[str, str] = ray.get(asked)
-            return found
+            self.name, self._kind = ray.get(asked)
+
+    def lives(self) -> bool:
+        """Whether the actor answers."""
+        ray = imported()
+        try:
+            ray.get(self._actor.lives.remote(), timeout=_GRACE)
+        except ray.exceptions.RayError:
+            return False
+        return True
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
         try:
             parts = {digest: self._files.parts(digest, path) for digest, path in files.items()}
             with _told():
-                answer = self._answer(self._actor.run.remote(self._number, task, parts))
-            return self._with_remark(answer)
+                return self._answer(self._actor.run.remote(self._number, task, parts))
         finally:
             with self._lock:
                 self._number += 1
@@ -256,12 +310,6 @@ class _RayMachine:
                 is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
             if is_late:
                 ray.kill(self._actor)
-
-    def _with_remark(self, answer: Answer) -> Answer:
-        if not self.remark or answer.evidence is None or answer.evidence.remark:
-            return answer
-        remark, self.remark = self.remark, ""
-        return replace(answer, evidence=replace(answer.evidence, remark=remark))
 
     def stop(self) -> None:
         """End the task that runs, or the next one if none runs."""
@@ -284,29 +332,62 @@ def _told() -> Iterator[None]:
     failures = imported().exceptions
     try:
         yield
-    except (failures.RayTaskError, failures.RuntimeEnvSetupError, failures.AuthenticationError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise errors.CheckError(f"the check could not be run on another machine: {lines[-1]}") from error
+    except failures.RayTaskError as error:
+        if isinstance(error.cause, failures.RayError):  # what we sent was lost on its way
+            raise _lost(error.cause) from error
+        raise _refused(error) from error
+    except (failures.RuntimeEnvSetupError, failures.AuthenticationError) as error:
+        raise _refused(error) from error
     except failures.RayError as error:
-        lines = str(error).strip().splitlines() or [""]
-        raise MachineLostError(f"{type(error).__name__}: {lines[0]}") from error
+        raise _lost(error) from error
+
+
+def _refused(error: Exception) -> errors.CheckError:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return errors.CheckError(f"the check could not be run on another machine: {lines[-1]}")
+
+
+def _lost(error: Exception) -> MachineLostError:
+    """What has become of a machine, in words, and in those of Ray."""
+    failures, text = imported().exceptions, str(error).strip()
+    if isinstance(error, failures.OutOfMemoryError):
+        used = re.search(r"[\d.]+\w* used / [\d.]+\w* limit", text)
+        words = f"it ran out of memory, so Ray ended what runs checks there{f' ({used[0]})' if used else ''}"
+    elif "node was terminated expectedly" in text or "preempt" in text:
+        words = "it was taken out of the cluster"
+    elif "its node has died" in text or isinstance(error, failures.ActorUnavailableError):
+        words = "it does not answer any more"
+    elif "worker process has died" in text:
+        words = "what runs checks there was killed, perhaps by the system for its memory"
+    else:
+        words = first_line(text)
+    return MachineLostError(f"{words} ({type(error).__name__})")
 
 
 # On the other machine
+
+
+_PREFIX = "biopsy-host-"
 
 
 class _HostActor:
     """A task host in a folder of its own, which goes with this process however it ends."""
 
     def __init__(self) -> None:
+        cleanup.start(apart=True)  # Ray ends the children of a process before the process
+        parent = Path(tempfile.gettempdir())
+        remove_abandoned(_PREFIX, parent)
         self._leaving = contextlib.ExitStack()
-        folder = self._leaving.enter_context(temporary_folder("biopsy-host-"))
+        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
         os.chdir(folder)
         self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
 
-    def kind(self) -> dict[str, str]:
-        """The kind of this machine."""
-        return machine_kind()
+    def where(self) -> tuple[str, MachineKind]:
+        """Which node of the cluster it is on, and of what kind that is."""
+        return imported().get_runtime_context().get_node_id(), this_machine()
+
+    def lives(self) -> None:
+        """Answer."""
 
     def run(self, number: int, task: PortableTask, parts: Mapping[str, list[Any]]) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""
@@ -329,33 +410,3 @@ def _store_folder() -> Path | None:
     given = os.environ.get("BIOPSY_CACHE_DIR")
     own = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
     return None if own is None else own / "contents"
-
-
-def machine_kind() -> dict[str, str]:
-    """What a check's answers depend on besides the model and its files: processor, GPUs, versions; and the name."""
-    found = {"machine": platform.node(), "processor": _processor(), **dict(versions())}
-    gpus = sorted(path.read_text().partition("Model:")[2].partition("\n")[0].strip() for path in _gpus())
-    return found | ({"GPU": ", ".join(gpus), "driver": _driver()} if gpus else {})
-
-
-def _processor() -> str:
-    """The model of the processor and a digest of its features, as far as the system tells."""
-    import hashlib
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    features = " ".join(sorted(values.get("flags", values.get("Features", "")).split()))
-    return f"{values.get('model name', platform.machine())} {hashlib.sha256(features.encode()).hexdigest()[:8]}"
-
-
-def _gpus() -> list[Path]:
-    return list(Path("/proc/driver/nvidia/gpus").glob("*/information"))
-
-
-def _driver() -> str:
-    with contextlib.suppress(OSError):
-        return Path("/proc/driver/nvidia/version").read_text().partition("\n")[0]
-    return ""

@@ -16,6 +16,7 @@ from biopsy.session.claim import locked
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import IterationFiles, Iterations
 from biopsy.session.journal_identity import JournalIdentity
+from biopsy.session.machines import OtherMachines
 from biopsy.session.options import SearchOptions
 from biopsy.session.oracle import Oracle
 from biopsy.session.pool import Pool
@@ -42,6 +43,9 @@ def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: 
             weight_bytes=index.weight_bytes,
         )
     )
+    if isinstance(options.parallelism.executor, OtherMachines):
+        for text in options.parallelism.executor.remarks:
+            listener(events.Remark(text))
     may_move = check.names_candidate and not options.files.artifacts.files
     place = workspace(index, options.candidate, may_move=may_move)
     if place.remark is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from biopsy.checks.outcome import Evidence
@@ -33,6 +34,26 @@ class Workers(Protocol):
 
     def close(self) -> None:
         """End what still runs, and wait for that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineUse:
+    """What other machines are at: how many have places for checks, and how many checks run there that are wanted."""
+
+    machines: int
+    running: int
+
+
+@runtime_checkable
+class OnMachines(Protocol):
+    """Workers on other machines, which take their time to get ready."""
+
+    def expect(self, runs: int) -> None:
+        """So many runs at once will soon be begun."""
+
+    @property
+    def use(self) -> MachineUse:
+        """What the machines are at now."""
 
 
 class Threads:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from biopsy.checks.outcome import Outcome
 from biopsy.quantities import count
-from biopsy.tactics.building import BuildPlan, BuildTally
+from biopsy.tactics.build_plan import BuildPlan
+from biopsy.tactics.building import BuildTally
 from biopsy.tactics.difference import Build, Difference, difference
 from biopsy.text import html_table, printable
 

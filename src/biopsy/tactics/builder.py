@@ -25,7 +25,7 @@ from biopsy.isolation.death import engine_death
 from biopsy.isolation.errors_as_json import from_json
 from biopsy.isolation.fork_server import ForkServer, ServerGoneError
 from biopsy.isolation.interpreter import own_python
-from biopsy.isolation.watch import Ended, Limits
+from biopsy.isolation.watch import Ended, Limits, Stop
 
 # They are named, not imported: they are what child processes do.
 _TASK = "biopsy.tactics.build_task"
@@ -71,12 +71,17 @@ class Builder:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the warm process."""
         self._stop_server()
         self._stack.close()
 
-    def build(self, order: Order) -> Built:
-        """Build once. A failure of the engine, its crash and its taking too long are in the result.
+    def build(self, order: Order, stop: Stop | None = None) -> Built:
+        """Build once, unless ``stop`` ends it.
 
+        A failure of the engine, its crash and its taking too long are in the result.
         Raises what else is wrong: EngineMissing, UsageError, ModelError.
         """
         self._report.unlink(missing_ok=True)
@@ -88,20 +93,20 @@ class Builder:
             "report": str(self._report),
         }
         started = time.monotonic()
-        ended = self._ended(request, order)
+        ended = self._ended(request, order, stop)
         return _built(order, ended, _read(self._report), time.monotonic() - started)
 
-    def _ended(self, request: Mapping[str, Any], order: Order) -> Ended:
+    def _ended(self, request: Mapping[str, Any], order: Order, stop: Stop | None) -> Ended:
         """Build in a fork if that is possible; else, and if the warm process is lost, in a process of its own."""
         if not self._is_cold and not order.environment and class_of(parse_spec(order.engine)).forks_warm:
             try:
-                return self._warm_server(order.engine).run(request, self._limits)
+                return self._warm_server(order.engine).run(request, self._limits, stop)
             except ServerGoneError:
                 self._is_cold = True
                 self._stop_server()
                 self._report.unlink(missing_ok=True)
         command = [*own_python(_TASK), json.dumps(request)]
-        return process.run(command, self._limits, environment=order.environment, patient=False)
+        return process.run(command, self._limits, stop, environment=order.environment, patient=False)
 
     def _limits(self) -> Limits:
         return Limits(seconds=self._timeout)

@@ -26,6 +26,7 @@ _ORDER = (
     "environment",
     "settings",
     "engine",
+    "machine",
     "device",
     "precision",
     "kernel",
@@ -131,9 +132,8 @@ def build_of(name: str, tactics: TacticRecord | TacticReplay, *, is_bad: bool) -
 
 
 def _choices_of(record: TacticRecord) -> Iterable[Choice]:
-    yield Choice("", "engine", f"{record.engine} {record.version}".strip())
-    if record.device:
-        yield Choice("", "device", record.device)
+    whole = {"engine": f"{record.engine} {record.version}".strip(), "machine": record.machine, "device": record.device}
+    yield from (Choice("", kind, value) for kind, value in whole.items() if value)
     for key, value in record.settings.items():
         yield Choice("", "option", f"{key}={value}")
     for name, value in record.environment.items():

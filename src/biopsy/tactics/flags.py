@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
+from biopsy.checks.command import CommandCheck
 from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Judged, Outcome
+from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import measured_rate
 from biopsy.checks.signature import Signature, signature_of
 from biopsy.quantities import count
 from biopsy.tactics.optimizers import Optimizers
+from biopsy.tactics.runs_ahead import RunsAhead
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 from biopsy.text import html_table, printable
 
@@ -118,14 +120,22 @@ def _json_of(change: SettingChange) -> dict[str, Mapping[str, str]]:
 
 
 class SettingProbe:
-    """Runs a check with changed settings, and judges and counts what it says."""
+    """Runs a check with changed settings, and judges and counts what it says: here, or where ``ahead`` runs it."""
 
-    def __init__(self, check: VariedCheck, model: Path, rules: Rules, listener: events.Listener) -> None:
+    def __init__(
+        self,
+        check: VariedCheck,
+        model: Path,
+        rules: Rules,
+        listener: events.Listener,
+        ahead: RunsAhead | None = None,
+    ) -> None:
         self._check = check
         self._template = check.template
         self._model = model
         self._rules = rules
         self._listener = listener
+        self._ahead = ahead
         self.reference: Signature | None = None
         self.needed = 1
         self.found = Flags()
@@ -137,16 +147,29 @@ class SettingProbe:
         self.found = replace(self.found, checks=number + 1)
         line = check.line(self._model)
         self._listener(events.Checking(number=number, stage="flags", description=description, line=line))
-        with self._template.environment(change):
-            evidence = self._template.as_if_unchanged(check.run(self._model), change)
+        evidence = self._template.as_if_unchanged(self._evidence(check, change), change)
         judged = judge(evidence, self._rules, self.reference)
         self._listener(judged.event(number, "flags"))
         return judged
 
+    def _evidence(self, check: CommandCheck, change: SettingChange) -> Evidence:
+        if self._ahead is not None:
+            return self._ahead.evidence(change)
+        with self._template.environment(change):
+            return check.run(self._model)
+
+    def foresee(self, changes: Iterable[SettingChange], times: int = 1) -> None:
+        """Say what will be asked for soon, so that other machines may begin with it."""
+        if self._ahead is not None:
+            self._ahead.foresee(changes, times)
+
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""
         first = self._first()
-        rate = measured_rate(first, lambda why: self.once(SettingChange(), why))
+        as_it_is = SettingChange()
+        rate = measured_rate(
+            first, lambda why: self.once(as_it_is, why), expect=lambda runs: self.foresee([as_it_is], runs)
+        )
         if not rate.failed:
             raise errors.OriginalPasses(
                 "the model does not fail this check as the engine is set, so no setting can switch it off",
@@ -180,11 +203,15 @@ class SettingProbe:
         for run in range(self.needed):
             judged = self.once(change, description or change.text)
             if judged.outcome is not Outcome.PASSES:
+                self._forget(change)
                 return Tried(change, judged.outcome, judged.reason, run + 1)
+            if run == 0:
+                self.foresee([change], self.needed - 1)
         return Tried(change, Outcome.PASSES, judged.reason, self.needed)
 
     def verified(self, change: SettingChange) -> bool:
         """Whether fresh processes pass with a change, and still fail without it."""
+        self.foresee([change, SettingChange()], self.needed)
         passing = all(
             self.once(change, f"fresh: {change.text}", cold=True).outcome is Outcome.PASSES for _ in range(self.needed)
         )
@@ -192,4 +219,10 @@ class SettingProbe:
             self.once(SettingChange(), "fresh: as it was", cold=True).outcome is Outcome.REPRODUCES
             for _ in range(self.needed)
         )
+        self._forget(change, SettingChange())
         return passing and failing
+
+    def _forget(self, *changes: SettingChange) -> None:
+        if self._ahead is not None:
+            for change in changes:
+                self._ahead.forget(change)

@@ -26,7 +26,7 @@ class TacticRecord:
     """One build. ``settings`` and ``environment`` are what the engine was told; ``varied`` names those of them that
     differ from build to build, as ``key`` or ``env.NAME``. ``seed`` and ``block`` tell how its place was drawn: builds
     of one block, and one seed, were put in order by lot. ``outcome`` is ``good``, ``bad``, ``other``, or empty as
-    long as nobody has said.
+    long as nobody has said. ``machine`` is the kind of another machine that the build was made on.
     """
 
     engine: str
@@ -44,12 +44,15 @@ class TacticRecord:
     layers: tuple[LayerRecord, ...] = ()
     seed: int | None = None
     block: int | None = None
+    machine: str = ""
 
 
 def write_record(record: TacticRecord, path: Path) -> None:
     """Write a record. Raises UsageError if the file cannot be written."""
     tree = {KEY: VERSION, **asdict(record)}
     tree["layers"] = [_layer_tree(layer) for layer in record.layers]
+    if not record.machine:
+        del tree["machine"]
     write_whole(path, [json.dumps(tree, indent=4).encode(), b"\n"])
 
 
@@ -77,6 +80,7 @@ def record_of(tree: Mapping[str, Any], path: Path) -> TacticRecord:
             iteration=_number(tree["iteration"]),
             seed=_number(tree.get("seed")),
             block=_number(tree.get("block")),
+            machine=_text(tree.get("machine", "")),
             build_seconds=None if tree["build_seconds"] is None else float(tree["build_seconds"]),
             remarks=tuple(map(_text, tree["remarks"])),
             layers=tuple(map(_layer, tree["layers"])),

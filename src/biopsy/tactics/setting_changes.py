@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
@@ -148,9 +148,13 @@ class CheckTemplate:
         output = evidence.output.replace(now.encode(), before.encode())
         return replace(evidence, verdict=replace(said, engine=engine), output=output)
 
+    def variables(self, change: SettingChange) -> dict[str, str]:
+        """What a check of a change is to find in its environment."""
+        return {**change.environment, VARIABLE: self.changed(change).text}
+
     def environment(self, change: SettingChange) -> AbstractContextManager[None]:
         """What a check that is started inside finds in its environment. For one thread: it is that of this process."""
-        return variables({**change.environment, VARIABLE: self.changed(change).text})
+        return variables(self.variables(change))
 
 
 class VariedCheck:
@@ -173,6 +177,12 @@ class VariedCheck:
         check.command = parse(words)
         return check
 
+    def elsewhere(self, change: SettingChange) -> CommandCheck:
+        """The check of a change that holds its environment itself, for other machines: a process of its own."""
+        check, words = self._check, self.template.with_change(change)
+        told = self.template.variables(change)
+        return CommandCheck(words, check.default_name, check.timeout, check.memory, environment=told)
+
     def expect(self, seconds: float) -> None:
         """Say how long a run without a change took."""
         self._check.expect(seconds)
@@ -180,6 +190,16 @@ class VariedCheck:
     def close(self) -> None:
         """End what was kept warm."""
         self._check.close()
+
+
+def separate_checks(
+    template: CheckTemplate, default_name: str, timeout: float | None = None
+) -> Callable[[SettingChange], CommandCheck]:
+    """The check for words that vary, a new one for each change: several may be run at once, on other machines."""
+    from biopsy.checks.warm import command_check
+
+    made = command_check if template.is_own_run else CommandCheck
+    return lambda change: made(template.with_change(change), default_name, timeout)
 
 
 def varied_check(template: CheckTemplate, default_name: str, timeout: float | None = None) -> VariedCheck:

@@ -16,8 +16,10 @@ from biopsy.engines.onnxrt.optimizer_names import RULES
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
 from biopsy.search.subset import minimal_subset
+from biopsy.session.workers import Workers
 from biopsy.tactics.flags import Flags, SettingProbe, Switch
 from biopsy.tactics.optimizers import optimizers_of, rules
+from biopsy.tactics.runs_ahead import RunsAhead
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, changes_to_try, without_optimizers
 
 _MOST_SETS = 12
@@ -35,15 +37,18 @@ def find_switches(
     rules: Rules,
     listener: events.Listener = events.ignore,
     weights_folder: Path | None = None,
+    workers: Workers | None = None,
 ) -> Flags:
     """Find the smallest changes of an engine's settings with which a failing check passes.
 
     Single settings are tried first. Where the optimizer of ONNX Runtime is the switch, the fewest of its optimizers
     are sought; where no single setting is one, the fewest of all settings together. All of the shortest length are
-    found. Everything is verified in fresh processes.
+    found. Everything is verified in fresh processes. ``workers`` run the check, as many at once as will be needed; this
+    process, one after the other, if they are None. The result is the same.
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    probe = SettingProbe(check, model, rules, listener)
+    ahead = None if workers is None else RunsAhead(check, model, workers)
+    probe = SettingProbe(check, model, rules, listener, ahead)
     started = time.monotonic()
     probe.begin()
     found = switches_of(probe, check.template, model, weights_folder)
@@ -53,7 +58,9 @@ def find_switches(
 
 def switches_of(probe: SettingProbe, template: CheckTemplate, model: Path, weights_folder: Path | None) -> Flags:
     """The same for a probe that has seen the failure already."""
-    for change in changes_to_try(template.spec):
+    changes = changes_to_try(template.spec)
+    probe.foresee(changes)
+    for change in changes:
         tried = probe.change(change)
         probe.found = replace(probe.found, tried=(*probe.found.tried, tried))
     gone = [tried.change for tried in probe.found.tried if tried.gone]

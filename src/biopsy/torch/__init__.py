@@ -1,1 +1,37 @@
-"""From a PyTorch module to the guilty line of Python: what runs in the process that has the module."""
+"""From a PyTorch module to the guilty line of Python: what runs in the process that has the module.
+
+Names are loaded when they are first used, and PyTorch only when one is called: ``import biopsy.torch`` needs neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from biopsy.torch.asking import diagnose as diagnose
+    from biopsy.torch.facts import TorchDiagnosis as TorchDiagnosis
+    from biopsy.torch.recording import TorchRecording as TorchRecording
+    from biopsy.torch.recording import record as record
+
+_HOMES = {
+    "biopsy.torch.asking": ("diagnose",),
+    "biopsy.torch.facts": ("TorchDiagnosis",),
+    "biopsy.torch.recording": ("TorchRecording", "record"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)  # noqa: PLE0605 - one list of the public names is enough
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -35,9 +35,43 @@ def test_what_cannot_be_done_is_told(words: list[str], says: str, capsys: pytest
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--artifacts", "a", "--on", "ray"], "--artifacts cannot be combined with --on"),
+        (["--iter-info", "i.json", "--on", "ray"], "--iter-info cannot be combined with --on: no word"),
+        (["--resources", "GPU=1"], "--on ray"),
+    ],
+)
+def test_what_cannot_be_repeated_there_is_told(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "repeat", "--until", "2", *words, *CHECK]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "--on needs a check"),
+        (["--artifacts", "a", *CHECK], "--artifacts cannot be combined with --on"),
+        (["--no-remove-intermediate", *CHECK], "--no-remove-intermediate cannot be combined with --on"),
+        (["--engine", "openvino", *CHECK], "--engine cannot be combined with --on: it builds on this machine"),
+    ],
+)
+def test_what_precision_cannot_do_there_is_told(
+    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["debug", "precision", "m.onnx", "--on", "ray", *words]) == 2
+    assert says in capsys.readouterr().err
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-def test_without_the_extra_a_line_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["debug", "reduce", "m.onnx", "--on", "ray", *CHECK]) == 4
+@pytest.mark.parametrize(
+    "words",
+    [["reduce", "m.onnx"], ["repeat", "--until", "2"], ["precision", "m.onnx"], ["flags", "m.onnx"]],
+    ids=" ".join,
+)
+def test_without_the_extra_a_line_says_what_to_type(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", *words, "--on", "ray", *CHECK]) == 4
     told = capsys.readouterr().err
     assert "need Ray, which is not installed" in told
     assert 'pip install "biopsy[ray]"' in told

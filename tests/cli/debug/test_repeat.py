@@ -368,15 +368,16 @@ def test_127_may_be_the_failure_that_is_looked_for(here: Path, capsys) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_a_signal_ends_with_what_was_measured_and_leaves_no_process(here: Path, number: int, jobs: str) -> None:
-    code = "open(f'{os.getpid()}.pid', 'w').close()\ntime.sleep(60 if n > 3 else 0)"
-    words = ["debug", "repeat", "--until", "99", "--jobs", jobs, "--save-report", "r.json"]
+    code = "open(f'{os.getpid()}.pid', 'w').close()\nimport json\n"
+    code += "time.sleep(60 if json.load(open(sys.argv[1]))['iteration'] > 3 else 0)"
+    words = ["debug", "repeat", "--until", "99", "--jobs", jobs, "--iter-info", "i.json", "--save-report", "r.json"]
     process = subprocess.Popen(
-        [str(BIN / "biopsy"), *words, "--check", *script(here, code)],
+        [str(BIN / "biopsy"), *words, "--check", *script(here, code), "i.json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while len(list(here.glob("*.pid"))) < 5:
+    while len(list(here.glob("*.pid"))) < 4 + int(jobs):  # those before the sleepers have ended
         assert process.poll() is None
         time.sleep(0.05)
     process.send_signal(number)

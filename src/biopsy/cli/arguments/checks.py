@@ -192,7 +192,12 @@ def resume_of(args: argparse.Namespace, journal: Path | None, search: str) -> Re
 
 def _inputs_read(args: argparse.Namespace) -> tuple[Path, ...]:
     script: str | None = args.data_loader_script
-    return (*(args.load_inputs or ()), *([file_kinds.script_with_function(script)] if script else ()))
+    environment: Path | None = getattr(args, "runtime_env", None)  # it makes other engines of the machines of --on
+    return (
+        *(args.load_inputs or ()),
+        *([file_kinds.script_with_function(script)] if script else ()),
+        *([environment] if environment else ()),
+    )
 
 
 def add_shown_output(group: argparse._ArgumentGroup, hidden: str) -> None:

@@ -11,7 +11,7 @@ from biopsy.checks.words import as_word
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, file_kinds, groups
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import checking, engine_substitution
+from biopsy.cli.debug import checking, engine_substitution, other_machines
 from biopsy.cli.debug.check_progress import CheckProgress
 from biopsy.cli.live_line import COLUMN
 from biopsy.cli.report_file import report_file
@@ -21,6 +21,7 @@ from biopsy.shell_words import is_refused, line_of
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
+    from biopsy.session.machines import OtherMachines
     from biopsy.tactics.flags import Flags
     from biopsy.tactics.setting_changes import CheckTemplate, SettingChange
 
@@ -36,6 +37,8 @@ examples:
         --check biopsy run {{}} --openvino --load-inputs inputs.json --load-outputs golden.json
   Any command; {{engine}} is the engine with its settings, {{settings}} the settings alone: key=value,...
     biopsy debug flags model.onnx --engine onnxrt --check ./check.sh {{}} {{engine}}
+  With the settings on many GPUs at once:
+    biopsy debug flags model.onnx --engine trt --on ray --resources GPU=1 --check biopsy run {{}} --trt --onnxrt
   The environment variable BIOPSY_ENGINE holds the same as {{engine}}.
 
 {checks.STATUSES}"""
@@ -61,21 +64,27 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_rules(group, "how alike two failures must be to count as the same")
     checks.add_timeout(group, "20 times as long as the first, at least 60")
     checks.add_shown_output(group, "the first failure")
+    other_machines.add(parser, sent="the model, its weights, and the files that the check names", has_jobs=False)
     checks.add_events(parser.add_argument_group("events"))
     groups.add_weights_folder(parser)
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the settings; returns 0 even if there are none, which the report says."""
+    if not args.check:
+        raise errors.UsageError(
+            "there is no command to run", next_steps=["--check biopsy run {} --onnxrt    at the end"]
+        )
+    with other_machines.machines_of(args, console) as machines:
+        return _execute(args, console, machines)
+
+
+def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.engines.base import ModelInput
     from biopsy.model.load import read_bytes
     from biopsy.tactics.setting_changes import varied_check
     from biopsy.tactics.switch_search import find_switches
 
-    if not args.check:
-        raise errors.UsageError(
-            "there is no command to run", next_steps=["--check biopsy run {} --onnxrt    at the end"]
-        )
     report = report_file(args, console)
     ModelInput(read_bytes(args.model), args.external_data_dir or args.model.parent, args.model)  # checks what it names
     checking.require_names(args, args.model)
@@ -88,7 +97,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         try:
             with checking.ended_politely():
                 progress.show_plan(template.spec)
-                found = find_switches(check, args.model, rules, progress, args.external_data_dir)
+                found = find_switches(check, args.model, rules, progress, args.external_data_dir, machines)
         finally:
             check.close()
         report.write(0, lambda: _sections(args, template, found, progress))

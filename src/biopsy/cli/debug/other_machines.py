@@ -1,33 +1,47 @@
-"""``--on``, ``--resources`` and ``--require-uniform``: checks on the machines of a Ray cluster."""
+"""``--on`` and the options that go with it: checks on the machines of a Ray cluster."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli.arguments import file_kinds
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
     from biopsy.session.machines import OtherMachines
+    from biopsy.session.ray_cluster import RayWorkers
 
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z_][\w.:-]{0,99})=(?P<number>\d{1,9}(?:\.\d{1,4})?)")
 _ADDRESS = re.compile(r"(?:ray://)?[\w.\[\]:-]+:\d{1,5}", re.ASCII)
 
+STAYS_THERE = "what a check leaves on other machines does not come back"
+ASKS_HERE = "it asks its questions on this machine"
+"""Why options cannot be combined with ``--on``."""
 
-def add(parser: argparse.ArgumentParser) -> None:
-    """Add the options, in a group of their own."""
+_SENT = "the candidate, its weights, and the files that the check names"
+_JOBS = "--jobs is then by default as many as it has room for. "
+
+
+def add(
+    parser: argparse.ArgumentParser, *, runs: str = "the checks", sent: str = _SENT, has_jobs: bool = True
+) -> argparse._ArgumentGroup:
+    """Add the options, in a group of their own. The help says what ``runs`` there, and what is ``sent`` there.
+
+    ``has_jobs``: the command has ``--jobs``.
+    """
     group = parser.add_argument_group("other machines")
     group.add_argument(
         "--on",
         type=cluster,
         metavar="ray|ray://HOST:PORT",
-        help="run the checks on a Ray cluster: the one that this machine is in, or a new one of this machine alone "
-        "(ray), or another; the candidate, its weights, and the files that the check names are sent there. "
-        '--jobs is then by default as many as it has room for. It needs pip install "biopsy[ray]"',
+        help=f"run {runs} on a Ray cluster: the one that this machine is in, or a new one of this machine alone (ray), "
+        f'or another; {sent} are sent there. {_JOBS if has_jobs else ""}It needs pip install "biopsy[ray]"',
     )
     group.add_argument(
         "--resources",
@@ -36,11 +50,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="with --on, what each check has for itself of a machine, as Ray counts it: GPU=1,CPU=4 (default: CPU=1)",
     )
     group.add_argument(
+        "--runtime-env",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="with --on, have Ray install this on each machine first: requirements (.txt), or the fields pip, uv, "
+        "conda, image_uri and env_vars of its runtime_env (.yaml, .json)",
+    )
+    group.add_argument(
         "--require-uniform",
         action="store_true",
         help="with --on, end with status 4 if the machines differ in processor, GPU or versions of packages, which "
         "makes them different engines (default: say so)",
     )
+    return group
 
 
 def cluster(text: str) -> str:
@@ -62,44 +84,61 @@ def resources(text: str) -> dict[str, float]:
 
 
 @contextlib.contextmanager
-def machines_of(args: argparse.Namespace, console: Console) -> Iterator[OtherMachines | None]:
+def machines_of(
+    args: argparse.Namespace,
+    console: Console,
+    refused: Mapping[str, str] = MappingProxyType({}),
+    *,
+    needs_check: bool = True,
+) -> Iterator[OtherMachines | None]:
     """The machines that ``--on`` names, until the end; None without it.
 
-    Raises UsageError where checks cannot run there, EngineMissing without Ray.
+    ``refused`` are options of the command that cannot be combined with ``--on``, each with the reason;
+    ``needs_check``: neither can a command without ``--check``. Raises UsageError where checks cannot run there,
+    EngineMissing without Ray.
     """
     if args.on is None:
-        for option, given in (("--resources", args.resources), ("--require-uniform", args.require_uniform)):
-            if given:
+        for option in ("--resources", "--runtime-env", "--require-uniform"):
+            if getattr(args, _dest(option)):
                 raise errors.UsageError(f"{option} speaks of the machines of --on", next_steps=["--on ray"])
         yield None
         return
-    _require_possible(args)
+    if needs_check and not args.check:
+        raise errors.UsageError(
+            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
+        )
+    _require_none(args, refused)
+    if args.runtime_env is not None:
+        console.note(f"machines   Ray installs what {args.runtime_env} names, on each: this may take minutes")
+    with contextlib.closing(_ray_workers(args)) as workers:
+        console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+        if workers.dashboard:
+            console.note(f"dashboard  http://{workers.dashboard}")
+        yield workers
+
+
+def _ray_workers(args: argparse.Namespace) -> RayWorkers:
+    from biopsy.cli.debug.runtime_environment import runtime_environment
     from biopsy.session.ray_cluster import RayWorkers, Resources
 
     wanted = dict(args.resources or {})
     asked = Resources(cpus=wanted.pop("CPU", 1.0), gpus=wanted.pop("GPU", 0.0), others=wanted)
-    workers = RayWorkers(None if args.on == "ray" else args.on, asked, require_uniform=args.require_uniform)
-    try:
-        console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
-        yield workers
-    finally:
-        workers.close()
+    return RayWorkers(
+        None if args.on == "ray" else args.on,
+        asked,
+        runtime_env=None if args.runtime_env is None else runtime_environment(args.runtime_env),
+        require_uniform=args.require_uniform,
+    )
 
 
-def _require_possible(args: argparse.Namespace) -> None:
-    if args.check is None:
-        raise errors.UsageError(
-            "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
-        )
-    given = {
-        "--artifacts": args.artifacts,
-        "--no-remove-intermediate": args.no_remove_intermediate,
-        "--explain": args.explain or args.explain_checks,
-    }
-    for option in [option for option, value in given.items() if value]:
-        raise errors.UsageError(
-            f"{option} cannot be combined with --on: what a check leaves on other machines does not come back"
-            if option != "--explain"
-            else "--explain cannot be combined with --on: it asks its questions on this machine",
-            next_steps=[f"leave {option} out, or --on"],
-        )
+def _require_none(args: argparse.Namespace, refused: Mapping[str, str]) -> None:
+    """Raise UsageError for the first of these options that was given."""
+    for option, reason in refused.items():
+        if getattr(args, _dest(option)):
+            raise errors.UsageError(
+                f"{option} cannot be combined with --on: {reason}", next_steps=[f"leave {option} out, or --on"]
+            )
+
+
+def _dest(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

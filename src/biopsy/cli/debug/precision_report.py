@@ -93,7 +93,8 @@ class PrecisionReport(Progress):
 
     @shows(events.Verified)
     def _show_verified(self, event: events.Verified) -> None:
-        self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes")
+        on = f" on {event.machine}" if event.machine else ""
+        self.line("verified", f"{event.path} passes in {event.runs} of {event.runs} fresh processes{on}")
 
 
 def say_result(console: Console, result: PrecisionResult, names: Path | None, line: str | None) -> None:

@@ -110,7 +110,8 @@ class ReductionReport(Progress):
     @shows(events.Verified)
     def _show_verified(self, event: events.Verified) -> None:
         often = "" if event.runs == 1 else f" in {event.failed} of {event.runs} fresh processes"
-        self.line("verified", f"{event.path} fails in the same way{often}")
+        on = f" on {event.machine}" if event.machine else ""
+        self.line("verified", f"{event.path} fails in the same way{often}{on}")
 
     def _update(self, event: events.CheckingCandidate) -> None:
         seconds = (time.monotonic() - self._started) / max(1, self._done)

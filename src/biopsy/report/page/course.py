@@ -85,7 +85,9 @@ def _facts(search: Branch) -> list[tuple[str, Cell | str]]:
             f"; {count(needed, 'passing run')} in a row count as passing" if needed else ""
         )
     if verified is not None:
-        told["verified"] = f"the file as written failed in {verified.whole('failed')} of {verified.whole('runs')} runs"
+        on = f", on {verified.text('machine')}" if verified.text("machine") else ""
+        runs = f"{verified.whole('failed')} of {verified.whole('runs')} runs"
+        told["verified"] = f"the file as written failed in {runs}{on}"
     return [(term, text) for term, text in told.items() if text]
 
 

@@ -11,9 +11,12 @@ from biopsy.cli.debug import checking
 from biopsy.cli.debug.build.options import PLACEHOLDER, USUAL_NAME
 
 if TYPE_CHECKING:
+    from biopsy import events
     from biopsy.cli.console import Console
     from biopsy.engines.registry import EngineSpec
-    from biopsy.tactics.building import BuildPlan, CheckFor
+    from biopsy.session.machines import OtherMachines
+    from biopsy.tactics.build_plan import BuildPlan, CheckFor
+    from biopsy.tactics.build_run import BuildRuns
     from biopsy.tactics.setting_changes import CheckTemplate
 
 
@@ -48,7 +51,24 @@ def _engine_of_check(words: list[str]) -> str | None:
     return specs[-1].name if specs else None
 
 
-def checks_of(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:
+def runs_of(
+    args: argparse.Namespace, plan: BuildPlan, machines: OtherMachines | None, listener: events.Listener
+) -> tuple[BuildRuns, Callable[[], None]]:
+    """Who builds and checks, here or on other machines; and what ends the check."""
+    from biopsy.tactics.build_run import RunsHere
+    from biopsy.tactics.setting_changes import separate_checks
+
+    if machines is None:
+        check_for, close = _checks_here(args, plan)
+        return RunsHere(plan, check_for, listener), close
+    from biopsy.tactics.builds_elsewhere import RunsElsewhere
+
+    separate = separate_checks(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
+    jobs = min(args.jobs or machines.room, machines.room)
+    return RunsElsewhere(plan, separate, machines, jobs, listener), lambda: None
+
+
+def _checks_here(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:
     """The check for each build, its words with what was built and the engine in their places; and what ends it."""
     from biopsy.tactics.setting_changes import varied_check
 

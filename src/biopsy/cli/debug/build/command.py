@@ -11,17 +11,28 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.build import options
-from biopsy.cli.debug.build.checked import checks_of, engine_of, say_choice
+from biopsy.cli.debug.build.checked import engine_of, runs_of, say_choice
 from biopsy.cli.debug.build.progress import BuildProgress
 from biopsy.cli.debug.build.summary import USUAL_RECORD, say_result, sections
 from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
+    from biopsy.engines.registry import EngineSpec
+    from biopsy.session.machines import OtherMachines
+    from biopsy.tactics.build_plan import BuildPlan
+    from biopsy.tactics.building import BuildTally
 
 REST_OPTIONS = checks.REST_OPTIONS
+
+_NOT_ELSEWHERE = {
+    "--iter-info": "the file stands on this machine, and several builds are made at once",
+    "--no-remove-intermediate": "what was built last stays on the machine that built it",
+    "--external-data-dir": "weights are sent that stand beside the model",
+}
+"""Options that cannot be combined with ``--on``, each with the reason."""
 
 _EPILOG = f"""\
 examples:
@@ -47,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
     """The file that the engine saves, if no option names it."""
-    from biopsy.tactics.building import artifact_name
+    from biopsy.tactics.build_plan import artifact_name
 
     name = artifact_name(engine_of(args)) if args.iter_artifact is None else None
     return {"--iter-artifact": (Path(name) if name else None, file_kinds.ITERATION)}
@@ -55,33 +66,26 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Build as often as asked; returns 0 whether builds are good or bad; raises what ends with another status."""
+    if args.jobs is not None and args.on is None:
+        raise errors.UsageError(
+            "--jobs is how many builds --on makes at once: here they are made one at a time", next_steps=["--on ray"]
+        )
+    with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
+        return _execute(args, console, engine_of(args), machines)
+
+
+def _execute(args: argparse.Namespace, console: Console, spec: EngineSpec, machines: OtherMachines | None) -> int:
     from biopsy.cli.debug.build.plan import plan_of
     from biopsy.cli.debug.finished import inconclusive
-    from biopsy.session.claim import set_aside
-    from biopsy.tactics.building import BuildTally, build_repeatedly, remove
+    from biopsy.tactics.building import BuildTally
 
     report = report_file(args, console)
-    spec = engine_of(args)
     say_choice(args, spec, console)
     plan = plan_of(args, spec)
     checking.require_names(args, args.model)
-    check_for, close = checks_of(args, plan)
-    tally, started, interrupted = BuildTally(), time.monotonic(), False
+    tally, started = BuildTally(), time.monotonic()
     with BuildProgress(console, args, plan) as progress:
-        with checking.ended_politely(), set_aside(plan.artifact, "last build", console.warn) as remark:
-            if remark is not None:
-                console.note(remark)
-            try:
-                progress.show_plan()
-                with contextlib.closing(build_repeatedly(plan, check_for, tally, progress)) as builds:
-                    for iteration in builds:
-                        progress.show_iteration(iteration, tally)
-            except KeyboardInterrupt:
-                interrupted = True
-            finally:
-                close()
-                if not args.no_remove_intermediate:
-                    remove(plan.artifact)
+        interrupted = _is_interrupted(args, console, plan, machines, tally, progress)
         seconds = time.monotonic() - started
         doubt = inconclusive(tally.outcomes, "builds")
         status = progress.ended(errors.Interrupted.status if interrupted else doubt.status if doubt else 0)
@@ -93,3 +97,33 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if doubt is not None:
         raise doubt
     return 0
+
+
+def _is_interrupted(
+    args: argparse.Namespace,
+    console: Console,
+    plan: BuildPlan,
+    machines: OtherMachines | None,
+    tally: BuildTally,
+    progress: BuildProgress,
+) -> bool:
+    """Build as often as the plan says; whether the user has ended that before."""
+    from biopsy.session.claim import set_aside
+    from biopsy.tactics.building import build_repeatedly, remove
+
+    with checking.ended_politely(), set_aside(plan.artifact, "last build", console.warn) as remark:
+        if remark is not None:
+            console.note(remark)
+        runs, close = runs_of(args, plan, machines, progress)
+        try:
+            progress.show_plan()
+            with contextlib.closing(build_repeatedly(plan, runs, tally, progress)) as builds:
+                for iteration in builds:
+                    progress.show_iteration(iteration, tally)
+        except KeyboardInterrupt:
+            return True
+        finally:
+            close()
+            if not args.no_remove_intermediate:
+                remove(plan.artifact)
+    return False

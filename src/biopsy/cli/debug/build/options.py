@@ -6,6 +6,7 @@ import argparse
 
 from biopsy.cli.arguments import absent_options, checks, engine_options, file_kinds, groups, tensorrt, types
 from biopsy.cli.arguments.report_option import add_report
+from biopsy.cli.debug import other_machines
 
 PLACEHOLDER = "{}"
 """What stands for a build in the words of a check."""
@@ -32,6 +33,15 @@ def add(parser: argparse.ArgumentParser) -> None:
     engine_options.add_engines(
         parser,
         "the engine to build with (default: that of the check, else TensorRT if it works here, else ONNX Runtime)",
+    )
+    group = other_machines.add(
+        parser, runs="the builds and their checks", sent="the model, its weights, and the files that the check names"
+    )
+    group.add_argument(
+        "--jobs",
+        type=types.positive,
+        metavar="N",
+        help="with --on, make N builds at once; they are told of in the order that they have without it",
     )
     tensorrt.add(parser)
     groups.add_model_type(parser)

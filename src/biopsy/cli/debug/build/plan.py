@@ -14,7 +14,7 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
 from biopsy.filesystem.write import require_writable
 from biopsy.model.load import read_bytes
-from biopsy.tactics.building import BuildPlan, artifact_name
+from biopsy.tactics.build_plan import BuildPlan, artifact_name
 from biopsy.tactics.variations import combinations, parse_variation, require_possible
 
 

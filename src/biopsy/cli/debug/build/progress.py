@@ -13,7 +13,8 @@ from biopsy.quantities import count
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tactics.building import BuildIteration, BuildPlan, BuildTally
+    from biopsy.tactics.build_plan import BuildPlan
+    from biopsy.tactics.building import BuildIteration, BuildTally
 
 
 class BuildProgress(Progress):

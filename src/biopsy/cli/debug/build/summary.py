@@ -16,7 +16,8 @@ _NEXT = "Next"
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
-    from biopsy.tactics.building import BuildPlan, BuildTally
+    from biopsy.tactics.build_plan import BuildPlan
+    from biopsy.tactics.building import BuildTally
 
 
 USUAL_RECORD = "replay.json"

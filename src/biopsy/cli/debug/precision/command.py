@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.precision import options
 from biopsy.cli.debug.precision.models import calibration_feeds, precisions_of
 from biopsy.cli.report_file import report_file
@@ -23,8 +23,17 @@ if TYPE_CHECKING:
     from biopsy.cli.report_file import ReportFile
     from biopsy.mixed_precision.result import PrecisionResult
     from biopsy.model.index import ModelIndex
+    from biopsy.session.machines import OtherMachines
+    from biopsy.session.pool import Parallelism
 
 REST_OPTIONS = checks.REST_OPTIONS
+
+_NOT_ELSEWHERE = {
+    "--artifacts": other_machines.STAYS_THERE,
+    "--no-remove-intermediate": other_machines.STAYS_THERE,
+    "--engine": "it builds on this machine, as --trt does, what the check is to look at",
+}
+"""Options that cannot be combined with ``--on``, each with the reason."""
 
 warmed_up = checking.warmed_up
 
@@ -37,6 +46,8 @@ examples:
                 --load-outputs golden.json --rtol 1e-2 --atol 1e-2
   How many of the last layers must be high, by halving:
     biopsy debug precision model.onnx --fp16 --mode bisect --dir reverse --check ...
+  With the checks on the GPUs of a Ray cluster:
+    biopsy debug precision model.onnx --fp16 --native --on ray --resources GPU=1 --check ...
 
 The report, on the terminal and as JSON ("form"), says how candidates got their low precision: emulated by Casts around
 float32 arithmetic (--emulate, the default), or native (--native; the default with --trt, except for --fp8).
@@ -66,11 +77,17 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
+    with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
+        return _execute(args, console, machines)
+
+
+def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.cli.run.names import require_names_of_check
     from biopsy.model.index import index_file
+    from biopsy.session.pool import Parallelism
 
     report = report_file(args, console)
-    jobs = 1 if args.engine is not None else checking.jobs_of(args, console)
+    jobs = 1 if args.engine is not None else checking.jobs_of(args, console, machines)
     check = _check(args, jobs)
     try:
         index = index_file(args.model, args.external_data_dir)
@@ -78,7 +95,13 @@ def execute(args: argparse.Namespace, console: Console) -> int:
         _warn_of_dropped_casts(args, console)
         _warn_of_check_without_reference(args, console)
         checking.note_on_check(check, args, console)
-        return _searched(args, console, report, index, partial(_search, args, console, index, check, jobs))
+        return _searched(
+            args,
+            console,
+            report,
+            index,
+            partial(_search, args, console, index, check, Parallelism(jobs=jobs, executor=machines)),
+        )
     except errors.Interrupted as stop:
         if stop.kept is None or args.output is None:
             raise
@@ -96,7 +119,7 @@ def _search(
     console: Console,
     index: ModelIndex,
     check: Check,
-    jobs: int,
+    parallelism: Parallelism,
     sections: PrecisionSections,
     listener: events.Listener,
 ) -> PrecisionResult:
@@ -105,7 +128,7 @@ def _search(
     from biopsy.mixed_precision.precisions import mixed_models
     from biopsy.session.claim import set_aside
 
-    job = job_of(args, jobs, sections.write)
+    job = job_of(args, parallelism, sections.write)
     built = args.iter_artifact if args.engine is not None else None
     with checking.ended_politely(), set_aside(built, "search", console.warn) as remark:
         if remark is not None:

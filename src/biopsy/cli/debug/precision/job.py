@@ -19,7 +19,9 @@ from biopsy.session.options import SearchOptions
 from biopsy.session.pool import Parallelism
 
 
-def job_of(args: argparse.Namespace, jobs: int, write_report: Callable[[PrecisionResult], None]) -> PrecisionJob:
+def job_of(
+    args: argparse.Namespace, parallelism: Parallelism, write_report: Callable[[PrecisionResult], None]
+) -> PrecisionJob:
     """What is to be searched, and how. Raises UsageError for arguments that contradict each other."""
     if args.save_external_data is not None and args.output is None:
         raise errors.UsageError("--save-external-data needs an output", next_steps=["-o mixed.onnx"])
@@ -31,11 +33,11 @@ def job_of(args: argparse.Namespace, jobs: int, write_report: Callable[[Precisio
         mode=args.mode,
         direction=args.direction,
         cost=args.cost,
-        search=_search(args, jobs),
+        search=_search(args, parallelism),
     )
 
 
-def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
+def _search(args: argparse.Namespace, parallelism: Parallelism) -> SearchOptions:
     return SearchOptions(
         rules=checking.rules_of(args),
         candidate=args.candidate,
@@ -44,7 +46,7 @@ def _search(args: argparse.Namespace, jobs: int) -> SearchOptions:
             info=args.iter_info,
             keep_last=args.no_remove_intermediate,
         ),
-        parallelism=Parallelism(jobs=jobs),
+        parallelism=parallelism,
         budget=Budget(checks=args.max_checks, seconds=args.max_time),
         repeating=Repeating(repeat=args.repeat, confidence=args.confidence),
         resume=checks.resume_of(args, _journal(args), "search"),

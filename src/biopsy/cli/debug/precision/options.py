@@ -8,6 +8,7 @@ from pathlib import Path
 from biopsy import errors
 from biopsy.cli.arguments import absent_options, checks, file_kinds, groups, tensorrt
 from biopsy.cli.arguments.report_option import add_report
+from biopsy.cli.debug import other_machines
 from biopsy.shell_words import option_line
 
 
@@ -31,6 +32,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("time limits, and resuming")
     checks.add_limits(group)
     checks.add_resume(group, "search")
+    other_machines.add(parser)
     _add_iteration(parser)
     group = parser.add_argument_group("the model")
     groups.add_recorded_inputs(

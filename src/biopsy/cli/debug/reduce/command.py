@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 
 REST_OPTIONS = checks.REST_OPTIONS
 
+_NOT_ELSEWHERE = {
+    "--artifacts": other_machines.STAYS_THERE,
+    "--no-remove-intermediate": other_machines.STAYS_THERE,
+    "--explain": other_machines.ASKS_HERE,
+    "--explain-checks": other_machines.ASKS_HERE,
+}
+"""Options that cannot be combined with ``--on``, each with the reason."""
+
 warmed_up = checking.warmed_up
 
 _EPILOG = f"""\
@@ -79,7 +87,7 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Reduce the model; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
     bundling.require_possible(args)
-    with other_machines.machines_of(args, console) as machines:
+    with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
         return _execute(args, console, machines)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.cli.arguments import checks, types
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.repeat.iteration_info import IterationInfo
 from biopsy.cli.debug.repeat.progress import RepeatProgress, outcomes_text
 from biopsy.cli.debug.repeat.summary import say_result, sections
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from biopsy.checks.judge import Rules
     from biopsy.checks.repetition import RepeatedRun, RunTally
     from biopsy.cli.console import Console
+    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
 
@@ -33,6 +34,8 @@ examples:
   Keep the files of each run, until one fails:
     biopsy debug repeat --until bad --artifacts replay.json --art-dir replays \\
         --check ./build_and_test.sh replay.json
+  On all machines of a Ray cluster, as many at once as they have GPUs:
+    biopsy debug repeat --until 500 --on ray --resources GPU=1 --check biopsy run model.onnx --trt --onnxrt
 
 exit status of the command: 0 passes; 125 cannot say; 126 and 127 could not be run; any other fails.
 
@@ -54,11 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs",
         type=types.positive,
-        default=1,
         metavar="N",
         help="run N at once (default: 1, since runs of one command often share files; not with --artifacts, "
         "which they would share; the file of --iter-info is another for each run, if the check names it)",
     )
+    other_machines.add(parser, runs="the command", sent="the files that it names")
     group = parser.add_argument_group("the check")
     checks.add_command(group, "the command to run, never through a shell")
     checks.add_rules(group, "how alike two failures must be to count as one kind")
@@ -78,11 +81,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it ran as often as asked; raises what ends with another status."""
+    _require_sense(args)
+    with other_machines.machines_of(args, console, _not_elsewhere(args)) as machines:
+        args.jobs = (args.jobs or 1) if machines is None else min(args.jobs or machines.room, machines.room)
+        return _execute(args, console, machines)
+
+
+def _not_elsewhere(args: argparse.Namespace) -> dict[str, str]:
+    """Options that cannot be combined with ``--on``, each with the reason."""
+    unnamed = {} if _names_iteration_info(args) else {"--iter-info": "no word of the check names it, so it is not sent"}
+    return {"--artifacts": other_machines.STAYS_THERE, **unnamed}
+
+
+def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
     from biopsy.checks.artifacts import Artifacts
     from biopsy.checks.repetition import RunTally
     from biopsy.cli.debug.finished import inconclusive
 
-    _require_sense(args)
     report = report_file(args, console)
     rules = checking.rules_of(args)
     tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
@@ -90,7 +105,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     with RepeatProgress(console, args) as progress:
         try:
             with checking.ended_politely():
-                _run(args, rules, tally, artifacts, progress)
+                _run(args, rules, tally, artifacts, progress, machines)
         except KeyboardInterrupt:
             interrupted = True
         seconds = time.monotonic() - started
@@ -114,7 +129,7 @@ def _require_sense(args: argparse.Namespace) -> None:
     own = checking.own_run(args)
     if own is not None and own.model.is_file():
         checking.require_names(args, own.model)
-    if args.jobs > 1:
+    if args.on is None and args.jobs is not None and args.jobs > 1:
         _require_own_files(args)
     for path in (args.events, args.iter_info, args.save_debug_replay):
         if path is not None:
@@ -123,10 +138,8 @@ def _require_sense(args: argparse.Namespace) -> None:
 
 def _require_own_files(args: argparse.Namespace) -> None:
     """Raise UsageError if runs at the same time would share a file: what is moved away, or what the check names not."""
-    from biopsy.checks.command_line import parse
-
-    unnamed = args.iter_info is not None and not parse(args.check).names_file(args.iter_info)
-    shared = [*(["--artifacts"] if args.artifacts else []), *(["--iter-info"] if unnamed else [])]
+    unnamed = [] if _names_iteration_info(args) else ["--iter-info"]
+    shared = [*(["--artifacts"] if args.artifacts else []), *unnamed]
     if shared:
         why = f", which the check does not name as {args.iter_info}" if shared == ["--iter-info"] else ""
         raise errors.UsageError(
@@ -135,13 +148,26 @@ def _require_own_files(args: argparse.Namespace) -> None:
         )
 
 
+def _names_iteration_info(args: argparse.Namespace) -> bool:
+    """Whether the check says where it reads the file of ``--iter-info``, if there is one."""
+    from biopsy.checks.command_line import parse
+
+    return args.iter_info is None or parse(args.check).names_file(args.iter_info)
+
+
 def _run(
-    args: argparse.Namespace, rules: Rules, tally: RunTally, artifacts: Artifacts, progress: RepeatProgress
+    args: argparse.Namespace,
+    rules: Rules,
+    tally: RunTally,
+    artifacts: Artifacts,
+    progress: RepeatProgress,
+    machines: OtherMachines | None,
 ) -> None:
     from biopsy.checks.command import CommandCheck
     from biopsy.checks.iteration_replay import write_iterations
     from biopsy.checks.outcome import Outcome
-    from biopsy.checks.repetition import NO_CANDIDATE, repeated
+    from biopsy.checks.task import NO_CANDIDATE
+    from biopsy.session.repeated_runs import repeated
 
     check = CommandCheck(args.check, str(NO_CANDIDATE), args.check_timeout)
     line = check.line(NO_CANDIDATE)
@@ -159,7 +185,7 @@ def _run(
     passed: dict[int, bool] = {}
     with contextlib.ExitStack() as ends:
         ends.callback(lambda: info.close(counted[-1] if counted else None))
-        runs = ends.enter_context(contextlib.closing(repeated(begin, rules, times, args.jobs, len(known))))
+        runs = ends.enter_context(contextlib.closing(repeated(begin, rules, times, args.jobs, len(known), machines)))
         for run in itertools.chain(known, runs):
             counted.append(run.number)
             if run.judged.outcome is Outcome.INFRASTRUCTURE:

@@ -1,0 +1,81 @@
+"""Asking which line of a PyTorch module is to blame for what its ONNX model gives.
+
+found = biopsy.torch.diagnose(module, (x,), suspect="onnxrt", output="found")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors, events
+from biopsy.api.arguments import require_seconds
+from biopsy.api.compare import asked_of_outputs
+from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
+from biopsy.engines.registry import create
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.torch.calls import Arguments
+from biopsy.torch.facts import TorchDiagnosis
+from biopsy.torch.inquiry import Inquiry, Question
+from biopsy.torch.installed import imported
+from biopsy.torch.judging import Asked
+from biopsy.torch.module_state import kept
+
+
+def diagnose(
+    module: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any = None,
+    suspect: str = "onnxrt",
+    output: str | PathLike[str] | None = None,
+    atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    export: Mapping[str, Any] | None = None,
+    run_timeout: float | None = None,
+    listener: events.Listener = events.ignore,
+) -> TorchDiagnosis:
+    """Find out why ``module``, exported to ONNX, gives something else in the engine ``suspect`` than in PyTorch.
+
+    ``args`` and ``kwargs`` are what the module is called with, ``dynamic_shapes`` and ``export`` what
+    ``torch.onnx.export`` is told besides (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and
+    ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the
+    values of the module, and the smallest part that still fails, ready to send; without it, nothing is kept.
+    ``run_timeout`` is in seconds per run of an engine.
+
+    ``verdict`` of the result says who is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
+    module, its gradients and the generators of random numbers are left as they were.
+
+    Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
+    if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
+    """
+    torch = imported()
+    require_seconds(run_timeout=run_timeout)
+    if not isinstance(module, torch.nn.Module):
+        raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
+    if module.training:
+        raise errors.UsageError(
+            "the module is in training mode, in which dropout and BatchNorm give other values than an ONNX model",
+            next_steps=["module.eval()"],
+        )
+    create(suspect)
+    tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
+    question = Question(
+        module=module,
+        given=Arguments(args=_as_tuple(args), kwargs=dict(kwargs or {})),
+        dynamic_shapes=dynamic_shapes,
+        suspect=suspect,
+        asked=Asked(tolerances=tolerances, stats=stats),
+        export=dict(export or {}),
+        folder=None if output is None else Path(output),
+        timeout=run_timeout,
+    )
+    with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
+        return Inquiry(question, state, scratch, listener).run()
+
+
+def _as_tuple(args: Any) -> tuple[Any, ...]:
+    return (args,) if isinstance(args, imported().Tensor) else tuple(args)

@@ -1,0 +1,121 @@
+"""From what engines give of an exported model to who is to blame for it.
+
+An engine is to blame only where another one computes from the same model what the module gives; the exporter only where
+two engines that share no code compute the same, and it is not what the module gives. All else is left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from biopsy.engines.yardsticks import PLAIN
+from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel
+from biopsy.torch.facts import Blame, ExporterPart
+from biopsy.torch.judging import Difference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accusation:
+    """Who is to blame, and what for. ``model`` is what shows it in ``engine``; ``error`` what was raised, in a line."""
+
+    blame: Blame
+    text: str
+    part: ExporterPart | None = None
+    reason: str = ""
+    difference: Difference | None = None
+    error: str = ""
+    engine: str = ""
+    model: OnnxModel | None = None
+
+
+def blamed(
+    engines: Evaluators, suspected: Evaluation, model: OnnxModel, unoptimized: Callable[[], OnnxModel] | None
+) -> Accusation:
+    """Who is to blame for what the suspect gives of a model, which is wrong.
+
+    ``unoptimized`` makes the model without onnxscript's optimizer; None if it did not run.
+    """
+    others = [engines.evaluation(engine, model) for engine in PLAIN if engine != suspected.engine]
+    right = [one for one in others if one.is_right]
+    if right:
+        return _of_engine(suspected, model, right, others)
+    wrong = [one for one in others if one.ran]
+    if not wrong:
+        return _nobody_runs_it(suspected, model, others)
+    if not _is_confirmed(engines, wrong, model):
+        return _open(suspected, model, wrong)
+    if unoptimized is None:
+        return _of_exporter(wrong[0], model, "translation")
+    before = unoptimized()
+    plain = [engines.evaluation(engine, before) for engine in PLAIN]
+    if any(one.is_right for one in plain):
+        return _of_exporter(wrong[0], model, "optimizer")
+    ran = [one for one in plain if one.ran]
+    if not _is_confirmed(engines, ran, before):
+        return _open(suspected, model, wrong)
+    return _of_exporter(ran[0], before, "translation")
+
+
+def _is_confirmed(engines: Evaluators, wrong: list[Evaluation], model: OnnxModel) -> bool:
+    """Whether several engines give the same, all of it wrong."""
+    return len(wrong) > 1 and all(engines.agree(one, wrong[0], model) for one in wrong[1:])
+
+
+def _of_engine(
+    suspected: Evaluation, model: OnnxModel, right: list[Evaluation], others: list[Evaluation]
+) -> Accusation:
+    names = " and ".join(one.engine for one in right)
+    does = "compute" if len(right) > 1 else "computes"
+    also = [one.engine for one in others if one.ran and not one.is_right]
+    gives = suspected.failure or "gives something else"
+    return Accusation(
+        blame="engine",
+        text=f"{suspected.engine} {gives}, and {names} {does} from the same model what the module gives.",
+        reason=f"{also[0]} is wrong, too" if also else "",
+        difference=suspected.difference,
+        error=suspected.failure,
+        engine=suspected.engine,
+        model=model,
+    )
+
+
+def _of_exporter(wrong: Evaluation, model: OnnxModel, part: ExporterPart) -> Accusation:
+    text = (
+        "The exported model computes something else than the module, in the reference evaluator and in ONNX Runtime."
+        if part == "translation"
+        else "onnxscript's optimizer makes a model that computes something else; without it, the model is right."
+    )
+    return Accusation(
+        blame="exporter", text=text, part=part, difference=wrong.difference, engine=wrong.engine, model=model
+    )
+
+
+def _nobody_runs_it(suspected: Evaluation, model: OnnxModel, others: list[Evaluation]) -> Accusation:
+    reasons = "; ".join(f"{one.engine} {one.failure}" for one in others)
+    return Accusation(
+        blame="unknown",
+        text="No engine that could be trusted runs the exported model.",
+        reason=reasons,
+        difference=suspected.difference,
+        error=suspected.failure,
+        engine=suspected.engine,
+        model=model,
+    )
+
+
+def _open(suspected: Evaluation, model: OnnxModel, wrong: list[Evaluation]) -> Accusation:
+    why = (
+        f"only {wrong[0].engine} runs the model besides, and is wrong, too: the exporter may be, or ONNX Runtime"
+        if len(wrong) == 1
+        else "the engines that are to be trusted disagree, and all of them are wrong"
+    )
+    return Accusation(
+        blame="unknown",
+        text=f"{suspected.engine} does not give what the module gives: nobody can tell whose fault it is.",
+        reason=why,
+        difference=suspected.difference,
+        error=suspected.failure,
+        engine=suspected.engine,
+        model=model,
+    )

@@ -1,0 +1,133 @@
+"""What a diagnosis of a module has found out: the verdict first, then where, how much, and what is left to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from biopsy.comparison.mismatch import Mismatch
+from biopsy.diagnosis.facts import StepReport
+from biopsy.text import html_table, printable
+
+Blame: TypeAlias = Literal["passes", "varies", "capture", "exporter", "engine", "tolerance", "unknown"]
+"""Who is to blame: nobody, for nothing fails; the module, which gives another answer each time; ``torch.export``;
+``torch.onnx``; the engine; the tolerances, for it is rounding; or nobody can tell."""
+
+ExporterPart: TypeAlias = Literal["translation", "optimizer"]
+"""What of the exporter: the translation of an operator, or onnxscript's optimizer after it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where in the module's code something comes from. None, or nothing, where nobody wrote that down.
+
+    ``file``, ``line``, ``function`` and ``code`` are of the innermost frame of the author's own code; ``module`` is the
+    path of the part of the module, as ``named_modules`` has it. ``operators`` are the operators that were translated
+    there, in order, such as ``aten.gelu.default``.
+    """
+
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    code: str | None = None
+    module: str | None = None
+    operators: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{self.file}:{self.line}" if self.file else "", f"module {self.module}" if self.module else ""]
+        return " · ".join([*filter(None, parts), *([" -> ".join(self.operators)] if self.operators else [])])
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallestPiece:
+    """The reduced model: its nodes, of how many, and its files. ``bundle`` is the folder to send, None without one."""
+
+    nodes: tuple[str, ...]
+    of: int
+    path: Path | None = None
+    inputs: Path | None = None
+    bundle: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldenCount:
+    """How many of the ONNX model's tensors the program has a value of."""
+
+    matched: int
+    of: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchVerdict:
+    """The verdict: who is to blame, in a sentence. ``reason`` says why nobody can tell, or how sure it is."""
+
+    blame: Blame
+    text: str
+    part: ExporterPart | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchDiagnosis:
+    """What was found. ``places`` are the lines to look at, the first one first; ``error`` is how far values are off.
+
+    ``mismatches`` are the same in numbers. ``versions`` are those of packages and of the suspect. ``folder`` holds the
+    model, its inputs and golden values, None if nothing was to be kept; ``files`` are these by what they are.
+    """
+
+    verdict: TorchVerdict
+    suspect: str
+    steps: tuple[StepReport, ...] = ()
+    places: tuple[Place, ...] = ()
+    error: str = ""
+    mismatches: tuple[Mismatch, ...] = ()
+    values: GoldenCount | None = None
+    piece: SmallestPiece | None = None
+    remarks: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    folder: Path | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+    @property
+    def failed(self) -> bool | None:
+        """Whether anything fails, whoever is to blame; None if even that is not known."""
+        if self.verdict.blame == "unknown" and not self.mismatches and not self.error:
+            return None
+        return self.verdict.blame != "passes"
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain values, for a report."""
+        return {
+            "blame": self.verdict.blame,
+            "part": self.verdict.part,
+            "text": self.verdict.text,
+            "reason": self.verdict.reason or None,
+            "failed": self.failed,
+            "suspect": self.suspect,
+            "places": [{**vars(place), "operators": list(place.operators)} for place in self.places],
+            "error": self.error or None,
+            "mismatches": [vars(one) for one in self.mismatches],
+            "values": None if self.values is None else vars(self.values),
+            "piece": None if self.piece is None else _piece_tree(self.piece),
+            "remarks": list(self.remarks),
+            "versions": dict(self.versions),
+            "files": dict(self.files),
+            "steps": [vars(step) for step in self.steps],
+            "seconds": round(self.seconds, 3),
+        }
+
+    def __repr__(self) -> str:
+        where = f" at {self.places[0]}" if self.places else ""
+        return f"<TorchDiagnosis: {self.verdict.blame}: {printable(self.verdict.text + where)}>"
+
+    def _repr_html_(self) -> str:
+        rows = [(step.name, step.outcome, step.answer) for step in self.steps]
+        return html_table(f"{self.verdict.blame}: {self.verdict.text}", ["question", "", "answer"], rows)
+
+
+def _piece_tree(piece: SmallestPiece) -> dict[str, Any]:
+    files = {key: str(path) for key in ("path", "inputs", "bundle") if (path := getattr(piece, key)) is not None}
+    return {"nodes": list(piece.nodes), "of": piece.of, "path": None, "inputs": None, "bundle": None, **files}

@@ -1,0 +1,182 @@
+"""A module that a command line names, and what it is called with.
+
+``PKG.MOD:FACTORY`` is imported as Python would import it in the current folder, and called without arguments: the code
+of a person who named it. Files of tensors are not code: what would have to run something to be read is refused.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.tensors.results import Array
+from biopsy.text import first_line
+from biopsy.torch.calls import Arguments
+from biopsy.torch.installed import imported
+
+_PLACE = "PKG.MOD:FACTORY"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedModule:
+    """What a factory gave: the module, and arguments to call it with, None if it gave none."""
+
+    module: Any
+    given: Arguments | None
+
+
+def named_module(text: str) -> NamedModule:
+    """Import the function that ``PKG.MOD:FACTORY`` names, call it, and take what it gives: a module, or a module with
+    a tuple of arguments, or with that and a dictionary of keyword arguments. A module may stand there itself.
+
+    Raises UsageError if there is no such function, if it raises anything or gives something else, and if the module is
+    in training mode; EngineMissing without PyTorch.
+    """
+    package, name = _parts(text)
+    torch = imported()
+    with _own_code(text):
+        found = getattr(import_module(package), name, None)
+        if found is None:
+            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[f"{_PLACE}    a function in a module"])
+        if not isinstance(found, torch.nn.Module):
+            if not callable(found):
+                raise errors.UsageError(f"{text} is no function, but a {type(found).__name__}")
+            found = found()
+    module, *rest = found if isinstance(found, tuple) else (found,)
+    if not isinstance(module, torch.nn.Module):
+        raise errors.UsageError(f"{text} gives no torch.nn.Module, but a {type(module).__name__}")
+    if module.training:
+        raise errors.UsageError(
+            f"the module of {text} is in training mode, in which dropout and BatchNorm give other values",
+            next_steps=["return module.eval()"],
+        )
+    return NamedModule(module=module, given=_given(text, rest))
+
+
+def _parts(text: str) -> tuple[str, str]:
+    package, _, name = text.partition(":")
+    if text.endswith((".pt2", ".pt", ".pth", ".ckpt")):
+        raise errors.UsageError(
+            f"{text} is not loaded: reading a saved program or module executes code that the file holds",
+            next_steps=[f"{_PLACE}    a function that makes the module"],
+        )
+    if not name or not all(part.isidentifier() for part in (*package.split("."), name)):
+        file = package.endswith(".py") or "/" in package
+        hint = "a file is named without .py, and with dots for its folders" if file else "a function in a module"
+        raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{_PLACE}    {hint}"])
+    return package, name
+
+
+def _given(text: str, rest: list[Any]) -> Arguments | None:
+    if not rest:
+        return None
+    args, kwargs = rest[0], rest[1] if len(rest) == 2 else {}
+    if len(rest) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
+        raise errors.UsageError(f"{text} gives more than (module, args) or (module, args, kwargs)")
+    return Arguments(args=tuple(args), kwargs=dict(kwargs))
+
+
+@contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Run a person's code: the current folder can be imported from, as in ``python -m``."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    except errors.BiopsyError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = first_line(str(error))
+        raise errors.UsageError(f"{text} failed{_line(error, folder)}: {type(error).__name__}: {said}") from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
+
+
+def _line(error: BaseException, folder: str) -> str:
+    """Where in the person's own files an exception came from, as `` in models.py:3``."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.startswith(folder):
+            place = f" in {Path(file).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
+
+
+def arguments_in(path: Path, module: Any) -> Arguments:
+    """What a file says that a module is called with.
+
+    A .pt file, written by ``torch.save``, holds a tuple or list of arguments, a dictionary of keyword arguments, or one
+    tensor; it is loaded with ``weights_only=True``. A .safetensors, .npz or .json file holds tensors named as the
+    parameters of ``module.forward``, or by their places: 0, 1, ...
+
+    Raises UsageError if it cannot be used, DataError if it is damaged or would run code.
+    """
+    if path.suffix.lower() == ".pt2":
+        raise errors.UsageError(f"{path} is not loaded: reading a saved program executes code that the file holds")
+    if path.suffix.lower() not in (".pt", ".pth"):
+        return _of_tensors(path, module)
+    held = _saved(path)
+    if isinstance(held, imported().Tensor):
+        return Arguments(args=(held,))
+    if isinstance(held, Mapping) and all(isinstance(name, str) for name in held):
+        return Arguments(args=(), kwargs=dict(held))
+    if isinstance(held, tuple | list):
+        return Arguments(args=tuple(held))
+    raise errors.DataError(f"{path} holds no arguments, but a {type(held).__name__}")
+
+
+def _saved(path: Path) -> Any:
+    if not path.is_file():
+        raise errors.UsageError(f"cannot read {path}: there is no such file")
+    try:
+        return imported().load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise errors.DataError(
+            f"cannot read {path}: it is damaged, or holds more than tensors, numbers, texts, lists and dictionaries, "
+            "which is not loaded because that can run code",
+            next_steps=["torch.save((x, mask), 'inputs.pt')"],
+        ) from error
+
+
+def _of_tensors(path: Path, module: Any) -> Arguments:
+    from biopsy.tensors.files import read_feeds
+
+    feeds = read_feeds(path)
+    if len(feeds) != 1:
+        raise errors.UsageError(f"{path} holds {len(feeds)} samples: a module is called with one")
+    tensors = {name: _tensor(value) for name, value in feeds[0].items()}
+    if set(tensors) == {str(place) for place in range(len(tensors))}:
+        return Arguments(args=tuple(tensors[str(place)] for place in range(len(tensors))))
+    signature = inspect.signature(module.forward)
+    try:
+        bound = signature.bind(**tensors)
+    except TypeError as error:
+        raise errors.UsageError(
+            f"{path} does not fit {type(module).__name__}.forward{signature}: {error}",
+            next_steps=["name the tensors as the parameters; or 0, 1, ... by their places"],
+        ) from error
+    return Arguments(args=bound.args, kwargs=bound.kwargs)
+
+
+def _tensor(value: Array) -> Any:
+    """An array as a tensor of its own; types that NumPy has not go over as their bytes."""
+    torch = imported()
+    if value.dtype.kind not in "biufcV":
+        raise errors.DataError(f"PyTorch has no tensor of {value.dtype.name}")
+    own = value.copy()
+    if own.dtype.isbuiltin == 1:
+        return torch.from_numpy(own)
+    bits = torch.from_numpy(own.view("uint8" if own.dtype.itemsize == 1 else "int16"))
+    kind = getattr(torch, own.dtype.name, None)
+    if kind is None or kind.itemsize != own.dtype.itemsize:
+        raise errors.DataError(f"PyTorch has no tensor of {own.dtype.name}")
+    return bits.view(kind)

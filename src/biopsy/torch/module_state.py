@@ -1,0 +1,81 @@
+"""A module as it was: whatever running it changes is put back.
+
+That is its buffers (statistics of BatchNorm, caches, counters), plain attributes, gradients, whether its parts are in
+training mode, and the generators of random numbers. Parameters are not copied, since they may be all of the memory;
+that they stay as they are is made sure of.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from biopsy import errors
+from biopsy.torch.installed import imported
+
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
+
+
+class ModuleState:
+    """What a module was when this was made. ``restore`` puts it back."""
+
+    def __init__(self, module: Any) -> None:
+        self._parts = list(module.modules())
+        self._attributes = [dict(vars(part)) for part in self._parts]
+        self._registries = [{name: dict(vars(part)[name]) for name in _REGISTRIES} for part in self._parts]
+        self._buffers = [(name, buffer, buffer.detach().clone()) for name, buffer in module.named_buffers()]
+        self._parameters = [(name, parameter, parameter._version) for name, parameter in module.named_parameters()]
+        self.changed: set[str] = set()
+        """Names of the buffers that runs have changed, as far as ``restore`` has seen."""
+
+    def restore(self) -> None:
+        """Put everything back. Raises CannotCompare if the module has changed its own parameters: they are lost."""
+        for part, attributes, registries in zip(self._parts, self._attributes, self._registries, strict=True):
+            there = vars(part)
+            for name in [name for name in there if name not in attributes]:
+                del there[name]
+            there.update(attributes)
+            for name, entries in registries.items():
+                there[name].clear()
+                there[name].update(entries)
+        with imported().no_grad():
+            for name, buffer, before in self._buffers:
+                if not _same(buffer, before):
+                    self.changed.add(name)
+                    buffer.resize_(before.shape).copy_(before)
+        changed = [name for name, parameter, version in self._parameters if parameter._version != version]
+        if changed:
+            raise errors.CannotCompare(
+                f"the module changes its own parameters when it runs ({changed[0]}): no two runs can be compared"
+            )
+
+
+def _same(buffer: Any, before: Any) -> bool:
+    torch = imported()
+    if buffer.shape != before.shape:
+        return False
+    if bool(torch.equal(buffer, before)) or not buffer.is_floating_point():
+        return bool(torch.equal(buffer, before))
+    return bool(torch.allclose(buffer, before, rtol=0, atol=0, equal_nan=True))
+
+
+@contextmanager
+def kept(module: Any) -> Iterator[ModuleState]:
+    """Keep a module, its gradients and the generators of random numbers as they are, whatever happens inside."""
+    torch = imported()
+    state = ModuleState(module)
+    gradients = [(parameter, parameter.grad) for parameter in module.parameters()]
+    ours, numpys = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng():
+            yield state
+    finally:
+        random.setstate(ours)
+        np.random.set_state(numpys)
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        state.restore()

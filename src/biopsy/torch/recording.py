@@ -1,0 +1,109 @@
+"""Recording what a PyTorch module gives, as golden values of the model that it was exported to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.quantities import count
+from biopsy.tensors.appendable_store import AppendableStore, results_of
+from biopsy.tensors.results import Array
+from biopsy.torch.installed import imported
+from biopsy.torch.names import named_values
+from biopsy.torch.values import input_values, intermediate_values
+
+RUNNER = "torch"
+"""Whose values they are, in the file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TorchRecording:
+    """A file of golden values.
+
+    ``path`` is the file, which holds the inputs of the model too. ``tensors`` is how many tensors of the main graph
+    have a golden value in it, and ``of`` how many there are that a node computes and anything takes. ``refused`` are
+    the others by name, each with the reason.
+    """
+
+    path: Path
+    tensors: int
+    of: int
+    refused: Mapping[str, str] = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.path}: golden values of {self.tensors} of {count(self.of, 'tensor')}"
+
+
+def record(
+    onnx_program: Any, args: Any, path: str | PathLike[str], kwargs: Mapping[str, Any] | None = None
+) -> TorchRecording:
+    """Write what a module gives for its arguments, under the names of the tensors in the model it was exported to.
+
+    ``onnx_program`` is what ``torch.onnx.export(module, ..., dynamo=True)`` returned; its own program is run
+    (``biopsy.torch.values.intermediate_values``), once and without gradients. ``args`` and ``kwargs`` are what the
+    module is called with. ``path`` ends in .safetensors; a file that stands there is replaced once all is written. Each
+    tensor is written as it comes, so that memory holds what the program itself needs. The inputs are in the file as
+    well: ``biopsy debug layers model.onnx --load-outputs PATH`` needs no other.
+
+    Raises UsageError if the path or the arguments cannot be used, CannotCompare if no tensor has a value, EngineFailure
+    if PyTorch cannot run the program, EngineMissing without PyTorch. Nothing is written then.
+    """
+    imported()
+    path = Path(path)
+    require_safetensors(path)
+    named = named_values(onnx_program)
+    recording = TorchRecording(
+        path=path, tensors=named.count, of=named.count + len(named.refused), refused=named.refused
+    )
+    require_some(recording)
+    inputs = input_values(onnx_program, args, kwargs)
+    names = [name for tensors in named.names.values() for name in tensors]
+    values = intermediate_values(onnx_program, args, kwargs, copy=False)
+    write_recording(path, inputs, names, values)
+    return recording
+
+
+def require_some(recording: TorchRecording) -> None:
+    """Raise CannotCompare, with the reasons, if no tensor has a value."""
+    if recording.tensors:
+        return
+    reasons = Counter(recording.refused.values()).most_common(3)
+    raise errors.CannotCompare(
+        f"none of {count(recording.of, 'tensor')} of the model can be recorded",
+        details=[f"{number}: {reason}" for reason, number in reasons],
+        next_steps=["pass what torch.onnx.export(module, args, dynamo=True) returned, as it is"],
+    )
+
+
+def write_recording(
+    path: Path, inputs: Mapping[str, Array], names: Iterable[str], values: Iterable[tuple[str, Array]]
+) -> list[str]:
+    """Write inputs and values as they come; ``names`` are those that may come. Returns the names that came just once.
+
+    A tensor that comes more than once has no name in the file. Raises UsageError if it cannot be written.
+    """
+    came: Counter[str] = Counter()
+    places = [(0, 0, name) for name in dict.fromkeys((*inputs, *names))]
+    with AppendableStore(path, None, places) as store:
+        for name, value in inputs.items():
+            store.append((0, 0, name), value)
+        for name, value in values:
+            came[name] += 1
+            store.append((0, 0, name), value)
+        store.commit()
+        once = [name for name, times in came.items() if times == 1]
+        store.finish({0: results_of(store, [*inputs, *once], 0, RUNNER, 1)})
+    return once
+
+
+def require_safetensors(path: Path) -> None:
+    """Raise UsageError unless a recording can be written to a file of this name."""
+    if path.suffix.lower() != ".safetensors":
+        raise errors.UsageError(
+            f"cannot write {path}: golden values of a module go into a file that ends in .safetensors"
+        )

@@ -1,0 +1,180 @@
+"""Builds on other machines, which share no disk with us: as here, and nothing is concluded from a machine that dies."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biopsy import errors
+from biopsy.checks.artifacts import Artifacts
+from biopsy.checks.command import CommandCheck
+from biopsy.engines.base import ModelInput
+from biopsy.engines.registry import EngineSpec
+from biopsy.tactics.build_plan import BuildPlan
+from biopsy.tactics.build_run import BuildRuns, RunsHere
+from biopsy.tactics.building import BuildTally, build_repeatedly
+from biopsy.tactics.builds_elsewhere import RunsElsewhere
+from biopsy.tactics.setting_changes import CheckTemplate, separate_checks
+from biopsy.tactics.variations import VariedSetting
+from support.models import chain, save
+from support.node_processes import NodeProcesses
+
+Machines = Callable[[int], NodeProcesses]
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[Machines]:
+    made: list[NodeProcesses] = []
+
+    def of(room: int) -> NodeProcesses:
+        folder = tmp_path / f"machines{len(made)}"
+        folder.mkdir()
+        made.append(NodeProcesses(folder, room))
+        return made[-1]
+
+    yield of
+    for workers in made:
+        workers.close()
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BuildPlan:
+    monkeypatch.chdir(tmp_path)
+    path = save(chain(3, ("Relu", "Neg")), Path("model.onnx"))
+    return BuildPlan(
+        model=ModelInput(path.read_bytes(), path.parent, path),
+        spec=EngineSpec("onnxrt"),
+        until=2,
+        artifact=Path("built.ort"),
+        variations=[VariedSetting("threads", ("1", "2"))],
+        seed=3,
+        record=Path("replay.json"),
+        artifacts=Artifacts((Path("log.txt"), Path("built.ort"), Path("replay.json")), Path("kept")),
+    )
+
+
+SAYS = """\
+import json, os, pathlib, sys
+built, engine = sys.argv[1:3]
+assert pathlib.Path(built).stat().st_size > 100
+assert engine == os.environ["BIOPSY_ENGINE"]
+record = json.loads(pathlib.Path(sys.argv[3]).read_text())
+assert f"threads={record['settings']['threads']}" in engine
+pathlib.Path("log.txt").write_text(f"{engine} {len(record['layers'])}")
+print(built)
+sys.exit("threads=2" in engine)
+"""
+
+
+def check(code: str, *words: str) -> tuple[str, ...]:
+    Path("check.py").write_text(code)
+    return (sys.executable, "check.py", *words)
+
+
+def elsewhere(plan: BuildPlan, machines: NodeProcesses, words: Sequence[str], jobs: int = 2) -> RunsElsewhere:
+    return RunsElsewhere(plan, separate_checks(CheckTemplate(tuple(words), plan.spec), "{}"), machines, jobs)
+
+
+def built(plan: BuildPlan, runs: BuildRuns) -> tuple[BuildTally, list[Any]]:
+    tally = BuildTally()
+    told = [(one.number, one.change.text, one.judged.outcome, one.judged.evidence.output)
+            for one in build_repeatedly(plan, runs, tally)]  # fmt: skip
+    return tally, told
+
+
+def kept(folder: str) -> dict[str, str | None]:
+    """What was sorted, by outcome and number; of an engine only that it is there."""
+    return {
+        f"{path.parent.name} {path.stem.split('_')[0]} {path.stem.split('_N')[1]}": path.read_text()
+        if path.suffix == ".txt"
+        else None
+        for path in Path(folder).rglob("*.*")
+    }
+
+
+def test_builds_elsewhere_say_the_same_in_the_same_order(plan: BuildPlan, machines: Machines) -> None:
+    words = check(SAYS, "{}", "{engine}", "replay.json")
+    here = RunsHere(plan, lambda change: CommandCheck(CheckTemplate(words, plan.spec).with_change(change), "{}"))
+    tally, told = built(plan, here)
+    files = kept("kept")
+    assert len(files) == 6
+    workers = machines(2)
+    plan = replace(plan, artifacts=replace(plan.artifacts, folder=Path("other")))
+    there, told_there = built(plan, elsewhere(plan, workers, words))
+    assert told_there == told
+    assert kept("other") == files
+    assert there.outcomes == tally.outcomes
+    machine = {choice for build in there.builds for choice in build.choices if choice.kind == "machine"}
+    assert len(machine) == 1
+    assert [build.choices - machine for build in there.builds] == [build.choices for build in tally.builds]
+    for node in workers.nodes:
+        assert sorted(path.name for path in node.sent) == ["check.py", "model.onnx"]
+
+
+def test_the_first_bad_build_of_the_order_ends_it_and_what_runs_beside_it_is_stopped(
+    plan: BuildPlan, machines: Machines
+) -> None:
+    plan = replace(plan, until="bad", record=None, artifacts=Artifacts())
+    words = check("import os, sys, time; time.sleep(0 if os.environ['SEEN'] == 'b' else 600)\nsys.exit(1)", "{}")
+    plan = replace(plan, variations=[VariedSetting("env.SEEN", ("a", "b"))], seed=first_is_b(plan))
+    tally, _ = built(plan, elsewhere(plan, machines(2), words, jobs=2))
+    assert tally.runs == 1
+
+
+def first_is_b(plan: BuildPlan) -> int:
+    """A seed with which the first build has SEEN=b, and the second has not."""
+    from biopsy.tactics.variations import changes
+
+    variations = [VariedSetting("env.SEEN", ("a", "b"))]
+    for seed in range(50):
+        order = changes(variations, seed)
+        if [next(order).change.environment["SEEN"] for _ in range(2)] == ["b", "a"]:
+            return seed
+    raise AssertionError
+
+
+@pytest.mark.slow
+def test_a_build_that_fails_is_told_and_a_machine_that_is_lost_is_not(plan: BuildPlan, machines: Machines) -> None:
+    spec = EngineSpec("fake", {"crash.Neg": "build"})
+    failing = replace(plan, spec=spec, until=2, artifact=None, variations=(), record=None, artifacts=Artifacts())
+    failing = replace(failing, checks_building=True)
+    workers = machines(1)
+    tally, told = built(failing, elsewhere(failing, workers, ["build"]))
+    assert (tally.runs, len(tally.builds)) == (2, 2)
+    assert told == built(failing, RunsHere(failing, lambda _: CommandCheck(["build"], "{}")))[1]
+    gone = Path("gone").absolute()
+    words = check(
+        f"import os, pathlib, signal\nplace = pathlib.Path({str(gone)!r})\nif not place.exists():\n"
+        f"    place.touch(); os.kill(os.getppid(), {signal.SIGKILL.value})",
+        "{}",
+    )
+    plain = replace(plan, until=2, record=None, variations=(), artifacts=Artifacts())
+    tally, _ = built(plain, elsewhere(plain, workers, words))
+    assert [outcome.name for outcome in tally.outcomes] == ["PASSES"]
+    assert tally.runs == 2
+    assert len(workers.nodes) == 2
+
+
+REFUSED = {
+    "import os; os.mkdir('log.txt')": "no plain file",
+    "import os; os.symlink('/etc/passwd', 'log.txt')": "symbolic link",
+    "open('log.txt', 'wb').truncate(1 << 30)": "at most 256.0 MB",
+}
+
+
+def test_what_cannot_be_done_elsewhere_is_one_line(plan: BuildPlan, machines: Machines) -> None:
+    plan = replace(plan, until=1, record=None, artifacts=Artifacts((Path("log.txt"),)), variations=())
+    workers = machines(1)
+    with pytest.raises(errors.UsageError, match="names neither"):
+        built(plan, elsewhere(plan, workers, check("", "{engine}")))
+    for code, why in REFUSED.items():
+        with pytest.raises(errors.CheckError, match=f"log.txt cannot be brought back .*{why}"):
+            built(plan, elsewhere(plan, workers, check(code, "{}")))
+    assert not Path("log.txt").exists()
+    assert not os.path.lexists("polygraphy_artifacts")
+    assert len(workers.nodes) == 1
