@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from biopsy import errors
-from biopsy.engines.base import Engine, ModelInput
+from biopsy.engines.base import Engine, GivenTensors, ModelInput
 from biopsy.engines.registry import EngineSpec, create
 from biopsy.model.outputs import mark_outputs
 from biopsy.tensors.files import write_feeds, write_results
@@ -66,11 +66,47 @@ def test_other_counts_of_inputs_and_values_are_refused(tmp_path: Path) -> None:
 
 
 def test_it_says_which_tensors_it_has_and_their_sizes_and_refuses_the_others(tmp_path: Path) -> None:
-    golden = engine(tmp_path, [{"t1": np.ones(4, np.float32), "other": np.ones(4)}])
-    assert golden.tensors_given(MODEL) == {"t1": 16}
+    golden = engine(tmp_path, [{"t1": np.ones((2, 2), np.float32), "other": np.ones(4)}])
+    assert golden.tensors_given(MODEL) == GivenTensors({"t1": 16})
     with pytest.raises(errors.EngineFailure, match="has no golden value of 't2'"):
         golden.build(MODEL)
     assert create("onnxrt").tensors_given(MODEL) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.ones((2, 3), np.float32), "it is float32[2,3], and the model computes float32[2,2]"),
+        (np.ones(4, np.float32), "it is float32[4], and the model computes float32[2,2]"),
+        (np.ones((2, 2), np.int32), "it is int32[2,2], and the model computes float32[2,2]"),
+        (np.ones((2, 2), np.float16), "it is float16[2,2], and the model computes float32[2,2]"),
+        (np.ones((2, 2), bool), "it is bool[2,2], and the model computes float32[2,2]"),
+    ],
+)
+def test_what_the_model_does_not_compute_is_refused(tmp_path: Path, value: Array, told: str) -> None:
+    given = engine(tmp_path, [{"t1": value, "t2": np.ones((2, 2), np.float32)}]).tensors_given(MODEL)
+    assert given == GivenTensors({"t2": 16}, {"t1": told})
+
+
+def test_values_may_be_wider_floats_than_the_model_computes(tmp_path: Path) -> None:
+    assert engine(tmp_path, [{"t1": np.ones((2, 2))}]).tensors_given(MODEL) == GivenTensors({"t1": 32})
+
+
+def test_the_sample_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    given = engine(tmp_path, [sample(1), {**sample(2), "t1": np.ones(1, np.float32)}]).tensors_given(MODEL)
+    assert given is not None
+    assert given.refused["t1"].startswith("in sample 1 it is float32[1]")
+
+
+def test_open_dimensions_are_as_large_as_in_the_inputs_beside_the_values(tmp_path: Path) -> None:
+    open_model = chain(2)
+    for value in (*open_model.graph.input, *open_model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "N"
+    asked = ModelInput(open_model.SerializeToString(), Path())
+    golden = [{"t0": np.ones((n, 2), np.float32), "t1": np.ones((3, 2), np.float32)} for n in (3, 2)]
+    given = engine(tmp_path, golden).tensors_given(asked)
+    assert given is not None
+    assert given.refused == {"t1": "in sample 1 it is float32[3,2], and the model computes float32[2,2]"}
 
 
 def test_values_of_several_runners_need_a_name(tmp_path: Path) -> None:
@@ -81,6 +117,15 @@ def test_values_of_several_runners_need_a_name(tmp_path: Path) -> None:
     assert create(f"recorded:file={path},runner=b").build(MODEL).run(fed(1))["t2"].flat[0] == 1
     with pytest.raises(errors.UsageError, match="has not one runner that is called 'c'"):
         create(f"recorded:file={path},runner=c").build(MODEL)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 16, b"PK\x03\x04"])
+def test_a_file_that_holds_nothing_is_refused_by_its_name(tmp_path: Path, content: bytes) -> None:
+    for ending in ("safetensors", "npz", "json"):
+        path = tmp_path / f"golden.{ending}"
+        path.write_bytes(content)
+        with pytest.raises((errors.DataError, errors.UsageError), match=rf"golden\.{ending}"):
+            create(f"recorded:file={path}").tensors_given(MODEL)
 
 
 def test_without_a_file_it_says_how_to_name_one() -> None:

@@ -1,11 +1,14 @@
 """Layers judged by golden values of some tensors, from a file, instead of a reference engine."""
 
+import tempfile
 from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import helper
 
 import biopsy
@@ -133,3 +136,76 @@ def test_layers_behind_an_operator_that_nobody_can_run_are_measured(tmp_path: Pa
     found = of_pytorch("custom", tmp_path)
     assert verdicts(found) == {"node_sin": "right", "node_swish": "fails", "node_cos": "right", "node_mul": "right"}
     assert str(found.layers[1].node.source) == "modules.py:44 in Custom.forward"
+
+
+def golden_of_mlp(folder: Path, **changed: np.ndarray | None) -> LayerFindings:
+    """What is found with the golden values of a right export, some of them changed, or left out where None."""
+    path, golden = copied("mlp", folder)
+    (feed,) = read_feeds(golden)
+    kept = {name: value for name, value in {**feed, **changed}.items() if value is not None}
+    write_feeds(golden, [kept])
+    return biopsy.layers(path, PLAIN, f"recorded:file={golden}", read_feeds(golden))
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (np.zeros((2, 7), np.float32), "it is float32[2,7], and the model computes float32[2,8]"),
+        pytest.param(
+            np.zeros((2, 8), np.int64),
+            "it is int64[2,8], and the model computes float32[2,8]",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_golden_value_that_does_not_fit_is_no_error_of_the_layer(
+    tmp_path: Path, value: np.ndarray, told: str
+) -> None:
+    found = golden_of_mlp(tmp_path, gelu=value)
+    (remark,) = found.remarks
+    assert remark.startswith(f"{tmp_path / 'golden.safetensors'}: the golden value of 'gelu' does not fit: {told} (")
+    assert "(Gelu 'node_gelu', modules.py:13 in Block.forward: " in remark
+    assert found.nothing_wrong and not found.passed
+    assert found.misfits == ("gelu",)
+    assert next(layer for layer in found.layers if layer.node.name == "node_gelu").within == (3,)
+
+
+@pytest.mark.slow
+def test_golden_values_that_hold_nan_are_not_those_of_the_model(tmp_path: Path) -> None:
+    found = golden_of_mlp(tmp_path, gelu=np.full((2, 8), np.nan, np.float32), linear_1=None, add=None)
+    assert not found.nothing_wrong
+    assert next(layer.node.name for layer in found.layers if layer.is_suspect) == "node_gelu"
+
+
+def test_if_no_golden_value_fits_that_is_told_of_each(tmp_path: Path) -> None:
+    path = save(growing(2), tmp_path / "model.onnx")
+    write_feeds(tmp_path / "golden.npz", [{"t0": np.ones((2, 2), np.float32), "t1": np.ones(2), "t2": np.ones(3)}])
+    with pytest.raises(errors.CannotCompare, match="none of the model's tensors that fits") as raised:
+        biopsy.layers(path, PLAIN, f"recorded:file={tmp_path / 'golden.npz'}")
+    assert [line.partition(":")[0] for line in raised.value.details] == [
+        "the golden value of 't1' does not fit",
+        "the golden value of 't2' does not fit",
+    ]
+
+
+@pytest.mark.slow
+@settings(max_examples=12)
+@given(known=st.sets(st.integers(1, 6)), wrong=st.integers(0, 5))
+def test_every_layer_is_measured_by_itself_in_a_piece_or_told_as_unmeasured(known: set[int], wrong: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        names = [f"t{n}" for n in sorted(known | {6})]
+        found = examined(growing(6), Path(folder), names, f"fake:scale.n{wrong}=1.5")
+    assert found.unmeasured == ()
+    assert all(layer.introduced is not None or layer.within for layer in found.layers)
+    (suspect,) = found.suspects
+    assert wrong in suspect.nodes
+    assert not set(suspect.inputs) - {"t0", *names}
+
+
+@pytest.mark.slow
+def test_several_samples_are_all_looked_at(tmp_path: Path) -> None:
+    path, golden = copied("mlp", tmp_path)
+    (feed,) = read_feeds(golden)
+    write_feeds(golden, [feed, {**feed, "gelu": np.asarray(feed["gelu"]) + 1}])
+    found = biopsy.layers(path, PLAIN, f"recorded:file={golden}", read_feeds(golden))
+    assert not found.passed

@@ -167,6 +167,8 @@ CASES: dict[str, list[str]] = {
     "to-input": ["data", "to-input", "inputs.npz", "values.npz", "-o", f"{hostile('o')}.json"],
     "to-input wrong": ["data", "to-input", "inputs.npz", "class.json", "-o", "o.json"],
     "concat": ["data", "concat", "inputs.npz", "values.npz", "-o", f"{hostile('o')}.json"],
+    "from-torch": ["data", "from-torch", hostile("f"), "-o", "golden.safetensors"],
+    "from-torch to": ["data", "from-torch", "a:b", "-o", hostile("o")],
     "completion": ["completion", hostile("shell")],
     "merge": ["data", "merge", "runner.json", "values.npz", "-o", f"{hostile('o')}.json"],
     # tactics

@@ -215,8 +215,22 @@ def test_a_machine_that_was_lost_is_told_with_the_answer_of_the_next(tmp_path: P
     workers = machines(1)
     words = [sys.executable, str(tmp_path / "check.py"), "{}", str(tmp_path / "begun")]
     found = evidence(workers, CommandCheck(words, "c.onnx"), tmp_path)
-    assert "a machine was lost, so its check was asked again on another" in found.remark
+    assert "a machine was lost, so its check was asked again: " in found.remark
     assert (found.status, workers.lost) == (0, 1)
+
+
+def test_machines_that_die_while_nothing_runs_there_are_held_against_no_check(tmp_path: Path, machines) -> None:
+    workers, check = machines(4), CommandCheck(["true", "{}"], "c.onnx")
+    workers.expect(4)
+    until = monotonic() + LIMIT
+    while len(workers.nodes) < 4 and monotonic() < until:
+        sleep(0.01)
+    assert evidence(workers, check, tmp_path).status == 0
+    for node in list(workers.nodes):
+        os.kill(node.process.pid, signal.SIGKILL)
+        node.process.join()
+    found = evidence(workers, check, tmp_path)
+    assert (found.status, found.remark, workers.lost) == (0, "", 0)
 
 
 def evidence(workers: Workers, check: CommandCheck, folder: Path) -> Evidence:

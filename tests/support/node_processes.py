@@ -15,8 +15,9 @@ from pathlib import Path
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.filesystem.content_store import ContentStore
+from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, this_machine
-from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.session.machines import OtherMachines
 
 _CHUNK = 1 << 16
 
@@ -41,6 +42,9 @@ class NodeProcess:
         theirs.close()
         their_stops.close()
         self.kind: MachineKind = self._pipe.recv()
+
+    def lives(self) -> bool:
+        return self.process.is_alive()
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         try:

@@ -121,17 +121,20 @@ class TaskPacker:
         return portable, self._by_digest(files)
 
     def _packed_prepared(self, task: PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
-        check, named, files = None, [], self._files(None, task.sent)
+        check, named = None, list[Path]()
+        files = {self._place(path): path for path in task.models}
+        for path in task.models:
+            files |= self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
         if task.check is not None:
             check, base, _ = _parts_of(task.check)
             made = {*task.written, *task.back}
-            named = [path for path in _files_named(base, besides=made) if path not in task.sent]
+            named = [path for path in _files_named(base, besides=made) if path not in task.models]
             files |= self._files(base, named)
         portable = PortableTask(
             check=check,
             candidate=self._place(task.candidate),
             model=None,
-            places=self._places([*named, *task.sent, *task.written, *task.back, task.candidate]),
+            places=self._places([*named, *task.models, *task.written, *task.back, task.candidate]),
             contents=self._contents(files),
             original=task.original,
             python=sys.executable,
@@ -140,11 +143,10 @@ class TaskPacker:
         )
         return portable, self._by_digest(files)
 
-    def _files(self, check: CommandCheck | None, named: Sequence[Path]) -> dict[str, Path]:
+    def _files(self, check: CommandCheck, named: Sequence[Path]) -> dict[str, Path]:
         """What is sent for these, by place: themselves, weights of models, and modules that a check imports."""
         files = {self._place(path): path for path in named}
-        programs = () if check is None else check.programs
-        files |= {self._place(path): path for path in programs if path not in named and path.suffix == ".py"}
+        files |= {self._place(path): path for path in check.programs if path not in named and path.suffix == ".py"}
         for path in named:
             if path.suffix == ".onnx" and path.stat().st_size < _LARGEST_MODEL:
                 files |= self._weights(path.read_bytes(), path.parent)

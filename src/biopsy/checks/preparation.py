@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.comparison.mismatch import Mismatch
 from biopsy.isolation.watch import Stop
@@ -62,15 +63,24 @@ class Preparation(Protocol):
 class PreparedTask:
     """A task for another machine, before which something is made there; None as a check: only this is made.
 
-    ``sent`` are files that it reads besides those of the check, models with the weights beside them. ``written`` are
-    files that it writes, the ``candidate`` too if it is none of those sent. ``back`` are files that come back, if they
-    are there after the check. ``original`` is as in ``Task``.
+    ``models`` are sent besides the files of the check, with the weights beside them. ``written`` are files that it
+    writes, such as the ``candidate`` if it is no model. ``back`` are files that come back, if they are there after the
+    check. ``original`` is as in ``Task``.
     """
 
     check: CommandCheck | None
     candidate: Path
     preparation: Preparation
-    sent: Sequence[Path] = ()
+    models: Sequence[Path] = ()
     written: Sequence[Path] = ()
     back: Sequence[Path] = ()
     original: tuple[Mismatch, ...] = ()
+
+
+def require_names(check: CommandCheck, model: Path) -> None:
+    """Raise UsageError for a check that names neither the candidate nor the model, wherever they stand."""
+    if not (check.names_candidate or check.names_file(model)):
+        raise errors.UsageError(
+            "the check names neither the candidate nor the model, which stand elsewhere on other machines",
+            next_steps=["write {} in the check where it goes"],
+        )

@@ -67,19 +67,20 @@ def measured_rate(
     first: Judged,
     again: Callable[[str], Judged],
     confidence: float = 0.99,
-    foresee: Callable[[int], object] = lambda runs: None,
+    *,
+    expect: Callable[[int], None] = lambda times: None,
 ) -> MeasuredRate:
     """How often a failure shows, if it showed at all: in three runs, and in twenty if these do not agree.
 
-    ``first`` is the run that there was; ``again`` runs once more, and is told in words why. ``foresee`` is told how
-    many such runs will be asked for, before they are.
+    ``first`` is the run that there was; ``again`` runs once more, and is told in words why. ``expect`` is told before
+    how many times.
     """
     answers = [first]
-    foresee(_RUNS_AT_FIRST - 1)
+    expect(_RUNS_AT_FIRST - 1)
     while len(answers) < _RUNS_AT_FIRST:
         answers.append(again("whether it fails every time"))
     if any(judged.outcome is not Outcome.REPRODUCES for judged in answers):
-        foresee(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
+        expect(_RUNS_TO_MEASURE - _RUNS_AT_FIRST)
         while len(answers) < _RUNS_TO_MEASURE:
             answers.append(again("how often it fails"))
     return rate_of(sum(judged.outcome is Outcome.REPRODUCES for judged in answers), len(answers), confidence)

@@ -93,6 +93,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(("data", "to-input"), "biopsy.cli.data.to_input", "merge inputs and outputs into one file of inputs"),
     Command(("data", "merge"), "biopsy.cli.data.to_input", "the same as 'data to-input'"),
     Command(("data", "concat"), "biopsy.cli.data.concat", "join the iterations of several files"),
+    Command(("data", "from-torch"), "biopsy.cli.data.from_torch", "record golden values of a PyTorch module"),
     Command(
         ("inspect", "model"),
         "biopsy.cli.inspect.model",

@@ -94,6 +94,17 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
+class GivenTensors:
+    """The tensors of a model that an engine has which computes none: by name, the bytes of each.
+
+    ``refused`` are others that go by a name of the model's and cannot be of it, and why.
+    """
+
+    sizes: Mapping[str, int]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class LayerRecord:
     """One layer as the engine runs it. What an engine does not tell is empty or None, never guessed."""
 
@@ -224,8 +235,8 @@ class Engine(ABC):
         del model
         return None
 
-    def tensors_given(self, model: ModelInput) -> Mapping[str, int] | None:
-        """The tensors that nodes of the main graph compute and that the engine can give, and the bytes of each.
+    def tensors_given(self, model: ModelInput) -> GivenTensors | None:
+        """The tensors that nodes of the main graph compute and that the engine can give.
 
         None for an engine that computes: whatever is asked for. Raises what ``build`` raises.
         """

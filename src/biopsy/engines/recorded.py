@@ -7,13 +7,13 @@ are those that are fed; so the file, or ``inputs``, must hold what was fed when 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
-from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Session
+from biopsy.engines.base import Capabilities, Engine, GivenTensors, ModelInput, Option, Session
 from biopsy.engines.built_model import BuiltModel, indexed
 from biopsy.tensors.results import Array, Feed, form_of
 
@@ -69,11 +69,20 @@ class GoldenValues(Engine):
 
         files.keep(self._path("file"))
 
-    def tensors_given(self, model: ModelInput) -> Mapping[str, int]:
-        """The tensors of the model's graph that have a golden value in every sample, and the bytes of the largest."""
+    def tensors_given(self, model: ModelInput) -> GivenTensors:
+        """The tensors of the model's graph that have a golden value in every sample, and the bytes of the largest.
+
+        Refused are those whose type or shape is not what the model computes.
+        """
+        from biopsy.engines.golden_fit import GoldenFit
+
         index = indexed(model)
         names = [index.names[tensor] for tensor in index.producer if self._has(index.names[tensor])]
-        return {name: max(form_of(sample, name).nbytes for sample in self._samples) for name in names}
+        fit = GoldenFit(index, self._samples)
+        refused = {name: why for name in names if (why := fit.misfit(name)) is not None}
+        fitting = [name for name in names if name not in refused]
+        sizes = {name: max(form_of(sample, name).nbytes for sample in self._samples) for name in fitting}
+        return GivenTensors(sizes, refused)
 
     def _has(self, name: str) -> bool:
         return all(name in sample for sample in self._samples)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from biopsy import errors
-from biopsy.engines.base import ModelInput
+from biopsy.engines.base import GivenTensors, ModelInput
 from biopsy.engines.registry import create
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.death import engine_death
@@ -86,11 +86,11 @@ class Worker:
             refusals = self._ask({**request, "wants": "refusals"})["refusals"]
         return None if refusals is None else {int(number): reason for number, reason in refusals.items()}
 
-    def tensors_given(self, model: ModelInput) -> dict[str, int] | None:
+    def tensors_given(self, model: ModelInput) -> GivenTensors | None:
         """What ``Engine.tensors_given`` says. Raises as ``run`` does."""
         with self._request(model) as request:
-            given: dict[str, int] | None = self._ask({**request, "wants": "tensors"})["tensors"]
-        return given
+            given = self._ask({**request, "wants": "tensors"})["tensors"]
+        return None if given is None else GivenTensors(given["sizes"], given["refused"])
 
     def _new_path(self, ending: str) -> Path:
         return self._scratch / f"{id(self):x}-{next(self._numbers)}{ending}"
@@ -157,7 +157,7 @@ def _answer(spec: str, request: Request, note: Note) -> dict[str, Any]:
         return {"refusals": None if refusals is None else dict(refusals)}
     if request["wants"] == "tensors":
         given = engine.tensors_given(model)
-        return {"tensors": None if given is None else dict(given)}
+        return {"tensors": None if given is None else {"sizes": dict(given.sizes), "refused": dict(given.refused)}}
     engine.build(model)
     return {}
 

@@ -46,6 +46,7 @@ while IFS= read -r line; do
 done
 [ -z "$list" ] || exec "$0" -I -S "$1" "$list"
 """
+_APART = f"exec 3<&0; (\n{_SHELL}) <&3 3<&- &\n"
 _LONGEST_LINE = 4096
 """What a pipe takes as a whole or not at all."""
 _ROUNDS = 50
@@ -54,9 +55,12 @@ _PATIENCE = 1.0
 """Seconds to wait for a lock: who begins anew looks at it for a moment."""
 
 
-def start() -> None:
-    """Start the shell now, if there is none: what is registered later is then on the list at once."""
-    _watch.start()
+def start(*, apart: bool = False) -> None:
+    """Start the shell now, if there is none: what is registered later is then on the list at once.
+
+    ``apart``: as no child of ours, for a process whose end is arranged by somebody who ends its children first.
+    """
+    _watch.start(apart=apart)
 
 
 def register(*entry: str) -> None:
@@ -149,11 +153,11 @@ class _CleanupWatcher:
             with suppress(OSError):  # it was killed, or stopped: then nobody cleans up after us
                 os.write(self._pipe, line)
 
-    def start(self) -> None:
+    def start(self, *, apart: bool = False) -> None:
         with self._lock:
             if not self._tried:
                 self._tried = True
-                self._start()
+                self._start(apart=apart)
 
     def leave(self) -> None:
         """In a fork: the list is that of the parent, whose end the shell must see although the fork goes on."""
@@ -162,7 +166,7 @@ class _CleanupWatcher:
         if pipe is not None:
             os.close(pipe)
 
-    def _start(self) -> None:
+    def _start(self, *, apart: bool) -> None:
         import subprocess
 
         if not Path("/bin/sh").exists():
@@ -172,14 +176,17 @@ class _CleanupWatcher:
         environment = {name: value for name, value in os.environ.items() if name != VERDICT_VARIABLE}
         try:
             shell = subprocess.Popen(
-                ["/bin/sh", "-c", _SHELL, sys.executable, __file__],
+                ["/bin/sh", "-c", _APART if apart else _SHELL, sys.executable, __file__],
                 stdin=reading,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=environment,
                 start_new_session=True,
             )
-            shell.returncode = 0  # nobody waits for it: it ends after us
+            if apart:
+                shell.wait()  # its child goes on
+            else:
+                shell.returncode = 0  # nobody waits for it: it ends after us
             os.set_blocking(writing, False)
             self._pipe = writing
         except OSError:

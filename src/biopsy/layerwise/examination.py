@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from biopsy import events
+from biopsy.engines.registry import parse_spec
 from biopsy.engines.worker import Worker
 from biopsy.layerwise.bridges import bridges, with_ends
 from biopsy.layerwise.explanation import Explanation
@@ -18,7 +19,7 @@ from biopsy.layerwise.marked_tensors import MarkedTensors
 from biopsy.layerwise.non_finite import NonFinite
 from biopsy.layerwise.non_finite_origins import non_finite_origins
 from biopsy.layerwise.question import Question
-from biopsy.layerwise.recorded import RecordedModel, tensors_to_record
+from biopsy.layerwise.recorded import RecordedModel, misfit_text, tensors_to_record
 from biopsy.layerwise.recorder import ReferenceRecorder
 from biopsy.layerwise.reference_values import ReferenceValues
 from biopsy.layerwise.report import Engines
@@ -117,8 +118,16 @@ class Examination:
         ends = with_ends(self._chosen, self._bridges, layers_of(self._index))
         self._chosen = sorted({*self._chosen, *ends}, key=lambda node: node.number)
         if subgraphs.recorded.is_golden:
+            self._remarks += [self._misfit(name, why) for name, why in subgraphs.recorded.refused.items()]
             lacking = [name for name in self._output_names() if name not in subgraphs.recorded]
             self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
+
+    def _misfit(self, name: str, why: str) -> str:
+        """That a golden value does not fit: in which file, which node computes the tensor, and where that comes from."""
+        file = parse_spec(self._question.reference).settings.get("file", self._question.reference)
+        node = layer_node(self._index, self._index.nodes[self._index.producer[self._index.ids[name]]])
+        place = "" if node.source is None else f", {node.source.with_code}"
+        return f"{file}: {misfit_text(name, why)} ({node.label}{place})"
 
     def _output_names(self) -> list[str]:
         return [self._index.names[tensor] for tensor in self._index.outputs]
@@ -192,6 +201,7 @@ class Examination:
             remarks=(*self._remarks, *unexplained, *self._on_flakiness()),
             complete=self._parts.is_complete,
             unmeasured=tuple(self._unmeasured()),
+            misfits=() if self._parts.recorded is None else tuple(self._parts.recorded.refused),
         )
 
     def _unmeasured(self) -> Iterable[int]:

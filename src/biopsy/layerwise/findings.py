@@ -245,7 +245,8 @@ class LayerFindings:
     """All that an examination found. ``outputs`` are the errors of the model's own outputs, nothing marked.
 
     ``layers`` are in the order of the graph. ``failure``: the suspect cannot run the whole model. ``complete`` is False
-    where the examination was interrupted. ``unmeasured`` are layers that no recorded value judges.
+    where the examination was interrupted. ``unmeasured`` are layers that no recorded value judges; ``misfits`` tensors
+    whose golden value has another type or shape than the model computes: nobody knows about what else it is.
     """
 
     layers: Sequence[LayerFinding]
@@ -257,6 +258,7 @@ class LayerFindings:
     remarks: Sequence[str] = ()
     complete: bool = True
     unmeasured: Sequence[int] = ()
+    misfits: Sequence[str] = ()
 
     @cached_property
     def first_wrong(self) -> tuple[LayerNode, TensorError] | None:
@@ -293,7 +295,7 @@ class LayerFindings:
     @property
     def passed(self) -> bool:
         """Whether all was measured, and nothing at all is out of tolerance."""
-        return self.complete and self.nothing_wrong and not self.unmeasured
+        return self.complete and self.nothing_wrong and not self.unmeasured and not self.misfits
 
     @property
     def nothing_wrong(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ class RecordedModel:
     ``computed`` are those that the reference gave. ``fed`` are the same in the types of the model, which subgraphs are
     fed with; they differ where the reference computes in more than these types hold. ``inputs`` is a file with the
     model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked. ``is_golden``: nobody computed
-    them here, they come from a file, and others cannot be had.
+    them here, they come from a file, and others cannot be had. ``refused`` are tensors whose golden values do not fit
+    the model, and why: they are as if nobody had them.
     """
 
     def __init__(
@@ -35,12 +37,14 @@ class RecordedModel:
         inputs: Path,
         outputs: ValuesInMemory,
         is_golden: bool = False,
+        refused: Mapping[str, str] = {},
     ) -> None:
         self.computed = computed
         self.fed = fed
         self.inputs = inputs
         self.outputs = outputs
         self.is_golden = is_golden
+        self.refused = dict(refused)
         self._non_finite: dict[str, NonFinite | None] = {}
 
     @property
@@ -65,6 +69,11 @@ class RecordedModel:
             self._non_finite[name] = non_finite(values)
             release(*values)
         return self._non_finite[name]
+
+
+def misfit_text(name: str, why: str) -> str:
+    """That a golden value cannot be of a model's tensor, in words."""
+    return f"the golden value of {name!r} does not fit: {why}"
 
 
 def tensors_to_record(index: ModelIndex) -> list[str]:

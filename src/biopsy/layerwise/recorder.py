@@ -10,7 +10,7 @@ from biopsy import errors, events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.engines.worker import Worker
-from biopsy.layerwise.recorded import RecordedModel, in_types_of_the_model
+from biopsy.layerwise.recorded import RecordedModel, in_types_of_the_model, misfit_text
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex
 from biopsy.model.known_names import listed
@@ -22,6 +22,8 @@ from biopsy.tensors.recorded_values import StoredValues, ValuesInMemory
 from biopsy.tensors.recording import Batch, Disagreement, Request, record
 from biopsy.tensors.results import Array, Feed
 from biopsy.tensors.sizes import tensor_sizes
+
+_MOST_REFUSED = 8
 
 
 class ReferenceRecorder:
@@ -50,6 +52,7 @@ class ReferenceRecorder:
         self._listener = listener
         self._lost: list[str] = []
         self._given: Mapping[str, int] | None = None
+        self._refused: Mapping[str, str] = {}
 
     def record(self, feeds: Sequence[Feed], names: Sequence[str]) -> RecordedModel:
         """Record those of ``names`` that the engine can give, for every feed.
@@ -79,7 +82,12 @@ class ReferenceRecorder:
             )
         )
         return RecordedModel(
-            computed=computed, fed=fed, inputs=inputs, outputs=outputs, is_golden=self._given is not None
+            computed=computed,
+            fed=fed,
+            inputs=inputs,
+            outputs=outputs,
+            is_golden=self._given is not None,
+            refused=self._refused,
         )
 
     def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:
@@ -87,10 +95,15 @@ class ReferenceRecorder:
         if create(self._reference.engine).capabilities.computes:
             return None
         given = self._reference.tensors_given(self._model)
-        if given is None or any(name in given for name in names):
-            return given
+        if given is None:
+            return None
+        self._refused = given.refused
+        if any(name in given.sizes for name in names):
+            return given.sizes
+        others = "" if not given.refused else " that fits"
         raise errors.CannotCompare(
-            f"{self._reference.engine} has golden values of none of the model's tensors",
+            f"{self._reference.engine} has golden values of none of the model's tensors{others}",
+            details=[misfit_text(name, why) for name, why in list(given.refused.items())[:_MOST_REFUSED]],
             next_steps=["biopsy inspect data FILE    shows what is in a file; names must be those in the model"],
         )
 

@@ -45,8 +45,9 @@ class NodeRun:
         write_feeds(feeds, [{name: sample[name] for name in sample if name in inputs} for sample in self.samples])
         with Worker(engine, self.folder) as worker:
             if not create(engine).capabilities.computes:
-                given = worker.tensors_given(self._model(nodes, tensors)) or {}
-                tensors = [tensor for tensor in tensors if index.names[tensor] in given]
+                given = worker.tensors_given(self._model(nodes, tensors))
+                known = {} if given is None else given.sizes
+                tensors = [tensor for tensor in tensors if index.names[tensor] in known]
             if not tensors:
                 raise errors.CannotCompare(f"{engine} has no value of any tensor that is to be recorded")
             outputs = worker.run(self._model(nodes, tensors), feeds)

@@ -35,6 +35,8 @@ def verdict_of(found: LayerFindings) -> Tree:
     rest = [] if found.complete else ["layers that were not measured before it was interrupted"]
     if found.unmeasured:
         rest.append(f"{count(len(found.unmeasured), 'layer')} that no golden value judges")
+    if found.misfits:
+        rest.append(f"{count(len(found.misfits), 'golden value')} not of the type or shape that the model computes")
     if found.suspects:
         named = "; ".join(map(_named, found.suspects[:_MOST_NAMED]))
         masked = " The outputs are right all the same: what follows hides the error." if found.is_masked else ""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from biopsy import errors
 from biopsy.checks.outcome import Evidence
@@ -18,6 +18,7 @@ from biopsy.checks.task import Task
 from biopsy.checks.task_host import Answer
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.errors_as_json import from_json
+from biopsy.session.lent_machines import LentMachines, Machine, MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine, unlike_this_one
 from biopsy.session.workers import MachineUse
 
@@ -31,32 +32,8 @@ _STOPPED = Evidence(status=-15)
 """Of a run that nobody waits for any more."""
 
 
-class MachineLostError(Exception):
-    """A machine, or our process on it, has died: that says nothing of the model."""
-
-
-class Machine(Protocol):
-    """One place for one check on another machine. ``name`` is that of the machine: it may have several places.
-
-    ``kind`` is what answers depend on there.
-    """
-
-    @property
-    def name(self) -> str:
-        """The same for each place that it has."""
-
-    @property
-    def kind(self) -> MachineKind:
-        """The same for all machines that are one engine."""
-
-    def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
-        """Do a task and wait for its end; ``files`` has the file of each digest. Raises MachineLostError."""
-
-    def stop(self) -> None:
-        """End the task that runs, or the next one if none runs, with all that it has started. From any thread."""
-
-    def close(self) -> None:
-        """Give it back, with all that runs there."""
+class _LostInRunError(MachineLostError):
+    """It was lost while it ran a check, which may be why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +86,7 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most. Runs wait for
-    whichever is free first, be it one that was borrowed for another run; one that is stopped waits no more.
+    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most.
 
     ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
     that comes later is told, and what it says is kept in no journal.
@@ -121,30 +97,21 @@ class OtherMachines:
         self.kinds = tuple(kinds) or (this_machine(),)
         self.lost = 0
         self._told: list[MachineKind] = []
-        self._borrow = borrow
+        self._lent = LentMachines(borrow, room)
         self._packer = TaskPacker()
-        self._changed = threading.Condition()
-        self._free: list[Machine] = []
-        self._all: list[Machine] = []
-        self._refused: list[BaseException] = []
-        self._borrowing = 0
-        self._waiting = 0
+        self._lock = threading.Lock()
         self._held: dict[Future[Any], _Held] = {}
         # Some may still be ending while others begin.
         self._threads = ThreadPoolExecutor(2 * room, "biopsy-machine")
-        self._borrowers = ThreadPoolExecutor(room, "biopsy-borrow")
 
     def expect(self, runs: int) -> None:
         """Borrow machines for so many runs, which will soon begin: some take seconds to get ready."""
-        with self._changed:
-            self._borrow_for(runs - len(self._free))
+        self._lent.expect(runs)
 
     @property
     def use(self) -> MachineUse:
         """What the machines are at now."""
-        with self._changed:
-            names = {machine.name for machine in self._all}
-        return MachineUse(machines=len(names), running=sum(held.is_running for held in self._held.values()))
+        return MachineUse(machines=len(self._lent.names), running=sum(held.is_running for held in self._held.values()))
 
     @property
     def remarks(self) -> Sequence[str]:
@@ -172,8 +139,7 @@ class OtherMachines:
         held = self._held.get(run)
         if not run.cancel() and held is not None:
             held.stop()
-            with self._changed:
-                self._changed.notify_all()
+            self._lent.wake()
 
     def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
         """Wait until one has ended."""
@@ -184,11 +150,7 @@ class OtherMachines:
         for run in list(self._held):
             self.stop(run)
         self._threads.shutdown(wait=True, cancel_futures=True)
-        self._borrowers.shutdown(wait=True, cancel_futures=True)
-        given_back, self._all, self._free = self._all, [], []
-        with ThreadPoolExecutor(self.room) as threads:
-            for end in [threads.submit(machine.close) for machine in given_back]:
-                end.result()
+        self._lent.close()
 
     def _run(self, task: Task, held: _Held) -> Evidence:
         found = self._asked(task, held)
@@ -212,25 +174,39 @@ class OtherMachines:
     def _asked(self, task: Task | PreparedTask, held: _Held) -> tuple[Answer, PortableTask] | None:
         """What a machine answers; None if the run is stopped. Raises what was raised there."""
         portable, files = self._packer.packed(task)
-        reasons: list[str] = []
-        while len(reasons) < MOST_LOST:
+        lost: list[str] = []
+        gone, reason = 0, ""
+        while len(lost) < MOST_LOST and gone <= self.room:
             try:
-                with self._machine(held) as machine:
+                with self._lent.one(lambda: held.is_stopped) as machine:
                     if machine is None or not held.take(machine):
                         return None
                     try:
-                        answer = machine.run(portable, files)
+                        answer = self._answer(machine, portable, files)
                     finally:
                         held.leave()
                 _require_no_error(answer, portable)
-                return self._asked_of(answer, portable, machine.kind, reasons)
+                return self._asked_of(answer, portable, machine.kind, lost)
+            except _LostInRunError as error:
+                lost.append(str(error))
             except MachineLostError as error:
-                reasons.append(str(error))
-                with self._changed:
-                    self.lost += 1
+                gone, reason = gone + 1, str(error)
         if held.is_stopped:
             return None
-        raise _lost_again_and_again(task, portable, reasons[-1])
+        if len(lost) < MOST_LOST:
+            raise errors.CheckError(f"the other machines are lost before they run a check: {reason}")
+        raise _lost_again_and_again(task, portable, lost[-1])
+
+    def _answer(self, machine: Machine, portable: PortableTask, files: Mapping[str, Path]) -> Answer:
+        """What a task has come to. Raises _LostInRunError, or MachineLostError if the machine was lost before."""
+        if not machine.lives():
+            raise MachineLostError(f"{machine.kind.machine}: it was lost while no check ran there")
+        try:
+            return machine.run(portable, files)
+        except MachineLostError as error:
+            with self._lock:
+                self.lost += 1
+            raise _LostInRunError(f"{machine.kind.machine}: {error}") from error
 
     def _asked_of(
         self, answer: Answer, task: PortableTask, kind: MachineKind, lost: Sequence[str]
@@ -244,7 +220,7 @@ class OtherMachines:
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
         """What a check has left, with the machine it ran on, and what is to be told of that one and those ``lost``."""
         remarks = [evidence.remark] if evidence.remark else []
-        remarks += [f"a machine was lost, so its check was asked again on another: {reason}" for reason in lost]
+        remarks += [f"a machine was lost, so its check was asked again: {reason}" for reason in lost]
         is_known = any(kind.facts == known.facts for known in self.kinds)
         if not is_known and self._is_news(kind):
             words = self.kinds[0].differences(kind)
@@ -255,70 +231,10 @@ class OtherMachines:
 
     def _is_news(self, kind: MachineKind) -> bool:
         """Whether nobody was told of this kind of machine yet."""
-        with self._changed:
+        with self._lock:
             is_news = all(kind.facts != told.facts for told in self._told)
             self._told += [kind] if is_news else []
         return is_news
-
-    @contextmanager
-    def _machine(self, held: _Held) -> Iterator[Machine | None]:
-        """A machine for one run; it is given back at once if anything goes wrong there. None if the run is stopped."""
-        machine = self._taken(held)
-        if machine is None:
-            yield None
-            return
-        try:
-            yield machine
-        except BaseException:
-            with self._changed:
-                self._all.remove(machine)
-            machine.close()
-            with self._changed:
-                self._changed.notify_all()
-            raise
-        with self._changed:
-            self._free.append(machine)
-            self._changed.notify_all()
-
-    def _taken(self, held: _Held) -> Machine | None:
-        """A machine that is free, or one more, once there is room. Raises what ``borrow`` raises."""
-        with self._changed:
-            self._waiting += 1
-            try:
-                while not held.is_stopped:
-                    if self._free:
-                        return self._free.pop()
-                    if self._refused:
-                        raise self._refused.pop()
-                    self._borrow_for(self._waiting)
-                    self._changed.wait()
-                return None
-            finally:
-                self._waiting -= 1
-                if not self._waiting:
-                    self._refused.clear()  # who comes later asks anew
-
-    def _borrow_for(self, runs: int) -> None:
-        """Begin to borrow as many machines as so many runs need that have none, as far as there is room."""
-        room = self.room - len(self._all) - self._borrowing
-        for _ in range(min(room, runs - self._borrowing)):
-            self._borrowing += 1
-            self._borrowers.submit(self._borrow_one)
-
-    def _borrow_one(self) -> None:
-        """Have one more machine, or an error in its place: whoever waits for a machine is told of it."""
-        refused: list[BaseException] = []
-        machines: list[Machine] = []
-        try:
-            machines.append(self._borrow())
-        except BaseException as error:
-            refused.append(error)
-        with self._changed:
-            self._borrowing -= 1
-            self._all += machines
-            self._free += machines
-            self._refused += refused if self._waiting else ()
-            self._changed.notify_all()
 
 
 def kinds_of(executor: object) -> Sequence[MachineKind]:

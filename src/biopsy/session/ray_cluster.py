@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,9 +26,11 @@ from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.filesystem.content_store import ContentStore
 from biopsy.filesystem.private_folder import folder_of_user
-from biopsy.isolation.cleanup import temporary_folder
+from biopsy.isolation import cleanup
+from biopsy.isolation.claimed_folder import claimed_folder, remove_abandoned
+from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
-from biopsy.session.machines import MachineLostError, OtherMachines
+from biopsy.session.machines import OtherMachines
 from biopsy.text import first_line
 
 _PART = 32 << 20
@@ -275,6 +279,15 @@ class _RayMachine:
                     raise MachineLostError("no machine had room for the check when the search ended")
             self.name, self._kind = ray.get(asked)
 
+    def lives(self) -> bool:
+        """Whether the actor answers."""
+        ray = imported()
+        try:
+            ray.get(self._actor.lives.remote(), timeout=_GRACE)
+        except ray.exceptions.RayError:
+            return False
+        return True
+
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         """Do a task and wait for its end. Raises MachineLostError if the actor or its machine dies."""
         try:
@@ -335,24 +348,46 @@ def _refused(error: Exception) -> errors.CheckError:
 
 
 def _lost(error: Exception) -> MachineLostError:
-    return MachineLostError(f"{type(error).__name__}: {first_line(str(error).strip())}")
+    """What has become of a machine, in words, and in those of Ray."""
+    failures, text = imported().exceptions, str(error).strip()
+    if isinstance(error, failures.OutOfMemoryError):
+        used = re.search(r"[\d.]+\w* used / [\d.]+\w* limit", text)
+        words = f"it ran out of memory, so Ray ended what runs checks there{f' ({used[0]})' if used else ''}"
+    elif "node was terminated expectedly" in text or "preempt" in text:
+        words = "it was taken out of the cluster"
+    elif "its node has died" in text or isinstance(error, failures.ActorUnavailableError):
+        words = "it does not answer any more"
+    elif "worker process has died" in text:
+        words = "what runs checks there was killed, perhaps by the system for its memory"
+    else:
+        words = first_line(text)
+    return MachineLostError(f"{words} ({type(error).__name__})")
 
 
 # On the other machine
+
+
+_PREFIX = "biopsy-host-"
 
 
 class _HostActor:
     """A task host in a folder of its own, which goes with this process however it ends."""
 
     def __init__(self) -> None:
+        cleanup.start(apart=True)  # Ray ends the children of a process before the process
+        parent = Path(tempfile.gettempdir())
+        remove_abandoned(_PREFIX, parent)
         self._leaving = contextlib.ExitStack()
-        folder = self._leaving.enter_context(temporary_folder("biopsy-host-"))
+        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
         os.chdir(folder)
         self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
 
     def where(self) -> tuple[str, MachineKind]:
         """Which node of the cluster it is on, and of what kind that is."""
         return imported().get_runtime_context().get_node_id(), this_machine()
+
+    def lives(self) -> None:
+        """Answer."""
 
     def run(self, number: int, task: PortableTask, parts: Mapping[str, list[Any]]) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""

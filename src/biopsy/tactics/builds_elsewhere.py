@@ -17,7 +17,7 @@ from functools import cache
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun
-from biopsy.checks.preparation import Prepared, PreparedTask, TaskSite
+from biopsy.checks.preparation import Prepared, PreparedTask, TaskSite, require_names
 from biopsy.engines.base import ModelInput
 from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
@@ -92,7 +92,7 @@ class RunsElsewhere:
                 record=None if plan.record is None else (str(plan.record), record_before(plan, number, drawn)),
                 is_all=plan.checks_building,
             ),
-            sent=[plan.model.path],
+            models=[plan.model.path],
             written=made,
             back=[path for path in plan.artifacts.files if path != plan.record],
         )
@@ -100,18 +100,13 @@ class RunsElsewhere:
     def _check(self, drawn: Drawn) -> CommandCheck:
         """The check with what a change says of its environment."""
         check = self._check_for(drawn.change)
-        if not isinstance(check, CommandCheck) or not (check.names_candidate or self._names_model(check)):
-            raise errors.UsageError(
-                "the check names neither what was built nor the model, which stand elsewhere on other machines",
-                next_steps=["write {} in the check where it goes"],
-            )
+        assert isinstance(check, CommandCheck)
+        assert self._plan.model.path is not None
+        require_names(check, self._plan.model.path)
         if drawn.change.environment or not isinstance(check.command, OwnRun):  # ours asks nothing of it, and is warm
             told = {**drawn.change.environment, VARIABLE: self._plan.spec_with(drawn.change).text}
             check.environment.update(told)
         return check
-
-    def _names_model(self, check: CommandCheck) -> bool:
-        return self._plan.model.path is not None and check.names_file(self._plan.model.path)
 
     def _run(self, number: int, drawn: Drawn, found: PreparedRun) -> BuildRun:
         built: Built = found.told["built"]

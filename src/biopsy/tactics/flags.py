@@ -168,7 +168,7 @@ class SettingProbe:
         first = self._first()
         as_it_is = SettingChange()
         rate = measured_rate(
-            first, lambda why: self.once(as_it_is, why), foresee=lambda runs: self.foresee([as_it_is], runs)
+            first, lambda why: self.once(as_it_is, why), expect=lambda runs: self.foresee([as_it_is], runs)
         )
         if not rate.failed:
             raise errors.OriginalPasses(

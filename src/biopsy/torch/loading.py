@@ -39,8 +39,8 @@ def named_module(text: str) -> NamedModule:
     Raises UsageError if there is no such function, if it raises anything or gives something else, and if the module is
     in training mode; EngineMissing without PyTorch.
     """
-    torch = imported()
     package, name = _parts(text)
+    torch = imported()
     with _own_code(text):
         found = getattr(import_module(package), name, None)
         if found is None:

@@ -22,7 +22,7 @@ RUNNER = "torch"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recording:
+class TorchRecording:
     """A file of golden values.
 
     ``path`` is the file, which holds the inputs of the model too. ``tensors`` is how many tensors of the main graph
@@ -41,7 +41,7 @@ class Recording:
 
 def record(
     onnx_program: Any, args: Any, path: str | PathLike[str], kwargs: Mapping[str, Any] | None = None
-) -> Recording:
+) -> TorchRecording:
     """Write what a module gives for its arguments, under the names of the tensors in the model it was exported to.
 
     ``onnx_program`` is what ``torch.onnx.export(module, ..., dynamo=True)`` returned; its own program is run
@@ -57,7 +57,9 @@ def record(
     path = Path(path)
     require_safetensors(path)
     named = named_values(onnx_program)
-    recording = Recording(path=path, tensors=named.count, of=named.count + len(named.refused), refused=named.refused)
+    recording = TorchRecording(
+        path=path, tensors=named.count, of=named.count + len(named.refused), refused=named.refused
+    )
     require_some(recording)
     inputs = input_values(onnx_program, args, kwargs)
     names = [name for tensors in named.names.values() for name in tensors]
@@ -66,7 +68,7 @@ def record(
     return recording
 
 
-def require_some(recording: Recording) -> None:
+def require_some(recording: TorchRecording) -> None:
     """Raise CannotCompare, with the reasons, if no tensor has a value."""
     if recording.tensors:
         return

@@ -9,8 +9,9 @@ import pytest
 from biopsy import errors, events
 from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.blame.releases.findings import ReleaseFindings
-from biopsy.blame.releases.probe import ReleaseQuestion, installed
+from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck
+from biopsy.blame.releases.runs import RunsHere, installed
 from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.checks.judge import Rules
 from biopsy.environments.releases import releases
@@ -46,7 +47,7 @@ def search(
     span = span_of("thing", releases("thing") if here is None else here.known, asked)
     preparing = installed if here is None else here.preparing
     options = ReleaseSearchOptions(every=every, jobs=jobs, allow_vacuous=allow_vacuous)
-    return ReleaseSearch(question, span, listener, options, preparing=preparing)
+    return ReleaseSearch(question, span, listener, options, runs=RunsHere(preparing))
 
 
 def here(model: Path, *sources: str, **broken: errors.Obstacle) -> ReleasesHere:

@@ -7,8 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 from biopsy import errors, events
-from biopsy.blame.releases.probe import Preparing
 from biopsy.blame.releases.release_check import ReleaseCheck
+from biopsy.blame.releases.runs import Preparing
 from biopsy.environments.releases import Release
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -12,8 +13,9 @@ from biopsy.blame.releases.confirmation import Confirmation
 from biopsy.blame.releases.environments_ahead import EnvironmentsAhead
 from biopsy.blame.releases.findings import ReleaseBorder, ReleaseFindings, TriedRelease
 from biopsy.blame.releases.notes import notes_of
-from biopsy.blame.releases.probe import STAGE, Preparing, ReleaseProbe, ReleaseQuestion, installed
+from biopsy.blame.releases.probe import STAGE, ReleaseProbe, ReleaseQuestion
 from biopsy.blame.releases.release_check import PYTHON_PLACE
+from biopsy.blame.releases.runs import ReleaseRuns, RunsHere
 from biopsy.blame.releases.span import ReleaseSpan
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Outcome
@@ -36,7 +38,8 @@ from biopsy.search.drive import drive
 class ReleaseSearchOptions:
     """How a search for a release is done.
 
-    ``every``: all releases are asked. ``jobs`` environments are made at once; checks run one at a time. ``whole`` is
+    ``every``: all releases are asked. ``jobs`` environments are made at once on this machine; checks run one at a time
+    here. ``whole`` is
     the question about the whole model, by which the borders are verified, if the search is with a piece of it.
     ``allow_vacuous``: a check that also fails on a model of one Identity node is accepted.
     """
@@ -57,12 +60,12 @@ class ReleaseSearch:
         listener: events.Listener = events.ignore,
         options: ReleaseSearchOptions | None = None,
         *,
-        preparing: Preparing = installed,
+        runs: ReleaseRuns | None = None,
     ) -> None:
         self._span = span
-        self._listener, self._preparing = listener, preparing
+        self._listener, self._runs = listener, runs or RunsHere()
         self._options = options or ReleaseSearchOptions()
-        self._probe = ReleaseProbe(question, listener, preparing)
+        self._probe = ReleaseProbe(question, listener, self._runs)
         self._row = AnswerRow(len(span.releases))
         self._tried: dict[int, TriedRelease] = {}
         self._confirmation = Confirmation(self._probe, self._row, self._tried)
@@ -123,8 +126,8 @@ class ReleaseSearch:
     @contextmanager
     def _environments(self) -> Iterator[None]:
         """Have environments made ahead, if several may be made at once."""
-        if self._options.jobs > 1:
-            self._ahead = EnvironmentsAhead(self._probe.question.check, self._preparing, self._options.jobs)
+        if self._options.jobs > 1 and isinstance(self._runs, RunsHere):
+            self._ahead = EnvironmentsAhead(self._probe.question.check, self._runs.preparing, self._options.jobs)
         try:
             yield
         finally:
@@ -142,13 +145,28 @@ class ReleaseSearch:
     def _answered(self, round_: Iterable[int]) -> Mapping[int, Side]:
         places = list(round_)
         if self._ahead is not None:
-            self._ahead.make([self._span.releases[place] for place in (*places, *self._likely_next(places))])
+            self._ahead.make(self._releases([*places, *self._likely_next(places, 2)]))
+        elif self._runs.ahead > 1:
+            self._probe.foresee(self._releases([*places, *self._likely_next(places, self._runs.ahead)]))
         return {place: self._asked(place) for place in places}
 
-    def _likely_next(self, places: Sequence[int]) -> Iterator[int]:
-        """What is asked after a round of one place, whichever side that is; of longer ones nobody knows enough."""
-        for side in (True, False) if len(places) == 1 else ():
-            yield from asked_next(self._search, self._row, {places[0]: side})
+    def _releases(self, places: Iterable[int]) -> list[Release]:
+        return [self._span.releases[place] for place in dict.fromkeys(places)]
+
+    def _likely_next(self, places: Sequence[int], most: int) -> Iterator[int]:
+        """What is asked after a round of one place, whichever side that is; of longer ones nobody knows enough.
+
+        The nearest first, about ``most`` of them.
+        """
+        supposed: deque[tuple[Sequence[int], Mapping[int, Side]]] = deque([(places, {})])
+        while supposed and most > 0:
+            asked, answers = supposed.popleft()
+            for side in (True, False) if len(asked) == 1 else ():
+                answered = {**answers, asked[0]: side}
+                following = asked_next(self._search, self._row, answered)
+                supposed.append((following, answered))
+                most -= len(following)
+                yield from following
 
     def _asked(self, place: int) -> Side:
         release = self._span.releases[place]

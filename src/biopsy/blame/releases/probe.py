@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 
 from biopsy import errors, events
 from biopsy.blame.releases.findings import TriedRelease
 from biopsy.blame.releases.likeness import is_too_old, same_across_releases
 from biopsy.blame.releases.release_check import ReleaseCheck
-from biopsy.checks.command import CommandCheck
+from biopsy.blame.releases.runs import OpenRelease, ReleaseRun, ReleaseRuns, RunsHere
 from biopsy.checks.judge import Rules
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import MeasuredRate, measured_rate, rate_of
 from biopsy.checks.signature import signature_of
-from biopsy.checks.task import Task, run_check
-from biopsy.environments.prepared import Environment, prepared
 from biopsy.environments.releases import Release
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.identity import identity_of
@@ -27,14 +24,6 @@ from biopsy.model.index import index_file
 from biopsy.session.failure_judge import FailureJudge
 
 STAGE = "releases"
-
-Preparing: TypeAlias = Callable[[ReleaseCheck, Release, events.Listener], AbstractContextManager[Environment]]
-"""Makes the environment that holds a release. Raises CannotInstall."""
-
-
-def installed(check: ReleaseCheck, release: Release, listener: events.Listener) -> AbstractContextManager[Environment]:
-    """The environment of a release, from the package index or from the cache."""
-    return prepared(check.requirements(release.version), python=check.python, listener=listener)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +45,17 @@ class ReleaseQuestion:
 
 
 class ReleaseProbe:
-    """Runs the check with releases, and judges and counts what it says.
+    """Has the check run with releases, and judges and counts what it says.
 
     The first failure is the one that all others are compared with.
     """
 
     def __init__(
-        self, question: ReleaseQuestion, listener: events.Listener = events.ignore, preparing: Preparing = installed
+        self, question: ReleaseQuestion, listener: events.Listener = events.ignore, runs: ReleaseRuns | None = None
     ) -> None:
         self.question = question
         self._listener = listener
-        self._preparing = preparing
+        self._runs = runs or RunsHere()
         self._judge = FailureJudge(question.rules, listener)
         self._timeout = question.timeout
         self.checks = 0
@@ -77,7 +66,7 @@ class ReleaseProbe:
 
     def again(self, whole: ReleaseQuestion) -> ReleaseProbe:
         """A probe that knows the failure, to ask releases once more with another question."""
-        probe = ReleaseProbe(whole, events.without(events.ReleaseTried, self._listener), self._preparing)
+        probe = ReleaseProbe(whole, events.without(events.ReleaseTried, self._listener), self._runs)
         probe.checks, probe.rate = self.checks, self.rate
         probe.failure, probe.failure_of = self.failure, self.failure_of
         probe._judge.reference = self._judge.reference
@@ -89,8 +78,8 @@ class ReleaseProbe:
         Raises CheckError if the check cannot be run, CannotInstall if this machine can install nothing.
         """
         try:
-            with self._preparing(self.question.check, release, self._listener) as environment:
-                tried = self._asked(release, environment)
+            with self._opened(release) as opened:
+                tried = self._asked(release, opened)
         except errors.CannotInstall as error:
             if error.concerns_all:  # to go on would be to say of every release what nobody knows
                 raise
@@ -99,6 +88,10 @@ class ReleaseProbe:
             )
         self.tell(tried)
         return tried
+
+    def foresee(self, releases: Iterable[Release]) -> None:
+        """Say which releases may be asked next, the likeliest first."""
+        self._runs.foresee([self._run(release.version) for release in releases])
 
     def tell(self, tried: TriedRelease) -> None:
         """Say what is known of a release."""
@@ -119,13 +112,13 @@ class ReleaseProbe:
 
         Of a failure it is measured how often it shows, since there were passes before.
         """
-        with self._running(tried.release) as once:
+        with self._running(tried.release, runs) as once:
             judged, done = once("whether it passes every time"), 1
             while judged.outcome is Outcome.PASSES and done < runs:
                 judged, done = once("whether it passes every time"), done + 1
             passed = tried.runs + done - 1
             if judged.outcome is Outcome.REPRODUCES:
-                measured = measured_rate(judged, once)
+                measured = measured_rate(judged, once, expect=self._expecting(tried.release.version))
                 self._believe_less(rate_of(measured.failed, measured.runs + passed))
                 done += measured.runs - 1
         return _with(tried, judged, runs=tried.runs + done)
@@ -135,13 +128,13 @@ class ReleaseProbe:
 
         If it does not show, it is measured how often it does. One that never does again is unstable.
         """
-        with self._running(tried.release) as once:
+        with self._running(tried.release, self.rate.needed) as once:
             judged, done = once("whether it still fails"), 1
             while judged.outcome is Outcome.PASSES and done < self.rate.needed:
                 judged, done = once("whether it still fails"), done + 1
             if judged.outcome is not Outcome.PASSES:
                 return _with(tried, judged, runs=tried.runs + done)
-            measured = measured_rate(judged, once)
+            measured = measured_rate(judged, once, expect=self._expecting(tried.release.version))
         done += measured.runs - 1
         if measured.failed == 0:
             reason = f"it failed, and passed {done} times since"
@@ -156,27 +149,41 @@ class ReleaseProbe:
             self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
 
     @contextmanager
-    def _running(self, release: Release) -> Iterator[Callable[[str], Judged]]:
-        """What runs the check once with a release, whose environment is kept meanwhile, and is told why."""
-        with self._preparing(self.question.check, release, self._listener) as environment:
-            yield self._runner(release.version, environment)
+    def _running(self, release: Release, times: int) -> Iterator[Callable[[str], Judged]]:
+        """What runs the check once with a release, about so many ``times``, and is told why."""
+        with self._opened(release) as opened:
+            self._runs.expect(self._run(release.version), times)
+            yield partial(self._once, opened, release.version)
 
-    def _runner(self, version: str, environment: Environment) -> Callable[[str], Judged]:
-        def once(why: str) -> Judged:
-            check = self.question.check.command(version, environment, self.question.default_name, self._timeout)
-            return self._once(check, version, why)
+    def _opened(self, release: Release, check: ReleaseCheck | None = None) -> AbstractContextManager[OpenRelease]:
+        return self._runs.opened(check or self.question.check, release, self._listener)
 
-        return once
+    def _run(self, version: str) -> ReleaseRun:
+        """A run of the check with a release, by what is known now."""
+        return ReleaseRun(
+            check=self.question.check,
+            version=version,
+            model=self.question.model,
+            default_name=self.question.default_name,
+            timeout=self._timeout,
+            original=self._judge.original,
+        )
 
-    def _asked(self, release: Release, environment: Environment) -> TriedRelease:
+    def _expecting(self, version: str) -> Callable[[int], None]:
+        return lambda times: self._runs.expect(self._run(version), times)
+
+    def _asked(self, release: Release, opened: OpenRelease) -> TriedRelease:
         version = release.version
-        self.pythons[version] = str(environment.python)
-        once = self._runner(version, environment)
+        once = partial(self._once, opened, version)
         judged, runs = once(""), 1
+        self.pythons[version] = str(opened.environment.python)
         if judged.outcome is Outcome.REPRODUCES and not self.failure:
             runs = self._first_failure(judged, version, once)
+        if judged.outcome is Outcome.PASSES:
+            self._runs.expect(self._run(version), self.rate.needed - runs)
         while judged.outcome is Outcome.PASSES and runs < self.rate.needed:
             judged, runs = once("whether it passes every time"), runs + 1
+        environment = opened.environment
         return TriedRelease(
             release=release,
             outcome=judged.outcome,
@@ -193,17 +200,19 @@ class ReleaseProbe:
         self._judge.reference, self._judge.original = signature_of(evidence), evidence.verdict.mismatches
         self.failure, self.failure_of = judged.reason, version
         self._listener(events.OriginalFails(str(self._judge.reference), judged.reason, evidence.seconds))
-        self.rate = rate = measured_rate(judged, once)
+        self.rate = rate = measured_rate(judged, once, expect=self._expecting(version))
         if rate.needed > 1:
             self._listener(events.FlakyFailure(rate.failed, rate.runs, rate.needed, 0.99))
         return rate.runs
 
-    def _once(self, check: CommandCheck, version: str, why: str) -> Judged:
+    def _once(self, opened: OpenRelease, version: str, why: str) -> Judged:
+        run = self._run(version)
+        check = opened.command(run)
         number, self.checks = self.checks, self.checks + 1
         about = f"{self.question.check.package} {version}{f': {why}' if why else ''}"
         line = check.line(self.question.model)
         self._listener(events.Checking(number=number, stage=STAGE, description=about, line=line))
-        found = run_check(Task(check, self.question.model, None, self._judge.original))
+        found = opened.run(run)
         check.expect(found.seconds)
         self._timeout = check.timeout
         judged = self._judged(self.question.check.as_if_installed(found, version))
@@ -226,16 +235,12 @@ class ReleaseProbe:
 
     def fails_on_anything(self, release: Release) -> str:
         """Whether a model of one Identity node fails as the model does: then the check says nothing. How it fails."""
-        version, name = release.version, self.question.default_name
-        with (
-            self._preparing(self.question.check, release, self._listener) as environment,
-            temporary_folder("biopsy-") as folder,
-        ):
+        with self._opened(release) as opened, temporary_folder("biopsy-") as folder:
             identity = folder / "identity.onnx"
             identity.write_bytes(identity_of(index_file(self.question.model, self.question.weights)))
+            run = replace(self._run(release.version), model=identity, original=())
             for _ in range(self.rate.needed):  # one that fails in some runs only passes by chance
-                check = self.question.check.command(version, environment, name, self._timeout)
-                judged = self._judged(self.question.check.as_if_installed(check.run(identity), version))
+                judged = self._judged(run.check.as_if_installed(opened.run(run), run.version))
                 self.checks += 1
                 if judged.outcome is not Outcome.PASSES:
                     break
@@ -246,20 +251,12 @@ class ReleaseProbe:
 
         So it is where the folder of a script has a module of the same name, or any exception counts. How it fails.
         """
-        check, version = self.question.check, release.version
+        check = self.question.check
         if check.is_own_run or not check.names_python:
             return ""
-        with (
-            self._preparing(check, release, self._listener) as environment,
-            temporary_folder("biopsy-") as folder,
-        ):
-            bare = folder / "python"
-            bare.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.interpreter.path))} -S "$@"\n')
-            bare.chmod(0o700)
-            command = check.command(
-                version, replace(environment, python=bare), self.question.default_name, self._timeout
-            )
-            judged = self._judged(check.as_if_installed(command.run(self.question.model), version))
+        run = replace(self._run(release.version), original=(), is_bare=True)
+        with self._opened(release) as opened:
+            judged = self._judged(check.as_if_installed(opened.run(run), run.version))
         self.checks += 1
         return judged.reason if judged.outcome is Outcome.REPRODUCES else ""
 
@@ -271,9 +268,9 @@ class ReleaseProbe:
         alone = self.question.check.by_itself()
         if alone is None or not self._judge.original:
             return False
-        with self._preparing(alone, release, self._listener) as environment:
-            check = alone.command(release.version, environment, self.question.default_name, self._timeout)
-            return check.run(self.question.model).verdict.outcome == "passes"
+        run = replace(self._run(release.version), check=alone, original=())
+        with self._opened(release, alone) as opened:
+            return opened.run(run).verdict.outcome == "passes"
 
 
 def _with(tried: TriedRelease, judged: Judged, *, runs: int) -> TriedRelease:

@@ -76,10 +76,12 @@ class ReleaseCheck:
 
     def variables_of(self, version: str, environment: Environment) -> Mapping[str, str | None]:
         """Changes of the variables of a check. A foreign one takes no module from elsewhere than its environment."""
-        told = {PYTHON_VARIABLE: str(environment.python)}
-        if self._template is not None:
-            told[VARIABLE] = self._template.changed(self.settings(version)).text
+        told = {PYTHON_VARIABLE: str(environment.python), **self.engine_variables(version)}
         return told if self.is_own_run else {**environment.variables, **told}
+
+    def engine_variables(self, version: str) -> Mapping[str, str]:
+        """The variable that tells a check the engine with its release; none if it has no engine."""
+        return {} if self._template is None else {VARIABLE: self._template.changed(self.settings(version)).text}
 
     def command(
         self, version: str, environment: Environment, default_name: str, timeout: float | None = None

@@ -77,6 +77,8 @@ def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines 
     jobs, reason = _jobs(args, None if machines is None else machines.room)
     if reason:
         (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
+    if machines is not None:
+        machines.expect(jobs)  # they get ready while the rest is loaded
     return jobs
 
 

@@ -32,9 +32,9 @@ examples:
   biopsy debug reduce model.onnx -o reduced.onnx --order-by layers.json --check biopsy run {} --onnxrt --openvino
 
 exit status: 0 no tensor is out of tolerance; 1 some layer is wrong, or the suspect fails on the model; 2 wrong usage;
-4 nothing was concluded (an engine is missing, the reference cannot run the model, no golden value judges some layers
-and the others are right); 5 interrupted, what was measured
-until then is shown and reported"""
+4 nothing was concluded (an engine is missing, the reference cannot run the model, no golden value judges some layers,
+or one does not fit the model, and all else is right); 5 interrupted, what was measured until then is shown and
+reported"""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

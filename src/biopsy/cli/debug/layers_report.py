@@ -326,6 +326,9 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
         console.say(
             f"UNKNOWN | no golden value judges {count(len(findings.unmeasured), 'layer')}; the others are right"
         )
+    elif findings.nothing_wrong and findings.misfits:
+        unfit = count(len(findings.misfits), "golden value")
+        console.say(f"UNKNOWN | {unfit} not of the type or shape that the model computes; all else is right")
     elif findings.passed:
         console.say("PASSED | no tensor is out of tolerance")
     else:

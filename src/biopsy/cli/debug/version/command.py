@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from biopsy import errors
 from biopsy.cli import line_again
 from biopsy.cli.arguments import checks, file_kinds, groups, packages, types
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.version import piece
 from biopsy.cli.report_file import report_file
 
@@ -19,11 +20,19 @@ if TYPE_CHECKING:
     from biopsy.blame.releases.find import ReleaseSearch
     from biopsy.blame.releases.findings import ReleaseFindings
     from biopsy.blame.releases.probe import ReleaseQuestion
+    from biopsy.blame.releases.runs import ReleaseRuns
     from biopsy.blame.releases.span import ReleaseSpan
     from biopsy.cli.console import Console
     from biopsy.cli.debug.version.progress import VersionProgress
+    from biopsy.session.machines import OtherMachines
 
 REST_OPTIONS = checks.REST_OPTIONS
+
+_NOT_ELSEWHERE = {
+    "--reduce": "reduce the model first, which is another command with --on, and ask about the piece",
+    "--external-data-dir": "weights are sent that stand beside the model",
+}
+"""Options that cannot be combined with ``--on``, each with the reason."""
 
 _EPILOG = f"""\
 examples:
@@ -73,6 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     checks.add_timeout(group, "20 times as long as the first, at least 60")
     checks.add_shown_output(group, "the first failure")
     checks.add_events(parser.add_argument_group("events"))
+    other_machines.add(parser, sent="the model, its weights, and the files that the check names")
     groups.add_weights_folder(parser)
 
 
@@ -100,10 +110,9 @@ def _add_releases(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--jobs",
         type=types.positive,
-        default=1,
         metavar="N",
-        help="make N environments at once, also those that may be asked for next; checks run one at a time "
-        "(default: 1)",
+        help="make N environments at once, also those that may be asked for next; checks run one at a time, but for "
+        "those of --on, of which N run at once (default: 1)",
     )
 
 
@@ -114,35 +123,60 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Find the release; raises what ends with another status than 0."""
-    from biopsy.cli.debug.version.progress import VersionProgress
-    from biopsy.cli.debug.version.question import question_of, span_of_line
-    from biopsy.cli.debug.version.summary import say_result
-
     if not args.check:
         raise errors.UsageError(
             "there is no command to run", next_steps=["--check biopsy run {} --reference --onnxrt    at the end"]
         )
+    with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
+        return _execute(args, console, machines)
+
+
+def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines | None) -> int:
+    from biopsy.cli.debug.version.progress import VersionProgress
+    from biopsy.cli.debug.version.question import question_of, span_of_line
+    from biopsy.cli.debug.version.summary import say_result
+
     report = report_file(args, console)
     question = question_of(args, console)
     span = span_of_line(args, question)
     with VersionProgress(console, args) as progress, checking.ended_politely():
         progress.show_plan(question, span)
-        search = _search(args, console, question, span, progress)
-        with report.also_of_errors(lambda: _sections(args, search.found, progress)):
-            found = _found(args, console, search)
+        with _runs(args, machines, progress) as runs:
+            search = _search(args, console, question, span, progress, runs)
+            with report.also_of_errors(lambda: _sections(args, search.found, progress)):
+                found = _found(args, console, search)
         report.write(0, lambda: _sections(args, found, progress))
     say_result(console, args, found)
     return 0
 
 
+@contextmanager
+def _runs(
+    args: argparse.Namespace, machines: OtherMachines | None, progress: VersionProgress
+) -> Iterator[ReleaseRuns | None]:
+    """Who runs checks on other machines, until the end; None for this one."""
+    if machines is None:
+        yield None
+        return
+    from biopsy.blame.releases.runs_elsewhere import RunsElsewhere
+
+    with closing(RunsElsewhere(machines, min(args.jobs or machines.room, machines.room), progress)) as runs:
+        yield runs
+
+
 def _search(
-    args: argparse.Namespace, console: Console, question: ReleaseQuestion, span: ReleaseSpan, progress: VersionProgress
+    args: argparse.Namespace,
+    console: Console,
+    question: ReleaseQuestion,
+    span: ReleaseSpan,
+    progress: VersionProgress,
+    runs: ReleaseRuns | None,
 ) -> ReleaseSearch:
     """The search, with the whole model or, if that was asked for, with the smallest part of it that fails."""
     from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 
-    options = ReleaseSearchOptions(every=args.all, jobs=args.jobs, allow_vacuous=args.allow_vacuous_check)
-    search = ReleaseSearch(question, span, progress, options)
+    options = ReleaseSearchOptions(every=args.all, jobs=args.jobs or 1, allow_vacuous=args.allow_vacuous_check)
+    search = ReleaseSearch(question, span, progress, options, runs=runs)
     if not args.reduce:
         return search
     asked = piece.piece_of(args, console, question, search.failing())

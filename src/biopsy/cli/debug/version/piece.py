@@ -32,7 +32,7 @@ def piece_of(
 
     Raises what ``debug reduce`` raises, UsageError for a check whose words do not say where the release belongs.
     """
-    from biopsy.blame.releases.probe import installed
+    from biopsy.blame.releases.runs import installed
 
     check = question.check
     if not check.names_release:

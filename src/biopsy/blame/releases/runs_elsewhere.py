@@ -1,0 +1,222 @@
+"""Checks with releases on other machines, several at once: each machine makes the environment that it needs.
+
+What will be asked for, or may be, is begun ahead. Answers are taken in the order of the search, which therefore comes
+to the same end as on one machine.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from biopsy import errors, events
+from biopsy.blame.releases.release_check import PYTHON_PLACE, PYTHON_VARIABLE, ReleaseCheck
+from biopsy.blame.releases.runs import OpenRelease, ReleaseRun, bare_python
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.outcome import Evidence
+from biopsy.checks.preparation import Prepared, PreparedTask, TaskSite, require_names
+from biopsy.environments.interpreter import Interpreter, interpreter_of
+from biopsy.environments.prepared import Environment, prepared
+from biopsy.environments.releases import Release
+from biopsy.isolation.cleanup import temporary_folder
+from biopsy.isolation.errors_as_json import as_json, from_json
+from biopsy.isolation.watch import Stop
+from biopsy.session.machines import OtherMachines, PreparedRun
+
+
+@dataclass
+class _Begun:
+    run: ReleaseRun
+    future: Future[PreparedRun]
+
+
+class RunsElsewhere:
+    """Runs on ``machines``, of which up to ``ahead`` go on at once. ``close`` stops what nobody waits for any more."""
+
+    def __init__(self, machines: OtherMachines, jobs: int, listener: events.Listener = events.ignore) -> None:
+        self.ahead = jobs
+        self._machines = machines
+        self._listener = listener
+        self._begun: dict[Hashable, deque[_Begun]] = {}
+        self._interpreter = interpreter_of()
+        for text in machines.remarks:
+            listener(events.Remark(text))
+
+    @contextmanager
+    def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[OpenRelease]:
+        """A release; its environment is made on the machines that run the check with it."""
+        yield _OpenElsewhere(self)
+
+    def expect(self, run: ReleaseRun, times: int) -> None:
+        """Begin so many runs, as far as there is room."""
+        waiting = self._begun.setdefault(_key(run), deque())
+        while len(waiting) < times and self._running < self.ahead:
+            waiting.append(_Begun(run, self._begin(run)))
+
+    def foresee(self, runs: Iterable[ReleaseRun]) -> None:
+        """Begin these, as far as there is room, and stop all others. A first run has no limit of time, and is alone."""
+        likely = [run for run in runs if run.timeout is not None]
+        keys = {_key(run) for run in likely}
+        for key in self._begun.keys() - keys:
+            self._stop(self._begun.pop(key))
+        for run in likely:
+            self.expect(run, 1)
+
+    def close(self) -> None:
+        """Stop what runs."""
+        while self._begun:
+            self._stop(self._begun.popitem()[1])
+
+    def answer(self, run: ReleaseRun) -> PreparedRun:
+        """What came of a run, of one that was begun ahead if there is one. Raises CheckError, CannotInstall."""
+        waiting = self._begun.get(_key(run), deque())
+        begun = waiting.popleft() if waiting else _Begun(run, self._begin(run))
+        found = self._waited_for(begun.future)
+        if begun.run.original != run.original and found.evidence is not None and found.evidence.verdict.mismatches:
+            found = self._waited_for(self._begin(run))  # it was not known yet what it is to be compared with
+        if "failure" in found.told:
+            raise from_json(found.told["failure"])
+        if found.evidence is not None and found.evidence.remark:
+            self._listener(events.Remark(found.evidence.remark))
+        return found
+
+    def environment_of(self, run: ReleaseRun, found: PreparedRun) -> Environment:
+        """Where a run was."""
+        told = found.told
+        return Environment(
+            python=Path(told["python"]),
+            requirements=tuple(run.check.requirements(run.version)),
+            added=told["added"],
+            packages=told["packages"],
+            interpreter=run.check.python or self._interpreter,
+        )
+
+    @property
+    def _running(self) -> int:
+        return sum(not begun.future.done() for waiting in self._begun.values() for begun in waiting)
+
+    def _stop(self, waiting: Iterable[_Begun]) -> None:
+        for begun in waiting:
+            self._machines.stop(begun.future)
+
+    def _waited_for(self, future: Future[PreparedRun]) -> PreparedRun:
+        while not future.done():
+            self._machines.wait([future], None)
+        return future.result()
+
+    def _begin(self, run: ReleaseRun) -> Future[PreparedRun]:
+        check = run.check
+        task = PreparedTask(
+            check=command_elsewhere(run),
+            candidate=run.model,
+            preparation=ReleaseThere(
+                requirements=tuple(check.requirements(run.version)),
+                python=check.python_text,
+                series=(check.python or self._interpreter).series,
+                is_own_run=check.is_own_run,
+                is_bare=run.is_bare,
+            ),
+            models=[run.model],
+            original=run.original,
+        )
+        return self._machines.begin_prepared(task)
+
+
+def command_elsewhere(run: ReleaseRun) -> CommandCheck:
+    """The command of a run, with ``{python}`` for an interpreter that is known on the machine only."""
+    words = run.check.words_of(run.version, PYTHON_PLACE)
+    told = run.check.engine_variables(run.version)
+    check = CommandCheck(words, run.default_name, run.timeout, environment=told)
+    require_names(check, run.model)
+    return check
+
+
+def _key(run: ReleaseRun) -> Hashable:
+    return run.check.words, run.version, run.model, run.is_bare
+
+
+class _OpenElsewhere:
+    def __init__(self, runs: RunsElsewhere) -> None:
+        self._runs = runs
+        self._environment: Environment | None = None
+
+    @property
+    def environment(self) -> Environment:
+        """That of the last run."""
+        assert self._environment is not None
+        return self._environment
+
+    def command(self, run: ReleaseRun) -> CommandCheck:
+        """The command, with a place for the interpreter."""
+        return command_elsewhere(run)
+
+    def run(self, run: ReleaseRun) -> Evidence:
+        """Run it, or take what was begun ahead."""
+        found = self._runs.answer(run)
+        self._environment = self._runs.environment_of(run, found)
+        assert found.evidence is not None
+        return found.evidence
+
+
+# On the other machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleaseThere:
+    """An environment that another machine makes for a check; see ``checks.preparation``.
+
+    ``python`` is the interpreter that it is for, as a person wrote it; it must be of the ``series`` ("3.11") that the
+    releases were chosen for. ``is_bare``: the check is given this interpreter without any packages. It tells
+    ``python``, the path of its interpreter there, ``added`` and ``packages``; or the ``failure``, as JSON has it.
+    """
+
+    requirements: tuple[str, ...]
+    python: str | None
+    series: str
+    is_own_run: bool
+    is_bare: bool
+
+    @contextmanager
+    def prepared(self, site: TaskSite, stop: Stop) -> Iterator[Prepared]:
+        """Make it, or find it in the cache of this machine. Raises UsageError for another Python."""
+        interpreter = self._interpreter()
+        with ExitStack() as stack:
+            try:
+                environment = stack.enter_context(prepared(self.requirements, python=interpreter))
+            except errors.CannotInstall as error:
+                yield Prepared(told={"failure": as_json(_named(error))}, is_ready=False)
+                return
+            python = environment.python
+            if self.is_bare:
+                python = bare_python(stack.enter_context(temporary_folder("biopsy-")), environment)
+            variables: dict[str, str | None] = {} if self.is_own_run else dict(environment.variables)
+            yield Prepared(
+                told={"python": str(python), "added": environment.added, "packages": dict(environment.packages)},
+                words={PYTHON_PLACE: str(python)},
+                environment={**variables, PYTHON_VARIABLE: str(python)},
+            )
+
+    def _interpreter(self) -> Interpreter:
+        found = interpreter_of(self.python)
+        if found.series != self.series:
+            raise errors.UsageError(
+                f"{platform.node()} has Python {found.series}, and the releases are those for Python {self.series}",
+                next_steps=[f"--python {self.series}    where a machine has it besides"],
+            )
+        return found
+
+
+def _named(error: errors.CannotInstall) -> errors.CannotInstall:
+    """The error with the name of this machine."""
+    return errors.CannotInstall(
+        f"{platform.node()}: {error.summary}",
+        kind=error.kind,
+        details=error.details,
+        kept=error.kept,
+        next_steps=error.next_steps,
+    )

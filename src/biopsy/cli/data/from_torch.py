@@ -1,0 +1,104 @@
+"""``biopsy data from-torch``: golden values of a model, from the PyTorch module that it was exported from."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from biopsy import errors
+from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments.file_kinds import Derived
+from biopsy.cli.console import Console
+from biopsy.quantities import count
+from biopsy.shell_words import line_of
+
+EPILOG = """\
+FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
+torch.nn.Module in evaluation mode, or that and a tuple of arguments to call it with:
+
+  biopsy data from-torch shop.models:ranker --args inputs.pt -o golden.safetensors
+  biopsy debug layers model.onnx --load-outputs golden.safetensors --suspect openvino
+
+A .pt file holds what torch.save wrote: a tuple of arguments, a dictionary of keyword arguments, or one tensor. It is
+read with weights_only=True. Other files hold tensors that are named as the parameters of forward, or 0, 1, ...
+
+The module is exported as torch.onnx.export does it, and the model written beside the golden values. --model names one
+that you have exported: then only those tensors have a value whose node was translated from the same node."""
+
+_MOST_REASONS = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.epilog = EPILOG
+    parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
+    parser.add_argument(
+        "--args", dest="arguments", type=file_kinds.READ, metavar="FILE",
+        help="what the module is called with: .pt, .safetensors, .npz or .json; by default what FACTORY gives",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model", type=file_kinds.READ, metavar="FILE", help="a model that was exported from the module before"
+    )
+    parser.add_argument(
+        "--save-model", type=file_kinds.WRITTEN, metavar="FILE",
+        help="where the exported model is written; by default model.onnx beside the output, nowhere with --model",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-optimize", action="store_true",
+        help="export with optimize=False: more tensors have a value; needed with a --model that was exported so",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=file_kinds.WRITTEN, required=True, metavar="FILE",
+        help="the .safetensors file to write: golden values, and the inputs of the model",
+    )  # fmt: skip
+
+
+def derived_files(args: argparse.Namespace) -> Derived:
+    """The model that is written where no place for it is named."""
+    written = args.save_model is None and args.model is None
+    return {"the exported model": (_saved_model(args) if written else None, file_kinds.WRITTEN)}
+
+
+def _saved_model(args: argparse.Namespace) -> Path | None:
+    """Where the model is written; None for nowhere."""
+    if args.save_model is not None or args.model is not None:
+        saved: Path | None = args.save_model
+        return saved
+    output: Path = args.output
+    return output.with_name("model.onnx")
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Export the module, record its values, and say how many tensors have one."""
+    from biopsy.filesystem.write import require_writable
+    from biopsy.torch import exporting
+    from biopsy.torch.loading import arguments_in, named_module
+    from biopsy.torch.recording import record, require_safetensors
+
+    saved = _saved_model(args)
+    require_safetensors(args.output)
+    for path in (args.output, saved):
+        if path is not None:
+            require_writable(path)
+    named = named_module(args.factory)
+    given = named.given if args.arguments is None else arguments_in(args.arguments, named.module)
+    if given is None:
+        raise errors.UsageError(
+            f"{args.factory} gives a module and nothing to call it with",
+            next_steps=["--args FILE", "return module, (x,)    in the factory"],
+        )
+    program = exporting.exported(named.module, given, optimize=not args.no_optimize)
+    model = program if args.model is None else exporting.of_file(args.model, program)
+    recording = record(model, given.args, args.output, given.kwargs)
+    if saved is not None:
+        exporting.save(program, saved)
+        console.say(f"{saved}: {count(sum(1 for _ in program.model.graph), 'node')}")
+    console.say(f"{recording}, and its inputs")
+    for reason, number in Counter(recording.refused.values()).most_common(_MOST_REASONS):
+        console.say(f"  {count(number, 'tensor')} without one: {reason}")
+    shown = args.model or saved
+    console.say("")
+    line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect"]
+    console.say(f"Next     {line_of(line)} ENGINE")
+    return 0
