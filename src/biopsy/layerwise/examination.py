@@ -123,7 +123,7 @@ class Examination:
             self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
 
     def _misfit(self, name: str, why: str) -> str:
-        """That a golden value does not fit: in which file, which node computes the tensor, and where that comes from."""
+        """That a golden value does not fit: in which file, which node computes it, and where that comes from."""
         file = parse_spec(self._question.reference).settings.get("file", self._question.reference)
         node = layer_node(self._index, self._index.nodes[self._index.producer[self._index.ids[name]]])
         place = "" if node.source is None else f", {node.source.with_code}"
