@@ -348,7 +348,7 @@ def _told() -> Iterator[None]:
 
 def _refused(error: Exception) -> errors.CheckError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return errors.CheckError(f"the check could not be run on another machine: {lines[-1]}")
+    return errors.CheckError(f"the check could not be run on another machine: {lines[-1].strip()}")
 
 
 def _lost(error: Exception) -> MachineLostError:
