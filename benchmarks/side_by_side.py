@@ -138,7 +138,8 @@ same on every machine, and pinned by `tests/quality/test_rounds.py`. Times faste
 
 A cluster of this machine with 16 logical processors, and a check that sleeps 2 s: whole processes, which join the
 cluster and start a process in each place (on the cores that there are). At best: what the same search takes on the
-simulated clock. A failure of some nodes of the transformer-like model with 1,000 nodes, or 100 with `--mode linear`.
+simulated clock. Times faster: than the checks of one after the other sleep, without anything else. A failure of some
+nodes of the transformer-like model with 1,000 nodes, or 100 with `--mode linear`.
 
 {ray}
 
