@@ -49,7 +49,7 @@ def named_values(onnx_program: Any) -> NamedValues:
     """
     program = program_of(onnx_program)
     graph = onnx_program.model.graph
-    origins = _Origins(program, {text for node in graph if (text := _text(node))})
+    origins = _NodeOrigins(program, {text for node in graph if (text := _text(node))})
     names: dict[str, list[str]] = {}
     refused: dict[str, str] = {}
     for value in _tensors(graph):
@@ -88,7 +88,7 @@ def _text(node: Any) -> str | None:
     return text
 
 
-class _Origins:
+class _NodeOrigins:
     """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
 
     def __init__(self, program: Any, texts: set[str]) -> None:
