@@ -168,7 +168,7 @@ class Recording:
             except errors.BiopsyError as error:
                 failures.append(f"{engine}: {first_line(error.message)}")
         upstream = self._record_upstream(self._engines[0], nodes)
-        if upstream is None:
+        if upstream is None and not self.has_only_golden_values:  # those may stand among the samples already
             self._listener(
                 events.Remark(
                     "the original could not be run to record values; cuts are typed and fed, none is frozen",
