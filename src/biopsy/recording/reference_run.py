@@ -78,7 +78,10 @@ class Recording:
         """Whether whoever records computes nothing: then what has no value never gets one."""
         from biopsy.engines.registry import create
 
-        return not any(create(engine).capabilities.computes for engine in self._engines)
+        try:
+            return not any(create(engine).capabilities.computes for engine in self._engines)
+        except errors.BiopsyError:  # told where it is asked to record
+            return False
 
     def is_given(self, name: str) -> bool:
         """Whether the samples hold a tensor, so that its values are theirs and no run has recorded them."""
