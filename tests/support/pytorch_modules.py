@@ -92,3 +92,43 @@ class Counting(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         return x * self.calls
+
+
+class Parts(nn.Module):
+    """Parts that a hook can tell the value of, and parts of every kind whose value it cannot."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.act, self.drop = nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.drop(self.act(self.q(x))) + x
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4)
+        self.blocks = nn.ModuleList([self.Block(), self.Block()])
+        self.twice, self.states = nn.Linear(4, 4), nn.LSTM(4, 4, batch_first=True)
+        self.tail = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        with torch.no_grad():
+            self.norm.running_mean += 0.5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.conv(x))
+        for block in self.blocks:
+            x = block(x)
+        x, _ = self.states(self.twice(self.twice(x)))
+        return self.tail(x) * 2
+
+
+class PartInBranch(nn.Module):
+    """A part that only a branch calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.inside = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.before(x)
+        return torch.cond(x.sum() > 0, self.inside, lambda t: t - 1, (x,))

@@ -46,6 +46,7 @@ COMMANDS: tuple[Command, ...] = (
         says_when_it_looks=True,
     ),
     Command(("diagnose",), "biopsy.cli.diagnose.command", "find out why a model fails, and what avoids it"),
+    Command(("torch",), "biopsy.cli.torch", "find the line of a PyTorch module that its ONNX model is wrong for"),
     Command(
         ("debug", "reduce"), "biopsy.cli.debug.reduce.command", "find the smallest part of a model that still fails"
     ),

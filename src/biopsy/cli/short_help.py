@@ -131,6 +131,10 @@ ESSENTIAL: dict[tuple[str, ...], tuple[str, ...]] = {
 
 NEXT: dict[tuple[str, ...], tuple[str, ...]] = {
     ("run",): ("debug reduce    the smallest part that still fails", "debug layers    the layers that are wrong"),
+    ("torch",): (
+        "debug layers --load-outputs    each layer, held against PyTorch",
+        "debug known    whether the piece is a bug that is known",
+    ),
     ("debug", "reduce"): (
         "inspect model    what is left",
         "debug known    whether it is a bug that is known",

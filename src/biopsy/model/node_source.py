@@ -41,7 +41,9 @@ _FRAME = re.compile(r'\s*File "([^"\n]{1,1000})", line (\d{1,9}), in ([^\n]{1,20
 _SCRIPT_FRAME = re.compile(r"([^\n]{1,1000})\((\d{1,9})\): ([^\n]{1,200})")
 _ITEM = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"")
 _TARGET = re.compile(r"\[target=(?:torch\.ops\.)?([\w.]{1,200})\]")
-_TORCH = re.compile(r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w+|functional\.py)(?:[/\\]|$|\.)")
+_TORCH = re.compile(
+    r"[/\\]torch[/\\](?:nn|onnx|jit|fx|export|utils|autograd|_\w+|functional\.py)(?:[/\\]|$|\.)|^<eval_with_key>"
+)
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 
 
@@ -101,6 +103,11 @@ class _StackFrame:
     code: str = ""
 
 
+def is_installed(file: str) -> bool:
+    """Whether a file of Python code belongs to an installed package, and not to a person's own code."""
+    return _INSTALLED.search(file) is not None or _TORCH.search(file) is not None
+
+
 def is_stack(doc: str) -> bool:
     """Whether the documentation of a node is a stack that an exporter noted."""
     return any(_SCRIPT_FRAME.fullmatch(line) for line in doc[:_LONGEST].splitlines())
@@ -124,6 +131,12 @@ def source_of(payload: bytes) -> NodeSource | None:
             if key in _READ:
                 entries[key] = string_in(payload, 2, start, end)[:_LONGEST]
     return _of_metadata(entries) or _of_script(name, op_type, doc)
+
+
+def source_of_stack(stack: str, operator: str, classes: Sequence[str] = ()) -> NodeSource | None:
+    """What the stack trace of a node of PyTorch's programs says of it; None if it holds no frame."""
+    frames = list(_frames(stack[:_LONGEST]))
+    return _at(NodeSource(by="pytorch", operator=operator, classes=tuple(classes)), frames) if frames else None
 
 
 def _short(payload: bytes, start: int, end: int) -> str:

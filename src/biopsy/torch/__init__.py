@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from biopsy.torch.asking import diagnose as diagnose
     from biopsy.torch.facts import TorchDiagnosis as TorchDiagnosis
+    from biopsy.torch.hooks import record_hooks as record_hooks
     from biopsy.torch.recording import TorchRecording as TorchRecording
     from biopsy.torch.recording import record as record
 
 _HOMES = {
     "biopsy.torch.asking": ("diagnose",),
     "biopsy.torch.facts": ("TorchDiagnosis",),
+    "biopsy.torch.hooks": ("record_hooks",),
     "biopsy.torch.recording": ("TorchRecording", "record"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -15,12 +15,13 @@ from biopsy.api.arguments import require_seconds
 from biopsy.api.compare import asked_of_outputs
 from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import create
+from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.torch.calls import Arguments
 from biopsy.torch.facts import TorchDiagnosis
-from biopsy.torch.inquiry import Inquiry, Question
+from biopsy.torch.inquiry import Inquiry, ModuleQuestion
 from biopsy.torch.installed import imported
-from biopsy.torch.judging import Asked
+from biopsy.torch.judging import Closeness
 from biopsy.torch.module_state import kept
 
 
@@ -32,8 +33,8 @@ def diagnose(
     dynamic_shapes: Any = None,
     suspect: str = "onnxrt",
     output: str | PathLike[str] | None = None,
-    atol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
-    rtol: float | Mapping[str, float] = DEFAULT_TOLERANCE,
+    atol: float = DEFAULT_TOLERANCE,
+    rtol: float = DEFAULT_TOLERANCE,
     export: Mapping[str, Any] | None = None,
     run_timeout: float | None = None,
     listener: events.Listener = events.ignore,
@@ -63,18 +64,31 @@ def diagnose(
         )
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
-    question = Question(
+    question = ModuleQuestion(
         module=module,
         given=Arguments(args=_as_tuple(args), kwargs=dict(kwargs or {})),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
-        asked=Asked(tolerances=tolerances, stats=stats),
+        asked=Closeness(tolerances=tolerances, stats=stats),
         export=dict(export or {}),
         folder=None if output is None else Path(output),
         timeout=run_timeout,
     )
+    if question.folder is not None:
+        require_folder(question.folder)
     with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
+        if question.folder is not None:
+            question.folder.mkdir(parents=True, exist_ok=True)
         return Inquiry(question, state, scratch, listener).run()
+
+
+def require_folder(folder: Path) -> None:
+    """Raise UsageError unless a diagnosis can be kept in a folder: a new one, or an empty one."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise errors.UsageError(
+            f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
+        )
+    require_writable(folder / "a file")
 
 
 def _as_tuple(args: Any) -> tuple[Any, ...]:

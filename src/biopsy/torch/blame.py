@@ -7,26 +7,13 @@ two engines that share no code compute the same, and it is not what the module g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from biopsy.engines.yardsticks import PLAIN
+from biopsy.model.load import parse, read_bytes
+from biopsy.model.validity import checker_objection, inference_objection, judged_form
+from biopsy.torch.accusation import Accusation
 from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel
-from biopsy.torch.facts import Blame, ExporterPart
-from biopsy.torch.judging import Difference
-
-
-@dataclass(frozen=True, kw_only=True)
-class Accusation:
-    """Who is to blame, and what for. ``model`` is what shows it in ``engine``; ``error`` what was raised, in a line."""
-
-    blame: Blame
-    text: str
-    part: ExporterPart | None = None
-    reason: str = ""
-    difference: Difference | None = None
-    error: str = ""
-    engine: str = ""
-    model: OnnxModel | None = None
+from biopsy.torch.facts import ExporterPart
 
 
 def blamed(
@@ -36,6 +23,9 @@ def blamed(
 
     ``unoptimized`` makes the model without onnxscript's optimizer; None if it did not run.
     """
+    objection = None if suspected.ran else _objection(model)
+    if objection is not None:
+        return _of_invalid(suspected, model, objection)
     others = [engines.evaluation(engine, model) for engine in PLAIN if engine != suspected.engine]
     right = [one for one in others if one.is_right]
     if right:
@@ -54,7 +44,24 @@ def blamed(
     ran = [one for one in plain if one.ran]
     if not _is_confirmed(engines, ran, before):
         return _open(suspected, model, wrong)
-    return _of_exporter(ran[0], before, "translation")
+    return _of_exporter(wrong[0], model, "translation")
+
+
+def _objection(model: OnnxModel) -> str | None:
+    """Why the model is no valid one, by the standard; None if it is, as far as anybody knows."""
+    light = judged_form(parse(read_bytes(model.path), model.path))
+    return checker_objection(light) or inference_objection(light)
+
+
+def _of_invalid(suspected: Evaluation, model: OnnxModel, objection: str) -> Accusation:
+    return Accusation(
+        blame="exporter",
+        text=f"The exported model is invalid, and no engine need take it: {objection}",
+        part="translation",
+        error=suspected.failure,
+        engine=suspected.engine,
+        model=model,
+    )
 
 
 def _is_confirmed(engines: Evaluators, wrong: list[Evaluation], model: OnnxModel) -> bool:

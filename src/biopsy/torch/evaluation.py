@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +17,9 @@ from biopsy.tensors.files import read_feeds, write_feeds
 from biopsy.tensors.perturbed import differ, roundings_off
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.text import first_line
-from biopsy.torch.judging import Asked, Difference, difference
+from biopsy.torch.calls import Arguments
+from biopsy.torch.interface import Leaf
+from biopsy.torch.judging import Closeness, ModuleDifference, difference
 
 Outputs: TypeAlias = "Mapping[str, Array]"
 
@@ -27,16 +29,31 @@ _PERTURBED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sample:
+    """Arguments of a module, and what it gives for them. ``sizes``: they are others than were given, in words."""
+
+    given: Arguments
+    expected: Sequence[Leaf]
+    sizes: str = ""
+
+    @property
+    def where(self) -> str:
+        """In words, to stand behind others; "" for what was given."""
+        return f", also with sizes {self.sizes}" if self.sizes else ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OnnxModel:
     """A model in a file, a file of what it is fed with, and what the module gives for it, by the names of outputs.
 
-    ``program`` is the ``ONNXProgram`` that it was saved from.
+    ``program`` is the ``ONNXProgram`` that it was saved from, ``sample`` where the values come from.
     """
 
     path: Path
     feeds: Path
     expected: Mapping[str, Array]
     program: Any
+    sample: Sample
 
     @property
     def as_input(self) -> ModelInput:
@@ -54,7 +71,7 @@ class Evaluation:
     engine: str
     failure: str = ""
     outputs: Mapping[str, Array] = field(default_factory=dict)
-    difference: Difference | None = None
+    difference: ModuleDifference | None = None
     rounding: Rounding | None = None
 
     @property
@@ -76,7 +93,7 @@ class Evaluation:
 class Evaluators:
     """Runs models in engines. Use it in a ``with``: their processes end there. ``scratch`` is for transient files."""
 
-    def __init__(self, asked: Asked, scratch: Path, timeout: float | None) -> None:
+    def __init__(self, asked: Closeness, scratch: Path, timeout: float | None) -> None:
         self._asked = asked
         self._scratch = scratch
         self._timeout = timeout
@@ -121,10 +138,10 @@ class Evaluators:
             self._workers[engine] = Worker(engine, self._scratch, self._timeout)
         return self._workers[engine]
 
-    def _rounding(self, model: OnnxModel, outputs: Outputs, found: Difference) -> Rounding:
+    def _rounding(self, model: OnnxModel, outputs: Outputs, found: ModuleDifference) -> Rounding:
         return self._explained(model, outputs, model.expected, found)
 
-    def _explained(self, model: OnnxModel, actual: Outputs, expected: Outputs, found: Difference) -> Rounding:
+    def _explained(self, model: OnnxModel, actual: Outputs, expected: Outputs, found: ModuleDifference) -> Rounding:
         """Whether the roundings of plain float32 explain how two runs differ."""
         try:
             exact = self._worker(EXACT).run(model.as_input, model.feeds)[0]

@@ -15,12 +15,12 @@ Blame: TypeAlias = Literal["passes", "varies", "capture", "exporter", "engine", 
 """Who is to blame: nobody, for nothing fails; the module, which gives another answer each time; ``torch.export``;
 ``torch.onnx``; the engine; the tolerances, for it is rounding; or nobody can tell."""
 
-ExporterPart: TypeAlias = Literal["translation", "optimizer"]
-"""What of the exporter: the translation of an operator, or onnxscript's optimizer after it."""
+ExporterPart: TypeAlias = Literal["decomposition", "translation", "optimizer"]
+"""What of the exporter: operators of the program made of others, their translation, or onnxscript's optimizer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ModuleLine:
     """Where in the module's code something comes from. None, or nothing, where nobody wrote that down.
 
     ``file``, ``line``, ``function`` and ``code`` are of the innermost frame of the author's own code; ``module`` is the
@@ -74,13 +74,13 @@ class TorchDiagnosis:
     """What was found. ``places`` are the lines to look at, the first one first; ``error`` is how far values are off.
 
     ``mismatches`` are the same in numbers. ``versions`` are those of packages and of the suspect. ``folder`` holds the
-    model, its inputs and golden values, None if nothing was to be kept; ``files`` are these by what they are.
+    model, its inputs and golden values; None if nothing was to be kept.
     """
 
     verdict: TorchVerdict
     suspect: str
     steps: tuple[StepReport, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[ModuleLine, ...] = ()
     error: str = ""
     mismatches: tuple[Mismatch, ...] = ()
     values: GoldenCount | None = None
@@ -88,7 +88,6 @@ class TorchDiagnosis:
     remarks: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @property
@@ -114,7 +113,7 @@ class TorchDiagnosis:
             "piece": None if self.piece is None else _piece_tree(self.piece),
             "remarks": list(self.remarks),
             "versions": dict(self.versions),
-            "files": dict(self.files),
+            "folder": None if self.folder is None else str(self.folder),
             "steps": [vars(step) for step in self.steps],
             "seconds": round(self.seconds, 3),
         }

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from biopsy import errors, events
-from biopsy.diagnosis.facts import Outcome, StepReport
+from biopsy.quantities import count
 from biopsy.tensors.files import write_feeds
-from biopsy.torch.blame import Accusation, blamed
+from biopsy.text import first_of
+from biopsy.torch.accusation import Accusation
+from biopsy.torch.blame import blamed
 from biopsy.torch.calls import Arguments, called, eager, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
-from biopsy.torch.evaluation import Evaluators, OnnxModel
-from biopsy.torch.facts import TorchDiagnosis, TorchVerdict
+from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel, Sample
+from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.interface import Leaf, array_of_leaf, outputs_of
-from biopsy.torch.judging import Asked, Difference, difference_of_leaves
+from biopsy.torch.judging import Closeness, ModuleDifference, difference_of_leaves
+from biopsy.torch.location import LOCATING, Location
 from biopsy.torch.module_state import ModuleState
+from biopsy.torch.other_sizes import sizes_of, with_other_sizes
+from biopsy.torch.places import place_of_node
+from biopsy.torch.steps import BlamedError, Steps
 from biopsy.torch.values import input_values
+from biopsy.torch.variation_origin import origin_of_variation, place_of_traceback
 
-_Answer = TypeVar("_Answer")
+INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
+"""What the model is fed with: the arguments that were given, and those of other sizes."""
 
 _PACKAGES = ("torch", "onnxscript", "onnx")
 
 _QUESTIONS = {
     "steady": "does the module give the same twice?",
     "capture": "does the program that torch.export captures give the same?",
+    "sizes": "and with other sizes?",
     "export": "does the exporter translate it?",
     "fails": "does the engine give what the module gives?",
     "blame": "is it the exporter or the engine?",
@@ -36,36 +45,29 @@ _QUESTIONS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class ModuleQuestion:
     """What is asked: see ``diagnose``."""
 
     module: Any
     given: Arguments
     dynamic_shapes: Any
     suspect: str
-    asked: Asked
+    asked: Closeness
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
 
 
-class _BlamedError(Exception):
-    """The verdict is known: no further question is asked."""
-
-    def __init__(self, accusation: Accusation) -> None:
-        super().__init__(accusation.text)
-        self.accusation = accusation
-
-
 class Inquiry:
     """Asks the questions. ``scratch`` is a folder for transient files; ``state`` is that of the module at first."""
 
-    def __init__(self, question: Question, state: ModuleState, scratch: Path, listener: events.Listener) -> None:
+    def __init__(self, question: ModuleQuestion, state: ModuleState, scratch: Path, listener: events.Listener) -> None:
         self._question = question
         self._state = state
         self._scratch = scratch
+        self._folder = question.folder or scratch
         self._listener = listener
-        self._steps: list[StepReport] = []
+        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener)
         self._remarks: list[str] = []
 
     def run(self) -> TorchDiagnosis:
@@ -76,132 +78,164 @@ class Inquiry:
             release = {question.suspect: engines.version(question.suspect)}
             try:
                 accusation = self._accused(engines)
-            except _BlamedError as known:
+            except BlamedError as known:
                 accusation = known.accusation
+        found = self._location(accusation).located(accusation, bundled=question.folder is not None)
+        accusation = found.accusation
         return TorchDiagnosis(
             verdict=TorchVerdict(
                 blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
             ),
             suspect=question.suspect,
-            steps=tuple(self._steps),
+            steps=tuple(self._steps.reports),
+            places=found.places,
             error=accusation.error or (accusation.difference.text if accusation.difference is not None else ""),
             mismatches=() if accusation.difference is None else accusation.difference.mismatches,
+            values=found.values,
+            piece=found.piece,
             remarks=tuple(self._remarks),
             versions={**{name: version(name) for name in _PACKAGES}, **release},
             folder=question.folder,
             seconds=time.monotonic() - began,
         )
 
-    def _accused(self, engines: Evaluators) -> Accusation:
-        question = self._question
-        expected = self._ask("steady", self._steady)
-        program = self._ask("capture", lambda: self._captured(expected))
-        options = dict(question.export)
-        model = self._ask("export", lambda: self._model(program, expected, "model", options))
-        failing = self._ask("fails", lambda: self._failing(engines, model))
-        del failing
-        return self._ask("blame", lambda: self._blamed(engines, program, expected, model))
+    def _location(self, accusation: Accusation) -> Location:
+        question, model = self._question, accusation.model
+        given = question.given if model is None else model.sample.given
+        return Location(given, question.asked, self._folder, self._scratch, self._steps, self._listener)
 
-    def _ask(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer:
-        """Ask a question and tell listeners; what ends the inquiry ends the question, too."""
-        question, began = _QUESTIONS[name], time.monotonic()
-        self._listener(events.StepStarted(name, question, list(_QUESTIONS).index(name) + 1, len(_QUESTIONS)))
-        outcome: Outcome = "done"
-        line = ""
-        try:
-            found, line = answer()
-        except _BlamedError as known:
-            line = known.accusation.text
-            raise
-        except errors.BiopsyError as error:
-            outcome, line = "failed", error.summary
-            raise
-        finally:
-            seconds = time.monotonic() - began
-            report = StepReport(name=name, question=question, outcome=outcome, answer=line, seconds=seconds)
-            self._steps.append(report)
-            self._listener(events.StepDone(name=name, outcome=outcome, answer=line, seconds=seconds, checks=0))
-        return found
+    def _accused(self, engines: Evaluators) -> Accusation:
+        first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
+        program = self._steps.ask("capture", lambda: self._captured(first))
+        second = self._steps.ask("sizes", lambda: self._second(program))
+        samples = [first, *filter(None, [second])]
+        models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
+        number, suspected = self._steps.ask("fails", lambda: self._suspected(engines, models))
+        return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
 
     # The questions
 
+    def _eager(self, given: Arguments) -> list[Leaf]:
+        return eager(self._question.module, self._state, given)
+
     def _steady(self) -> tuple[list[Leaf], str]:
         question = self._question
-        first = eager(question.module, self._state, question.given)
-        second = eager(question.module, self._state, question.given)
+        first, second = self._eager(question.given), self._eager(question.given)
         found = difference_of_leaves(second, first, question.asked)
         if self._state.changed:
-            names = ", ".join(sorted(self._state.changed)[:4])
+            names = first_of(sorted(self._state.changed), 4)
             self._remarks.append(f"the module changes its buffers ({names}): an ONNX model does not keep that")
-        if found is not None:
-            raise _BlamedError(_accusation_of_variation(found))
-        return first, "yes"
+        if found is None:
+            return first, "yes"
+        place = origin_of_variation(
+            question.module, lambda: called(question.module, question.given), self._state.restore
+        )
+        by = f" at {place.operators[0]}" if place is not None else ""
+        text = f"The module gives something else each time that it is called{by}: no other model can give the same."
+        raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 
-    def _captured(self, expected: list[Leaf]) -> tuple[Any, str]:
+    def _captured(self, sample: Sample) -> tuple[Any, str]:
         question = self._question
         try:
             program = captured(question.module, self._state, question.given, question.dynamic_shapes)
         except CannotCaptureError as error:
+            places = _places(place_of_traceback(error.__cause__ or error))
             text = f"torch.export cannot capture the module: {error}"
-            raise _BlamedError(Accusation(blame="capture", text=text, error=str(error))) from error
+            raise BlamedError(Accusation(blame="capture", text=text, error=str(error), places=places)) from error
         try:
-            given = called(program.module(), question.given)
+            given = self._called(program, question.given)
         except Exception as error:
             text = f"The program that torch.export captures raises where the module does not: {said(error)}"
-            raise _BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
-        finally:
-            self._state.restore()
-        found = difference_of_leaves(given, expected, question.asked)
-        if found is not None:
-            text = "The program that torch.export captures gives something else than the module."
-            raise _BlamedError(Accusation(blame="capture", text=text, difference=found))
+            raise BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
+        self._require_as_captured(given, sample, "")
         return program, "yes"
 
-    def _model(
-        self, program: Any, expected: list[Leaf], name: str, options: Mapping[str, Any]
-    ) -> tuple[OnnxModel, str]:
-        """The exported model in a file, with what it is fed and what it should give."""
+    def _called(self, program: Any, given: Arguments) -> list[Leaf]:
+        """What a captured program gives; it may share buffers with the module, which are put back."""
+        try:
+            return called(program.module(), given)
+        finally:
+            self._state.restore()
+
+    def _require_as_captured(self, given: list[Leaf], sample: Sample, where: str) -> None:
+        found = difference_of_leaves(given, sample.expected, self._question.asked)
+        if found is not None:
+            text = f"The program that torch.export captures gives something else than the module{where}."
+            raise BlamedError(Accusation(blame="capture", text=text, difference=found))
+
+    def _second(self, program: Any) -> tuple[Sample | None, str]:
+        """Arguments of other sizes, and what the module gives for them; None where no size is open, or none works."""
+        refused = ""
+        for given in with_other_sizes(program, self._question.given):
+            sizes = sizes_of(given)
+            try:
+                sample = Sample(given=given, expected=self._eager(given), sizes=sizes)
+            except errors.CannotCompare:
+                continue  # sizes that the module does not take
+            try:
+                captured_ = self._called(program, given)
+            except Exception as error:
+                refused = f"with sizes {sizes} the captured program raises, and the module does not: {said(error)}"
+                continue
+            self._require_as_captured(captured_, sample, f", with tensors of sizes {sizes}")
+            return sample, f"yes, with {sizes}"
+        if refused:
+            self._remarks.append(refused)
+        return None, "no other sizes" if not refused else "no other sizes that both take"
+
+    def _exported(
+        self, program: Any, samples: Sequence[Sample], name: str, options: Mapping[str, Any]
+    ) -> tuple[list[OnnxModel], str]:
+        """The exported model in a file, with what it is fed and what it should give, for each sample."""
         question = self._question
         try:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error}"
-            raise _BlamedError(Accusation(blame="exporter", text=text, part="translation", error=str(error))) from error
-        path, feeds = self._scratch / f"{name}.onnx", self._scratch / "inputs.safetensors"
+            places = place_of_node(program, str(error))
+            accusation = Accusation(
+                blame="exporter", text=text, part="translation", error=str(error), places=_places(places)
+            )
+            raise BlamedError(accusation) from error
+        path = self._folder / f"{name}.onnx"
         made.save(str(path))
-        write_feeds(feeds, [input_values(made, question.given.args, question.given.kwargs)])
-        golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, expected).items()}
-        model = OnnxModel(
-            path=path,
-            feeds=feeds,
-            expected={output: value for output, value in golden.items() if value is not None},
-            program=made,
-        )
-        return model, f"{sum(1 for _ in made.model.graph)} nodes"
+        models = [self._model(made, path, sample) for sample in samples]
+        return models, count(sum(1 for _ in made.model.graph), "node")
 
-    def _failing(self, engines: Evaluators, model: OnnxModel) -> tuple[None, str]:
+    def _model(self, made: Any, path: Path, sample: Sample) -> OnnxModel:
+        feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
+        write_feeds(feeds, [input_values(made, sample.given.copied().args, sample.given.copied().kwargs)])
+        golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
+        expected = {output: value for output, value in golden.items() if value is not None}
+        return OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample)
+
+    def _suspected(self, engines: Evaluators, models: Sequence[OnnxModel]) -> tuple[tuple[int, Evaluation], str]:
+        """The first sample that the suspect is wrong for, by more than rounding, and what it gives."""
         suspect = self._question.suspect
-        found = engines.evaluation(suspect, model)
-        if found.ran and found.difference is None:
-            text = f"{suspect} gives what the module gives."
-            raise _BlamedError(Accusation(blame="passes", text=text))
-        if found.is_rounding and found.difference is not None:
+        rounded: ModuleDifference | None = None
+        for number, model in enumerate(models):
+            found = engines.evaluation(suspect, model)
+            if not found.is_right:
+                told = found.failure or (found.difference.text if found.difference is not None else "")
+                return (number, found), f"no{model.sample.where}: {told}"
+            rounded = rounded or found.difference
+        if rounded is not None:
             text = f"{suspect} differs from the module by rounding alone: the tolerances are narrower than that."
-            raise _BlamedError(Accusation(blame="tolerance", text=text, difference=found.difference))
-        self._suspected = found
-        return None, f"no: {found.failure or (found.difference.text if found.difference else '')}"
+            raise BlamedError(Accusation(blame="tolerance", text=text, difference=rounded))
+        text = f"{suspect} gives what the module gives{models[-1].sample.where}."
+        raise BlamedError(Accusation(blame="passes", text=text))
 
     def _blamed(
-        self, engines: Evaluators, program: Any, expected: list[Leaf], model: OnnxModel
+        self, engines: Evaluators, program: Any, suspected: Evaluation, model: OnnxModel
     ) -> tuple[Accusation, str]:
         def plain() -> OnnxModel:
-            return self._model(program, expected, "unoptimized", {**self._question.export, "optimize": False})[0]
+            options = {**self._question.export, "optimize": False}
+            return self._exported(program, [model.sample], "unoptimized", options)[0][0]
 
         is_optimized = bool(self._question.export.get("optimize", True))
-        accusation = blamed(engines, self._suspected, model, plain if is_optimized else None)
+        accusation = blamed(engines, suspected, model, plain if is_optimized else None)
         return accusation, accusation.text
 
 
-def _accusation_of_variation(found: Difference) -> Accusation:
-    text = "The module gives something else each time that it is called: nothing can be said of its ONNX model."
-    return Accusation(blame="varies", text=text, difference=found)
+def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:
+    return () if place is None else (place,)

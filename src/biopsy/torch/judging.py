@@ -20,7 +20,7 @@ _LONE = "output"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Closeness:
     """What counts as equal; "" in either is for all outputs."""
 
     tolerances: Tolerances
@@ -28,7 +28,7 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class ModuleDifference:
     """How two runs differ: the greatest mismatches of each kind, the gravest first."""
 
     mismatches: tuple[Mismatch, ...]
@@ -60,7 +60,7 @@ def arrays_of(leaves: Sequence[Leaf]) -> dict[str, Array]:
     return {name: array for name, array in found.items() if array is not None}
 
 
-def difference(actual: Mapping[str, Array], expected: Mapping[str, Array], asked: Asked) -> Difference | None:
+def difference(actual: Mapping[str, Array], expected: Mapping[str, Array], asked: Closeness) -> ModuleDifference | None:
     """How arrays differ from those that are expected, by name; None if they do not.
 
     Raises CannotCompare if there is nothing to compare: no array has an element.
@@ -81,15 +81,17 @@ def difference(actual: Mapping[str, Array], expected: Mapping[str, Array], asked
                 raise
     elif not found:
         raise errors.CannotCompare("the module returns no tensor and no number: there is nothing to compare")
-    return Difference(mismatches=most_telling(found, _MOST_TOLD)) if found else None
+    return ModuleDifference(mismatches=most_telling(found, _MOST_TOLD)) if found else None
 
 
-def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], asked: Asked) -> Difference | None:
+def difference_of_leaves(actual: Sequence[Leaf], expected: Sequence[Leaf], asked: Closeness) -> ModuleDifference | None:
     """How what two runs return differs, in structure, in what is no number, and in numbers; None if it does not."""
     others = [_other(leaves) for leaves in (actual, expected)]
     if others[0] != others[1]:
         names = [name for name in {**others[0], **others[1]} if others[0].get(name, "") != others[1].get(name, "")]
-        return Difference(mismatches=tuple(Mismatch(output=name, kind="type-mismatch") for name in names[:_MOST_TOLD]))
+        return ModuleDifference(
+            mismatches=tuple(Mismatch(output=name, kind="type-mismatch") for name in names[:_MOST_TOLD])
+        )
     return difference(arrays_of(actual), arrays_of(expected), asked)
 
 

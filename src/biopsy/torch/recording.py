@@ -64,7 +64,10 @@ def record(
     inputs = input_values(onnx_program, args, kwargs)
     names = [name for tensors in named.names.values() for name in tensors]
     values = intermediate_values(onnx_program, args, kwargs, copy=False)
-    write_recording(path, inputs, names, values)
+    with RecordingFile(path, inputs, names) as file:
+        for name, value in values:
+            file.add(name, value)
+        file.finish(names)
     return recording
 
 
@@ -76,29 +79,39 @@ def require_some(recording: TorchRecording) -> None:
     raise errors.CannotCompare(
         f"none of {count(recording.of, 'tensor')} of the model can be recorded",
         details=[f"{number}: {reason}" for reason, number in reasons],
-        next_steps=["pass what torch.onnx.export(module, args, dynamo=True) returned, as it is"],
+        next_steps=["pass what torch.onnx.export returned, as it is, or the very model that it wrote"],
     )
 
 
-def write_recording(
-    path: Path, inputs: Mapping[str, Array], names: Iterable[str], values: Iterable[tuple[str, Array]]
-) -> list[str]:
-    """Write inputs and values as they come; ``names`` are those that may come. Returns the names that came just once.
+class RecordingFile:
+    """A file of one sample that takes tensors as they come. Use it in a ``with``: without ``finish`` nothing stays.
 
-    A tensor that comes more than once has no name in the file. Raises UsageError if it cannot be written.
+    ``inputs`` are those of the model, ``names`` the tensors that may come. Raises UsageError if it cannot be written.
     """
-    came: Counter[str] = Counter()
-    places = [(0, 0, name) for name in dict.fromkeys((*inputs, *names))]
-    with AppendableStore(path, None, places) as store:
+
+    def __init__(self, path: Path, inputs: Mapping[str, Array], names: Iterable[str]) -> None:
+        self._inputs = list(inputs)
+        self._came: Counter[str] = Counter()
+        self._store = AppendableStore(path, None, [(0, 0, name) for name in dict.fromkeys((*inputs, *names))])
         for name, value in inputs.items():
-            store.append((0, 0, name), value)
-        for name, value in values:
-            came[name] += 1
-            store.append((0, 0, name), value)
-        store.commit()
-        once = [name for name, times in came.items() if times == 1]
-        store.finish({0: results_of(store, [*inputs, *once], 0, RUNNER, 1)})
-    return once
+            self._store.append((0, 0, name), value)
+
+    def __enter__(self) -> RecordingFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._store.close()
+
+    def add(self, name: str, value: Array) -> None:
+        """Write a tensor."""
+        self._came[name] += 1
+        self._store.append((0, 0, name), value)
+
+    def finish(self, names: Iterable[str]) -> None:
+        """Make it the file, with these of the tensors that came; the others are in it without a name."""
+        self._store.commit()
+        kept = [*self._inputs, *(name for name in names if name in self._came)]
+        self._store.finish({0: results_of(self._store, kept, 0, RUNNER, 1)})
 
 
 def require_safetensors(path: Path) -> None:

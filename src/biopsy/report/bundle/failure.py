@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from biopsy import errors
@@ -44,7 +44,12 @@ class ObservedFailure:
 
 
 def failure_of(job: BundleJob, observation: Observation) -> ObservedFailure:
-    """The failure that was observed."""
+    """The failure that was observed, under the title that was found for it before, if one was."""
+    found = _observed(job, observation)
+    return replace(found, title=_line(job.found.title)) if job.found.title else found
+
+
+def _observed(job: BundleJob, observation: Observation) -> ObservedFailure:
     evidence = observation.evidence
     if job.run is None:
         words = str(signature_of(evidence).words)

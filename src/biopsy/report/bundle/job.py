@@ -35,11 +35,13 @@ class RunQuestion:
 class EarlierFindings:
     """What a command has found of a failure before it packs it, in words; "" where nobody has asked.
 
-    ``verdict``: what fails and why. ``variation``: what of the model may vary. ``known``: how it compares with the
+    ``title``: what fails, in a line, where its own run alone would accuse an engine that is right. ``verdict``: what
+    fails and why. ``variation``: what of the model may vary. ``known``: how it compares with the
     known bug that it looks like. ``how_often``: in how many runs a flaky failure shows; "" if it is not known to be
     flaky. ``workarounds``: what was tried and passed, each with a line to paste, "" where there is none.
     """
 
+    title: str = ""
     verdict: str = ""
     variation: str = ""
     known: str = ""

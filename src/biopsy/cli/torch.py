@@ -1,0 +1,207 @@
+"""``biopsy torch``: which line of a PyTorch module is to blame for what its ONNX model gives."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from biopsy import errors
+from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.arguments.report_option import add_report
+from biopsy.cli.report_file import report_file
+
+if TYPE_CHECKING:
+    from biopsy.cli.console import Console
+    from biopsy.torch.facts import TorchDiagnosis
+
+_DEFAULT_SUSPECT = "onnxrt"
+_TOLERANCE = "1e-5"
+_MOST_PLACES = 5
+
+_EPILOG = """\
+FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
+torch.nn.Module in evaluation mode, or that and a tuple of arguments to call it with, or also a dictionary of keyword
+arguments. Who is to blame? Asked in turn: does the module give the same twice? does what torch.export captures? what
+torch.onnx exports, in engines that share no code? the suspect? Then the line, and the smallest part that still fails.
+
+examples:
+  biopsy torch shop.models:ranker -o found
+  biopsy torch shop.models:ranker --args inputs.pt --suspect openvino -o found --report found.html
+  biopsy torch shop.models:ranker --args inputs.safetensors --atol 1e-3 --rtol 1e-3 -o found --json
+
+exit status: 0 nothing fails; 1 the module, its capture, the exporter or the engine fails, or the tolerances are
+narrower than rounding: whose fault that is, is said as far as it is known; 2 wrong usage; 4 nothing was concluded
+(PyTorch or an engine is missing, the module itself raises); 5 interrupted"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``torch``."""
+    parser.epilog = _EPILOG
+    parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
+    parser.add_argument(
+        "--args",
+        dest="arguments",
+        type=file_kinds.READ,
+        metavar="FILE",
+        help="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
+        "default what FACTORY gives",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=file_kinds.FOLDER_WRITTEN,
+        required=True,
+        metavar="DIR",
+        help="a folder, new or empty, for the exported model, its inputs, the values of the module, and the smallest "
+        "part that still fails as a folder to send",
+    )
+    parser.add_argument(
+        "--suspect",
+        default=_DEFAULT_SUSPECT,
+        metavar="NAME[:key=value,...]",
+        help=f"the engine to examine; 'biopsy doctor' lists all (default: {_DEFAULT_SUSPECT})",
+    )
+    _add_comparison(parser.add_argument_group("what is compared, and how"))
+    group = parser.add_argument_group("what is told")
+    add_report(group)
+    group.add_argument("--json", action="store_true", help="print the report as JSON on stdout, and nothing else")
+    checks.add_events(group)
+
+
+def _add_comparison(group: argparse._ArgumentGroup) -> None:
+    for option, which in (("--atol", "absolute"), ("--rtol", "relative")):
+        group.add_argument(
+            option,
+            type=_tolerance,
+            default=_TOLERANCE,
+            metavar="NUMBER",
+            help=f"{which} tolerance (default: {_TOLERANCE})",
+        )
+    group.add_argument(
+        "--no-optimize", action="store_true", help="export with optimize=False, without onnxscript's optimizer"
+    )
+    group.add_argument("--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer: 90s")
+
+
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more")
+    return value
+
+
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
+    from biopsy.cli.debug.checking import ended_politely
+    from biopsy.cli.diagnose.progress import DiagnosisProgress
+    from biopsy.filesystem.write import require_writable
+    from biopsy.torch.asking import diagnose, require_folder
+    from biopsy.torch.loading import arguments_in, named_module
+
+    if args.events is not None:
+        require_writable(args.events)
+    require_folder(args.output)
+    shown = console.on_stderr() if args.json else console
+    report = report_file(args, shown)
+    named = named_module(args.factory)
+    given = named.given if args.arguments is None else arguments_in(args.arguments, named.module)
+    if given is None:
+        raise errors.UsageError(
+            f"{args.factory} gives a module and nothing to call it with",
+            next_steps=["--args FILE", "return module, (x,)    in the factory"],
+        )
+    with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
+        found = diagnose(
+            named.module,
+            given.args,
+            given.kwargs,
+            suspect=args.suspect,
+            output=args.output,
+            atol=args.atol,
+            rtol=args.rtol,
+            export={"optimize": False} if args.no_optimize else None,
+            run_timeout=args.run_timeout,
+            listener=progress,
+        )
+        status = progress.ended(_status(found))
+    _say(shown, found)
+    report.write(status, lambda: _sections(found))
+    if args.json:
+        console.program_text(report.as_bytes(status, lambda: _sections(found)).decode("ascii"))
+    return status
+
+
+def _status(found: TorchDiagnosis) -> int:
+    return {True: 1, False: 0, None: errors.CannotCompare.status}[found.failed]
+
+
+def _sections(found: TorchDiagnosis) -> Mapping[str, Any]:
+    """What a report tells."""
+    from biopsy.report.verdict import verdict_tree
+    from biopsy.report.versions import versions_tree
+
+    tree = found.as_json()
+    return {
+        "verdict": verdict_tree(found.verdict.blame, found.verdict.text, certainty=found.verdict.reason or None),
+        "versions": versions_tree([found.suspect]),
+        "steps": tree.pop("steps"),
+        "torch": tree,
+        "next": [vars(one) for one in next_lines(found)],
+    }
+
+
+def _say(console: Console, found: TorchDiagnosis) -> None:
+    from biopsy.cli.live_line import COLUMN
+
+    word = {True: "FAILED", False: "PASSED", None: "UNKNOWN"}[found.failed]
+    console.note("")
+    console.say(f"{word} | {_headline(found)}")
+    for head, text in _facts(found):
+        console.say(f"{head:<{COLUMN}} {text}")
+    for remark in found.remarks:
+        console.warn(remark)
+    if found.folder is not None:
+        console.note(f"{'evidence':<{COLUMN}} {found.folder} · {found.seconds:.1f} s")
+    say_advice(console, next_lines(found))
+
+
+def _headline(found: TorchDiagnosis) -> str:
+    blame = f"{found.verdict.blame}, its {found.verdict.part}" if found.verdict.part else found.verdict.blame
+    return found.verdict.text if found.verdict.blame == "passes" else f"{blame}: {found.verdict.text}"
+
+
+def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
+    for place in found.places[:_MOST_PLACES]:
+        yield "at", str(place)
+        if place.code:
+            yield "", f"    {place.code}"
+    if len(found.places) > _MOST_PLACES:
+        yield "", f"and {len(found.places) - _MOST_PLACES} more lines"
+    if found.error:
+        yield "error", found.error
+    if found.verdict.reason:
+        yield "reason", found.verdict.reason
+    if found.values is not None:
+        yield "values", f"of {found.values.matched} of {found.values.of} tensors are known from PyTorch"
+    if found.piece is not None:
+        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {', '.join(found.piece.nodes[:8])}"
+    if found.piece is not None and found.piece.bundle is not None:
+        yield "bundle", f"{found.piece.bundle}, whose reproduce.py fails without PyTorch"
+
+
+def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
+    """What to type next, each line as it is."""
+    from biopsy.checks.words import as_word
+    from biopsy.shell_words import line_of
+
+    if found.piece is None or found.piece.path is None or found.folder is None:
+        return []
+    lines = [Advice(line_of(["biopsy", "inspect", "model", as_word(found.piece.path), "--mode=full"]), "what is left")]
+    if found.verdict.blame == "engine":
+        golden = as_word(found.folder / "golden.safetensors")
+        words = ["biopsy", "run", as_word(found.piece.path), "--engine", found.suspect]
+        line = line_of([*words, "--load-inputs", golden, "--load-outputs", golden])
+        lines.append(Advice(line, "the failure again, held against PyTorch"))
+    return lines

@@ -1,0 +1,280 @@
+"""Recording a module that cannot be captured, by what its parts return: one value for each part, not for each operator.
+
+A part and a tensor belong together by the scopes that the exporter wrote into nodes (``biopsy.model.node_source``): the
+one tensor that leaves the nodes of a part is what the part returns. That is refused wherever it is not certain:
+
+* a part that is called more than once, or returns anything but one tensor;
+* a part that several tensors leave, or whose tensor goes to a node of unknown scope, which may be the part's own;
+* a part whose weights are others in the model: the exporter has put what follows into its node (Conv and BatchNorm);
+* what stands inside of ``torch.cond`` or a loop, where no hook can look.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from biopsy import errors
+from biopsy.model.load import require_file
+from biopsy.model.node_source import source_of
+from biopsy.torch.arrays import as_array, type_in_model
+from biopsy.torch.calls import Arguments, said
+from biopsy.torch.installed import imported
+from biopsy.torch.module_state import kept
+from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
+
+_FOLDED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
+"""Operators into whose weights an exporter may put what follows them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTensors:
+    """Which tensor each part of a module returns, by the part's name, as far as the model alone tells it.
+
+    ``names`` are all tensors of the main graph that a node computes and anything takes, ``scopes`` the innermost part
+    that each stands in, ``doubts`` the parts that were looked for and not found, with the reason.
+    """
+
+    of_part: Mapping[str, Any] = field(repr=False)
+    names: Sequence[str] = field(repr=False)
+    scopes: Mapping[str, str] = field(repr=False)
+    doubts: Mapping[str, str] = field(repr=False)
+
+
+def record_hooks(
+    module: Any,
+    model: str | PathLike[str],
+    args: Any,
+    path: str | PathLike[str],
+    kwargs: Mapping[str, Any] | None = None,
+) -> TorchRecording:
+    """Write what the parts of a module return, under the names that these tensors have in ``model``.
+
+    For a module that ``torch.export`` cannot capture, such as one that the older exporter (``dynamo=False``) has
+    translated to ``model``, a file; ``record`` gives more, and is to be preferred. The module is called once, in
+    evaluation mode and without gradients, and is afterwards what it was. ``path`` ends in .safetensors; the inputs of
+    the model are in the file too. ``refused`` names every tensor without a value.
+
+    Raises UsageError if module, model, path or arguments cannot be used, ModelError if the model cannot be read,
+    CannotCompare if no tensor has a value, EngineFailure if the module raises, EngineMissing without PyTorch.
+    """
+    torch = imported()
+    path, model = Path(path), Path(model)
+    require_safetensors(path)
+    _require_evaluation(module, torch)
+    given = Arguments(args=args if isinstance(args, tuple) else (args,), kwargs=dict(kwargs or {}))
+    graph = _graph(model)
+    parts = part_tensors(graph, dict(module.named_modules()))
+    inputs = _inputs(graph, given)
+    chosen = _innermost(parts)
+    with RecordingFile(path, inputs, parts.names) as file:
+        calls = _Calls(chosen, file)
+        outputs = _own_outputs(graph, _call(module, given, calls))
+        refusals = {**parts.doubts, **calls.refusals()}
+        named = [tensor for part, tensor in chosen.items() if part not in refusals]
+        for name, value in outputs.items():
+            if name in parts.names and name not in chosen.values():
+                file.add(name, as_array(value))
+                named.append(name)
+        recording = _told(path, parts, chosen, named, refusals)
+        require_some(recording)
+        file.finish(named)
+    return recording
+
+
+def _require_evaluation(module: Any, torch: Any) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
+    if module.training:
+        raise errors.UsageError("the module is in training mode", next_steps=["module.eval()"])
+
+
+def _graph(model: Path) -> Any:
+    require_file(model, "model")
+    try:
+        return imported("onnx_ir").load(str(model)).graph
+    except Exception as error:
+        raise errors.ModelError(f"cannot read {model}: {said(error)}") from error
+
+
+def _inputs(graph: Any, given: Arguments) -> dict[str, Any]:
+    """What the model is fed: the tensors of the arguments in their order."""
+    flat, _ = imported("torch.utils._pytree").tree_flatten((given.args, dict(given.kwargs)))
+    tensors = [value for value in flat if type_in_model(value) is not None]
+    fed = [value for value in graph.inputs if value.name not in graph.initializers]
+    if len(fed) != len(tensors):
+        raise errors.UsageError(f"the model has {len(fed)} inputs, and the arguments are {len(tensors)} tensors")
+    return {str(value.name): as_array(tensor) for value, tensor in zip(fed, tensors, strict=True)}
+
+
+def _own_outputs(graph: Any, returned: Any) -> dict[str, Any]:
+    """The outputs of the model by name, and what the module returns, in their order; none if they are not as many."""
+    flat, _ = imported("torch.utils._pytree").tree_flatten(returned)
+    tensors = [value for value in flat if type_in_model(value) is not None]
+    if len(tensors) != len(graph.outputs):
+        return {}
+    return {str(value.name): tensor for value, tensor in zip(graph.outputs, tensors, strict=True)}
+
+
+def part_tensors(graph: Any, modules: Mapping[str, Any]) -> PartTensors:
+    """Match the parts of a module, by name, to the tensors of a graph of ``onnx_ir``."""
+    scopes = {node: _scopes(node) for node in graph}
+    tensors = [value for node in graph if node.op_type != "Constant" for value in node.outputs if _is_taken(value)]
+    of_part: dict[str, Any] = {}
+    doubts: dict[str, str] = {}
+    for part, module in modules.items():
+        found = _leaving(part, module, scopes)
+        if isinstance(found, str):
+            doubts[part] = found
+        elif found is not None:
+            of_part[part] = found
+    return PartTensors(
+        of_part=of_part,
+        names=[str(value.name) for value in tensors],
+        scopes={str(value.name): (scopes[value.producer()] or ("",))[-1] for value in tensors},
+        doubts=doubts,
+    )
+
+
+def _scopes(node: Any) -> tuple[str, ...] | None:
+    """The parts that a node stands in, from the outermost; None if nobody says."""
+    found = source_of(imported("onnx_ir").serde.serialize_node(node).SerializeToString())
+    if found is None and node.name and node.name.count("/") == 1:
+        return ()  # the older exporter: in the module itself
+    return None if found is None else found.scopes
+
+
+def _is_taken(value: Any) -> bool:
+    return bool(value.name) and (value.is_graph_output() or bool(value.uses()))
+
+
+def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None]) -> Any:
+    """The tensor that leaves the nodes of a part; None if it has no nodes, or why it is not certain."""
+    if not part:
+        return None  # its outputs are those of its parts, or are steps of its own
+    nodes = {node for node, around in scopes.items() if around is not None and part in around}
+    leaving = [
+        value
+        for node in nodes
+        for value in node.outputs
+        if value.is_graph_output() or any(user not in nodes for user, _ in value.uses())
+    ]
+    if not nodes:
+        return None
+    if len(leaving) != 1:
+        return f"{len(leaving)} tensors leave the module {part}"
+    value = leaving[0]
+    # A node of a subgraph is in no scope of its own: it stands where the node with the subgraph does.
+    if any(scopes[user] is None for user, _ in value.uses() if user in scopes):
+        return f"what comes after the module {part} does not say where it belongs to"
+    if value.producer().op_type in _FOLDED and not _has_its_weights(value.producer(), module):
+        return f"the weights of the module {part} are others in the model: the exporter has fused it with what follows"
+    return value
+
+
+def _has_its_weights(node: Any, module: Any) -> bool:
+    """Whether the constants that a node reads are parameters of a part, transposed or not."""
+    import numpy as np
+
+    constants = [
+        value.const_value.numpy() for value in node.inputs if value is not None and value.const_value is not None
+    ]
+    parameters = [as_array(parameter) for parameter in module.parameters(recurse=True)]
+    return all(
+        any(
+            np.array_equal(constant, turned)
+            for parameter in parameters
+            for turned in ((parameter, parameter.T) if parameter.ndim == 2 else (parameter,))
+        )
+        for constant in constants
+    )
+
+
+def _innermost(parts: PartTensors) -> dict[str, str]:
+    """The tensor of each part; where one is that of several, the innermost has it."""
+    chosen: dict[str, str] = {}
+    taken: set[str] = set()
+    for part in sorted(parts.of_part, key=lambda part: -part.count(".")):
+        name = str(parts.of_part[part].name)
+        if name not in taken:
+            taken.add(name)
+            chosen[part] = name
+    return chosen
+
+
+class _Calls:
+    """Listens to the parts of a module, and writes what they return."""
+
+    def __init__(self, chosen: Mapping[str, str], file: RecordingFile) -> None:
+        self._chosen = chosen
+        self._file = file
+        self._times: Counter[str] = Counter()
+        self._other: dict[str, str] = {}
+
+    def listen(self, module: Any) -> Iterator[Any]:
+        """Register the hooks, and give what removes them."""
+        for part, inside in module.named_modules():
+            if part in self._chosen:
+                yield inside.register_forward_hook(self._hook(part))
+
+    def _hook(self, part: str) -> Any:
+        is_compiling = imported("torch.compiler").is_compiling
+
+        def returned(_: Any, __: Any, output: Any) -> None:
+            if is_compiling():
+                return  # inside of torch.cond: there are no values to see
+            self._times[part] += 1
+            if not isinstance(output, imported().Tensor) or type_in_model(output) is None:
+                self._other[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
+            elif self._times[part] == 1:
+                self._file.add(self._chosen[part], as_array(output))
+
+        return returned
+
+    def refusals(self) -> dict[str, str]:
+        """The parts whose value is none of the model's, with the reason."""
+        seldom = {
+            part: f"the module {part} was not called where a hook can look: not at all, or inside of torch.cond"
+            for part in self._chosen
+            if not self._times[part]
+        }
+        often = {part: f"the module {part} is called {times} times" for part, times in self._times.items() if times > 1}
+        return {**seldom, **often, **self._other}
+
+
+def _call(module: Any, given: Arguments, calls: _Calls) -> Any:
+    """What the module returns."""
+    torch = imported()
+    with kept(module):
+        hooks = list(calls.listen(module))
+        try:
+            fresh = given.copied()
+            with torch.no_grad():
+                return module(*fresh.args, **fresh.kwargs)
+        except errors.BiopsyError:
+            raise
+        except Exception as error:
+            raise errors.EngineFailure(
+                f"the module raises {said(error)}", engine="torch", stage="run", kind=type(error).__name__
+            ) from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _told(
+    path: Path, parts: PartTensors, chosen: Mapping[str, str], named: Sequence[str], refusals: Mapping[str, str]
+) -> TorchRecording:
+    """The recording, with a reason for each tensor that has no value."""
+    of_tensor = {tensor: refusals[part] for part, tensor in chosen.items() if part in refusals}
+    refused = {}
+    for name in parts.names:
+        if name not in named:
+            scope = parts.scopes[name]
+            step = f"it is a step within {f'the module {scope}' if scope else 'the model itself'}"
+            refused[name] = of_tensor.get(name) or refusals.get(scope) or step
+    return TorchRecording(path=path, tensors=len(named), of=len(parts.names), refused=refused)

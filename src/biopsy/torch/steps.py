@@ -1,0 +1,55 @@
+"""Questions that are asked one after the other: each is told when it begins, and when it has an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from biopsy import errors, events
+from biopsy.diagnosis.facts import Outcome, StepReport
+from biopsy.torch.accusation import Accusation
+
+_Answer = TypeVar("_Answer")
+
+
+class BlamedError(Exception):
+    """The verdict is known: no further question is asked about whose fault it is."""
+
+    def __init__(self, accusation: Accusation) -> None:
+        super().__init__(accusation.text)
+        self.accusation = accusation
+
+
+class Steps:
+    """Asks ``questions``, which are known by their names, and keeps what became of each in ``reports``."""
+
+    def __init__(self, questions: Mapping[str, str], listener: events.Listener) -> None:
+        self._questions = questions
+        self._listener = listener
+        self.reports: list[StepReport] = []
+
+    def ask(self, name: str, answer: Callable[[], tuple[_Answer, str]]) -> _Answer:
+        """What ``answer`` gives besides its line. Raises what it raises, and tells that, too."""
+        question, began = self._questions[name], time.monotonic()
+        number = list(self._questions).index(name) + 1
+        self._listener(events.StepStarted(name, question, number, len(self._questions)))
+        outcome: Outcome = "failed"
+        line = ""
+        try:
+            found, line = answer()
+            outcome = "done"
+        except BlamedError as known:
+            outcome, line = "done", known.accusation.text
+            raise
+        except errors.BiopsyError as error:
+            line = error.summary
+            raise
+        except KeyboardInterrupt:
+            outcome = "stopped"
+            raise
+        finally:
+            seconds = time.monotonic() - began
+            self.reports.append(StepReport(name=name, question=question, outcome=outcome, answer=line, seconds=seconds))
+            self._listener(events.StepDone(name=name, outcome=outcome, answer=line, seconds=seconds, checks=0))
+        return found
