@@ -57,6 +57,19 @@ def test_a_script_with_all_that_it_reads_gives_the_same_bytes(tmp_path: Path, ma
         assert sorted(path.name for path in node.sent) == ["check.py", "rule.py", "wanted.txt"]
 
 
+def test_a_check_that_knows_candidates_by_their_usual_name_sees_each_at_its_own_place(
+    tmp_path: Path, machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["polygraphy_debug.onnx" if word == "{}" else word for word in script_check(tmp_path / "check")]
+    workers = machines(1)
+    check = command_check(words, "polygraphy_debug.onnx")
+    for name, model in (("polygraphy_debug", chain(12)), ("polygraphy_debug-1", chain(4)), ("other", chain(12))):
+        run = workers.begin(Task(check, Path(f"{name}.onnx"), [model.SerializeToString()]))
+        workers.wait([run], LIMIT)
+        assert run.result().status == (len(model.graph.node) == 12), name
+
+
 def test_weights_are_sent_once_to_each_machine(tmp_path: Path, machines) -> None:
     source = with_external_weight(tmp_path / "model")
     workers = machines(2)

@@ -145,7 +145,8 @@ class TaskHost:
 
     def _check(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
         """The check of a task, a warm one if it was asked before."""
-        paths = {path: self._path(place) for path, place in task.places}
+        # A check that knows candidates by their usual name is told in each run where that one is.
+        paths = {path: self._path(place) for path, place in task.places if place != task.candidate}
         base = self._base(told, task.python, {Path(path): place for path, place in paths.items()})
         base.timeout, base.memory = told.timeout, told.memory
         replaced = {paths[path]: paths[other] for path, other in told.replaced}
