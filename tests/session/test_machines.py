@@ -127,6 +127,15 @@ def test_a_run_that_is_stopped_is_gone_with_all_that_it_has_started(tmp_path: Pa
     assert len(workers.nodes) == 1
 
 
+def test_a_stop_that_comes_too_late_ends_no_other_run(tmp_path: Path, machines) -> None:
+    workers, check = machines(1), CommandCheck(["sleep", "0.2", "{}"], "c.onnx")
+    evidence(workers, check, tmp_path)
+    workers.nodes[0].stop()  # nothing runs there: it would be for the next
+    (tmp_path / "check.py").write_text("import sys; sys.exit(7)")
+    found = evidence(workers, CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}"], "c.onnx"), tmp_path)
+    assert (found.status, found.remark) == (7, "")
+
+
 def test_a_machine_that_dies_says_nothing_of_the_model(tmp_path: Path, machines) -> None:
     workers = machines(1)
     (tmp_path / "check.py").write_text("import sys, time; time.sleep(float(open(sys.argv[2]).read()))")
