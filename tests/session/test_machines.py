@@ -57,6 +57,19 @@ def test_a_script_with_all_that_it_reads_gives_the_same_bytes(tmp_path: Path, ma
         assert sorted(path.name for path in node.sent) == ["check.py", "rule.py", "wanted.txt"]
 
 
+def test_a_check_that_knows_candidates_by_their_usual_name_sees_each_at_its_own_place(
+    tmp_path: Path, machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["polygraphy_debug.onnx" if word == "{}" else word for word in script_check(tmp_path / "check")]
+    workers = machines(1)
+    check = command_check(words, "polygraphy_debug.onnx")
+    for name, model in (("polygraphy_debug", chain(12)), ("polygraphy_debug-1", chain(4)), ("other", chain(12))):
+        run = workers.begin(Task(check, Path(f"{name}.onnx"), [model.SerializeToString()]))
+        workers.wait([run], LIMIT)
+        assert run.result().status == (len(model.graph.node) == 12), name
+
+
 def test_weights_are_sent_once_to_each_machine(tmp_path: Path, machines) -> None:
     source = with_external_weight(tmp_path / "model")
     workers = machines(2)
@@ -112,6 +125,15 @@ def test_a_run_that_is_stopped_is_gone_with_all_that_it_has_started(tmp_path: Pa
     workers.wait([again], LIMIT)
     assert again.result().status == 0
     assert len(workers.nodes) == 1
+
+
+def test_a_stop_that_comes_too_late_ends_no_other_run(tmp_path: Path, machines) -> None:
+    workers, check = machines(1), CommandCheck(["sleep", "0.2", "{}"], "c.onnx")
+    evidence(workers, check, tmp_path)
+    workers.nodes[0].stop()  # nothing runs there: it would be for the next
+    (tmp_path / "check.py").write_text("import sys; sys.exit(7)")
+    found = evidence(workers, CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}"], "c.onnx"), tmp_path)
+    assert (found.status, found.remark) == (7, "")
 
 
 def test_a_machine_that_dies_says_nothing_of_the_model(tmp_path: Path, machines) -> None:

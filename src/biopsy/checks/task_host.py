@@ -34,7 +34,8 @@ class Answer:
     Of a task with a preparation: what that ``told``, and the ``files`` that come back, by their paths here; there is no
     evidence if the check was not asked.
 
-    ``received`` counts the bytes of files that were sent for it, since nobody had them on that machine.
+    ``received`` counts the bytes of files that were sent for it, since nobody had them on that machine. What a task
+    ``is_stopped`` in leaves says nothing.
     """
 
     root: str
@@ -43,6 +44,7 @@ class Answer:
     told: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, bytes], ...] = ()
     received: int = 0
+    is_stopped: bool = False
 
 
 class TaskHost:
@@ -69,7 +71,9 @@ class TaskHost:
                 answer = self._answer(task, received, stop)
             except (errors.BiopsyError, OSError) as error:
                 answer = Answer(root=str(self._folder), error=as_json(_as_check_error(error)))
-        return replace(answer, received=self._store.received - before)
+        with self._lock:
+            is_stopped = number <= self._unwanted
+        return replace(answer, received=self._store.received - before, is_stopped=is_stopped)
 
     def stop(self, number: int) -> None:
         """Have a task end, with all that it has started; or never begin. From any thread."""
@@ -153,7 +157,8 @@ class TaskHost:
 
     def _command(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
         """A command of a task, a warm one if it was asked before."""
-        paths = {path: self._path(place) for path, place in task.places}
+        # A check that knows candidates by their usual name is told in each run where that one is.
+        paths = {path: self._path(place) for path, place in task.places if place != task.candidate}
         base = self._base(told, task.python, {Path(path): place for path, place in paths.items()})
         base.timeout, base.memory = told.timeout, told.memory
         replaced = {paths[path]: paths[other] for path, other in told.replaced}

@@ -179,7 +179,7 @@ class OtherMachines:
         portable, files = self._packer.packed(task)
         lost: list[str] = []
         gone, reason = 0, ""
-        while len(lost) < MOST_LOST and gone <= self.room:
+        while not held.is_stopped and len(lost) < MOST_LOST and gone <= self.room:
             try:
                 with self._lent.one(lambda: held.is_stopped) as machine:
                     if machine is None or not held.take(machine):
@@ -188,6 +188,8 @@ class OtherMachines:
                         answer = self._answer(machine, portable, files)
                     finally:
                         held.leave()
+                if answer.is_stopped:
+                    continue  # perhaps it was meant for the run before, which had just ended
                 _require_no_error(answer, portable)
                 return self._asked_of(answer, portable, machine.kind, lost)
             except _LostInRunError as error:
