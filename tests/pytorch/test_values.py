@@ -99,6 +99,56 @@ def test_branches_have_no_values_and_what_stands_around_them_has():
         assert {"mul", "gt", "getitem", "mul_1"} <= set(require_equal(program, given))
 
 
+class Looping(torch.nn.Module):
+    def forward(self, x):
+        def goes_on(count, x):
+            return count < 3
+
+        def once(count, x):
+            return count + 1, x * 2
+
+        count, x = torch.while_loop(goes_on, once, (torch.zeros((), dtype=torch.int64), x + 1))
+        return x + count
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_a_loop_has_a_value_and_its_steps_have_none(optimize):
+    program = exported(Looping(), (torch.ones(2),), optimize=optimize)
+    assert {"add", "getitem", "getitem_1", "add_1"} <= set(require_equal(program, torch.ones(2)))
+    assert set(named_values(program).refused.values()) <= {"it is a step within a subgraph"}
+
+
+class TwoNames(torch.nn.Module):
+    def forward(self, x):
+        y = torch.sin(x)
+        return y, y
+
+
+def test_a_tensor_that_is_two_outputs_has_its_value_under_both_names():
+    program = exported(TwoNames(), (torch.ones(2),))
+    outputs = [value.name for value in program.model.graph.outputs]
+    assert len(set(outputs)) == 2
+    assert set(require_equal(program, torch.ones(2))) == set(outputs)
+
+
+class Noise(torch.nn.Module):
+    def forward(self, x):
+        attended = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+        kept = torch.sin(torch.nn.functional.dropout(x * 2, training=False))
+        return kept + attended, torch.nn.functional.dropout(x) * 3, x + torch.rand(2, 2)
+
+
+def test_what_depends_on_random_numbers_has_no_value():
+    program = exported(Noise(), (torch.ones(1, 1, 2, 2),))
+    names = require_equal(program, torch.ones(1, 1, 2, 2))
+    assert {"sin", "add"} <= set(names)
+    refused = named_values(program).refused
+    random = {name: why for name, why in refused.items() if "depends on random numbers" in why}
+    outputs = [value.name for value in program.model.graph.outputs]
+    assert set(outputs[1:]) <= random.keys()
+    assert {why.rpartition(" ")[2] for why in random.values()} == {"aten.native_dropout.default", "aten.rand.default"}
+
+
 def test_a_buffer_that_is_changed_is_left_as_it_was():
     module = Counting()
     program = exported(module, (torch.ones(3),))

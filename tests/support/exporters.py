@@ -7,7 +7,7 @@ that ``Linear``, ``softmax`` and a function ``scaled``. ``pytorch`` was written 
 Others are files of PyTorch 2.13, each with a file of what its module gave for the tensors that the exporter names after
 an operator of PyTorch: ``mlp``, which is right and has a value of every tensor; ``attention``, which was exported
 wrongly, since a query that may see nothing gives 0 in PyTorch, and the mean of all values in the model; ``custom``,
-with an operator that no engine has.
+with an operator that no engine has. ``exported/make.py`` writes these.
 """
 
 from pathlib import Path

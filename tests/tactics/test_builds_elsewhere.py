@@ -10,19 +10,21 @@ from typing import Any
 
 import pytest
 
+import biopsy
 from biopsy import errors
 from biopsy.checks.artifacts import Artifacts
 from biopsy.checks.command import CommandCheck
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec
 from biopsy.tactics.build_plan import BuildPlan
-from biopsy.tactics.build_run import BuildRuns, RunsHere
+from biopsy.tactics.build_run import BuildRuns, BuildsHere
 from biopsy.tactics.building import BuildTally, build_repeatedly
-from biopsy.tactics.builds_elsewhere import RunsElsewhere
+from biopsy.tactics.builds_elsewhere import BuildsElsewhere
 from biopsy.tactics.setting_changes import CheckTemplate, separate_checks
 from biopsy.tactics.variations import VariedSetting
 from support.models import chain, save
 from support.node_processes import NodeProcesses
+from support.scripts import with_external_weight
 
 Machines = Callable[[int], NodeProcesses]
 
@@ -71,13 +73,16 @@ sys.exit("threads=2" in engine)
 """
 
 
+SAYS_SETTING = "import sys; sys.exit('threads=2' in sys.argv[2])"
+
+
 def check(code: str, *words: str) -> tuple[str, ...]:
     Path("check.py").write_text(code)
     return (sys.executable, "check.py", *words)
 
 
-def elsewhere(plan: BuildPlan, machines: NodeProcesses, words: Sequence[str], jobs: int = 2) -> RunsElsewhere:
-    return RunsElsewhere(plan, separate_checks(CheckTemplate(tuple(words), plan.spec), "{}"), machines, jobs)
+def elsewhere(plan: BuildPlan, machines: NodeProcesses, words: Sequence[str], jobs: int = 2) -> BuildsElsewhere:
+    return BuildsElsewhere(plan, separate_checks(CheckTemplate(tuple(words), plan.spec), "{}"), machines, jobs)
 
 
 def built(plan: BuildPlan, runs: BuildRuns) -> tuple[BuildTally, list[Any]]:
@@ -99,7 +104,7 @@ def kept(folder: str) -> dict[str, str | None]:
 
 def test_builds_elsewhere_say_the_same_in_the_same_order(plan: BuildPlan, machines: Machines) -> None:
     words = check(SAYS, "{}", "{engine}", "replay.json")
-    here = RunsHere(plan, lambda change: CommandCheck(CheckTemplate(words, plan.spec).with_change(change), "{}"))
+    here = BuildsHere(plan, lambda change: CommandCheck(CheckTemplate(words, plan.spec).with_change(change), "{}"))
     tally, told = built(plan, here)
     files = kept("kept")
     assert len(files) == 6
@@ -113,7 +118,7 @@ def test_builds_elsewhere_say_the_same_in_the_same_order(plan: BuildPlan, machin
     assert len(machine) == 1
     assert [build.choices - machine for build in there.builds] == [build.choices for build in tally.builds]
     for node in workers.nodes:
-        assert sorted(path.name for path in node.sent) == ["check.py", "model.onnx"]
+        assert sorted(path.name for path in node.sent) in ([], ["check.py", "model.onnx"])
 
 
 def test_the_first_bad_build_of_the_order_ends_it_and_what_runs_beside_it_is_stopped(
@@ -146,7 +151,7 @@ def test_a_build_that_fails_is_told_and_a_machine_that_is_lost_is_not(plan: Buil
     workers = machines(1)
     tally, told = built(failing, elsewhere(failing, workers, ["build"]))
     assert (tally.runs, len(tally.builds)) == (2, 2)
-    assert told == built(failing, RunsHere(failing, lambda _: CommandCheck(["build"], "{}")))[1]
+    assert told == built(failing, BuildsHere(failing, lambda _: CommandCheck(["build"], "{}")))[1]
     gone = Path("gone").absolute()
     words = check(
         f"import os, pathlib, signal\nplace = pathlib.Path({str(gone)!r})\nif not place.exists():\n"
@@ -178,3 +183,24 @@ def test_what_cannot_be_done_elsewhere_is_one_line(plan: BuildPlan, machines: Ma
     assert not Path("log.txt").exists()
     assert not os.path.lexists("polygraphy_artifacts")
     assert len(workers.nodes) == 1
+
+
+def test_python_gives_the_machines_as_an_executor(plan: BuildPlan, machines: Machines) -> None:
+    workers = machines(1)
+    found = biopsy.build(
+        "model.onnx",
+        "onnxrt",
+        check(SAYS_SETTING, "{}", "{engine}"),
+        until=2,
+        vary={"threads": [1, 2]},
+        executor=workers,
+    )
+    assert (found.good, found.bad) == (1, 1)
+    assert {choice.kind for build in found.builds for choice in build.choices} >= {"machine", "option"}
+    with pytest.raises(errors.UsageError, match="a function cannot be sent"):
+        biopsy.build("model.onnx", "onnxrt", lambda path, engine: True, until=1, executor=workers)
+    Path("weights").mkdir()
+    source = with_external_weight(Path("with_weights"))
+    (source.parent / "w.bin").rename("weights/w.bin")
+    with pytest.raises(errors.UsageError, match=r"the weights of .* stand in another folder"):
+        biopsy.build(source, "onnxrt", until=1, executor=workers, folder="weights")

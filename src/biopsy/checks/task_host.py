@@ -12,9 +12,10 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.engine_file import EngineFileCheck
 from biopsy.checks.file_names import with_files
 from biopsy.checks.left_files import LeftFiles
-from biopsy.checks.outcome import Evidence
+from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.preparation import Kept, Preparation, Prepared
 from biopsy.checks.task import NO_CANDIDATE, Task, clear, run_check
@@ -32,6 +33,8 @@ class Answer:
 
     Of a task with a preparation: what that ``told``, and the ``files`` that come back, by their paths here; there is no
     evidence if the check was not asked.
+
+    ``received`` counts the bytes of files that were sent for it, since nobody had them on that machine.
     """
 
     root: str
@@ -39,6 +42,7 @@ class Answer:
     error: Mapping[str, Any] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, bytes], ...] = ()
+    received: int = 0
 
 
 class TaskHost:
@@ -59,12 +63,13 @@ class TaskHost:
 
         ``received`` gives the bytes of a file by its digest, in parts; it is asked for new ones only.
         """
-        root = str(self._folder)
+        before = self._store.received
         with self._stop_of(number) as stop:
             try:
-                return self._answer(task, received, stop)
+                answer = self._answer(task, received, stop)
             except (errors.BiopsyError, OSError) as error:
-                return Answer(root=root, error=as_json(_as_check_error(error)))
+                answer = Answer(root=str(self._folder), error=as_json(_as_check_error(error)))
+        return replace(answer, received=self._store.received - before)
 
     def stop(self, number: int) -> None:
         """Have a task end, with all that it has started; or never begin. From any thread."""
@@ -139,8 +144,15 @@ class TaskHost:
         path.chmod(0o700 if content.is_program else 0o600)
         self._placed[content.place] = content.digest
 
-    def _check(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
-        """The check of a task, a warm one if it was asked before."""
+    def _check(self, task: PortableTask, told: PortableCheck) -> Check:
+        """The check of a task, of what it has built if it has a builder."""
+        check = self._command(task, replace(told, builder=None, built=""))
+        if told.builder is None:
+            return check
+        return EngineFileCheck(self._command(task, told.builder), check, self._path(dict(task.places)[told.built]))
+
+    def _command(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
+        """A command of a task, a warm one if it was asked before."""
         paths = {path: self._path(place) for path, place in task.places}
         base = self._base(told, task.python, {Path(path): place for path, place in paths.items()})
         base.timeout, base.memory = told.timeout, told.memory

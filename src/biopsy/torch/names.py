@@ -13,12 +13,13 @@ last gives what the operator gives, and what the optimizer of the exporter has f
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from biopsy import errors
 from biopsy.torch.arrays import type_in_model
+from biopsy.torch.randomness import random_nodes
 
 FX_NODE = "pkg.torch.onnx.fx_node"
 _ORIGINAL_NAME = "pkg.torch.onnx.original_node_name"
@@ -47,12 +48,12 @@ def named_values(onnx_program: Any) -> NamedValues:
     Raises UsageError if this is no such program.
     """
     program = program_of(onnx_program)
-    nodes = {node.name: node for node in program.graph.nodes}
-    translated = _translated(nodes.values(), {text for node in onnx_program.model.graph if (text := _text(node))})
+    graph = onnx_program.model.graph
+    program_nodes = _ProgramNodes(program, {text for node in graph if (text := _text(node))})
     names: dict[str, list[str]] = {}
     refused: dict[str, str] = {}
-    for value in _tensors(onnx_program.model.graph):
-        found = _origin(value, nodes, translated)
+    for value in _tensors(graph):
+        found = program_nodes.of(value)
         if isinstance(found, str):
             refused[str(value.name)] = found
         else:
@@ -87,7 +88,46 @@ def _text(node: Any) -> str | None:
     return text
 
 
-def _translated(nodes: Iterable[Any], texts: set[str]) -> dict[str, Any]:
+class _ProgramNodes:
+    """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
+
+    def __init__(self, program: Any, texts: set[str]) -> None:
+        nodes = list(program.graph.nodes)
+        self._nodes = {node.name: node for node in nodes}
+        self._inner = {
+            str(node.format_node())
+            for name, module in program.graph_module.named_modules()
+            if name and hasattr(module, "graph")
+            for node in module.graph.nodes
+        }
+        self._translated = _certain(nodes, texts - self._inner)
+        self._random = random_nodes(nodes)
+
+    def of(self, value: Any) -> Any:
+        """The FX node that a tensor is the value of, or why it is that of none."""
+        producer = value.producer()
+        text = _text(producer)
+        if text is None:
+            return self._of_alias(producer)
+        source = self._translated.get(text)
+        if source is None:
+            inner = "it is a step within a subgraph" if text in self._inner else None
+            return inner or f"it was translated from a node of another program: {text}"
+        node = self._nodes.get(value.metadata_props.get(_ORIGINAL_NAME, value.name))
+        if node is None or not (node is source or (node.target is operator.getitem and node.args[0] is source)):
+            return f"it is a step within {source.target}, which has no such value"
+        if node in self._random:
+            return f"it depends on random numbers, of {self._random[node]}"
+        return node if (why := _mistyped(value, node)) is None else why
+
+    def _of_alias(self, producer: Any) -> Any:
+        """The optimizer gives a tensor that is two outputs a second name."""
+        if producer.op_type == "Identity" and producer.inputs[0].producer() is not None:
+            return self.of(producer.inputs[0])
+        return "its node does not say what it was translated from: an optimizer has made it"
+
+
+def _certain(nodes: Sequence[Any], texts: set[str]) -> dict[str, Any]:
     """The nodes of a program by what FX prints for them: those that are certain to be the ones of ``texts``."""
     printed = {str(node.format_node()): node for node in nodes}
     if texts <= printed.keys():
@@ -100,20 +140,6 @@ def _translated(nodes: Iterable[Any], texts: set[str]) -> dict[str, Any]:
         ):
             certain[node] = text
     return {text: node for node, text in certain.items()}
-
-
-def _origin(value: Any, nodes: Mapping[str, Any], translated: Mapping[str, Any]) -> Any:
-    """The FX node that a tensor is the value of, or why it is that of none."""
-    text = _text(value.producer())
-    if text is None:
-        return "its node does not say what it was translated from: an optimizer has made it"
-    source = translated.get(text)
-    if source is None:
-        return f"it was translated from a node of another program: {text}"
-    node = nodes.get(value.metadata_props.get(_ORIGINAL_NAME, value.name))
-    if node is None or not (node is source or (node.target is operator.getitem and node.args[0] is source)):
-        return f"it is a step within {source.target}, which has no such value"
-    return node if (why := _mistyped(value, node)) is None else why
 
 
 def _mistyped(value: Any, node: Any) -> str | None:
