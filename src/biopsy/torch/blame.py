@@ -7,6 +7,7 @@ two engines that share no code compute the same, and it is not what the module g
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.model.load import parse, read_bytes
@@ -26,6 +27,9 @@ def blamed(
     objection = None if suspected.ran else _objection(model)
     if objection is not None:
         return _of_invalid(suspected, model, objection)
+    if suspected.rounding is not None and suspected.rounding.verdict == "unknown":
+        reason = f"rounding cannot be told from a fault: {suspected.rounding.reason}"
+        return replace(_open(suspected, model, [suspected]), reason=reason)
     others = [engines.evaluation(engine, model) for engine in PLAIN if engine != suspected.engine]
     right = [one for one in others if one.is_right]
     if right:

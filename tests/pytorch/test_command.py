@@ -1,0 +1,72 @@
+"""``biopsy torch``, as it is typed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.torch
+
+MODELS = """
+import torch
+
+class Columns(torch.nn.Module):
+    def forward(self, x):
+        mean = x.pow(2).mean(-1)
+        return x / torch.sqrt(mean + 1e-5) * torch.linspace(0.5, 1.5, 8)
+
+class Doubled(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+def columns():
+    return Columns().eval(), (torch.linspace(-2, 3, 64).reshape(8, 8),)
+
+def doubled():
+    return Doubled().eval()
+
+def broken():
+    return Doubled().eval(), ("no tensor", None)
+"""
+
+
+def biopsy(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "models.py").write_text(MODELS)
+    line = [sys.executable, "-m", "biopsy", *words]
+    return subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+def test_an_engine_that_is_wrong_is_status_1_with_lines_to_paste(tmp_path: Path) -> None:
+    ran = biopsy(tmp_path, "torch", "models:columns", "-o", "found", "--report", "report.json")
+    assert ran.returncode == 1, ran.stderr
+    assert "FAILED | engine: onnxrt" in ran.stdout
+    assert "mean = x.pow(2).mean(-1)" in ran.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["verdict"]["kind"], report["torch"]["blame"], report["status"]) == ("engine", "engine", 1)
+    for advice in report["next"]:
+        again = biopsy(tmp_path, *advice["line"].split()[1:])
+        assert again.returncode == (1 if " run " in advice["line"] else 0), again.stderr
+
+
+def test_what_passes_is_status_0_and_json_alone_is_printed(tmp_path: Path) -> None:
+    import torch
+
+    torch.save((torch.ones(2, 3),), tmp_path / "inputs.pt")
+    ran = biopsy(tmp_path, "torch", "models:doubled", "--args", "inputs.pt", "-o", "found", "--json")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["torch"]["blame"] == "passes"
+
+
+def test_nothing_to_call_it_with_is_status_2(tmp_path: Path) -> None:
+    ran = biopsy(tmp_path, "torch", "models:doubled", "-o", "found")
+    assert (ran.returncode, "--args FILE" in ran.stderr) == (2, True)
+    assert not (tmp_path / "found").exists()
+
+
+def test_a_module_that_raises_is_status_4(tmp_path: Path) -> None:
+    ran = biopsy(tmp_path, "torch", "models:broken", "-o", "found")
+    assert (ran.returncode, "the module itself raises" in ran.stderr) == (4, True)
