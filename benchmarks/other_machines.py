@@ -41,9 +41,11 @@ _CHECK = """#!/bin/sh
 sleep {seconds}
 candidate=$1
 shift
-for name in "$@"; do grep -q "$name" "$candidate" || exit 0; done
+for name in "$@"; do grep -qaF "$name\\"" "$candidate" || exit 0; done
 exit 1
 """
+"""Behind a node's name, its file has the tag of the operator, which is a quotation mark: no longer name is found."""
+
 _WANTED: dict[str, Callable[[list[str]], list[str]]] = {**models.PATTERNS, **PATTERNS}
 
 

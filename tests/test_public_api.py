@@ -40,6 +40,7 @@ NAMES = [
     "Parallelism",
     "Passes",
     "PrecisionResult",
+    "RayExecutor",
     "Reduction",
     "ReleaseFindings",
     "Repeating",

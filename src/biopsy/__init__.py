@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from biopsy.api.known import known as known
     from biopsy.api.layers import layers as layers
     from biopsy.api.precision import precision as precision
+    from biopsy.api.ray_executor import RayExecutor as RayExecutor
     from biopsy.api.reduce import reduce as reduce
     from biopsy.api.releases import releases as releases
     from biopsy.api.run import run as run
@@ -69,6 +70,7 @@ _HOMES = {
     "biopsy.api.known": ("known",),
     "biopsy.api.layers": ("layers",),
     "biopsy.api.precision": ("precision",),
+    "biopsy.api.ray_executor": ("RayExecutor",),
     "biopsy.api.reduce": ("reduce",),
     "biopsy.api.releases": ("releases",),
     "biopsy.api.run": ("run",),

@@ -59,6 +59,14 @@ def test_several_samples_of_unknown_inputs_are_refused(tmp_path: Path) -> None:
         session.run(fed(2))
 
 
+def test_samples_of_the_same_inputs_with_other_values_are_refused(tmp_path: Path) -> None:
+    session = engine(tmp_path, [sample(1, t0=1), {**sample(1, t0=1), "t2": np.zeros((2, 2), np.float32)}]).build(MODEL)
+    with pytest.raises(errors.CannotCompare, match="2 samples have the same inputs and other golden values of 't2'"):
+        session.run(fed(1))
+    twice = engine(tmp_path, [sample(1, t0=1), sample(1, t0=1)]).build(MODEL)
+    assert twice.run(fed(1))["t2"].flat[0] == 1
+
+
 def test_other_counts_of_inputs_and_values_are_refused(tmp_path: Path) -> None:
     write_feeds(tmp_path / "inputs.npz", [fed(1)])
     with pytest.raises(errors.UsageError, match=r"golden values of 2 samples, and .*inputs\.npz has 1"):

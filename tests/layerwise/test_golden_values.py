@@ -203,9 +203,13 @@ def test_every_layer_is_measured_by_itself_in_a_piece_or_told_as_unmeasured(know
 
 
 @pytest.mark.slow
-def test_several_samples_are_all_looked_at(tmp_path: Path) -> None:
-    path, golden = copied("mlp", tmp_path)
-    (feed,) = read_feeds(golden)
-    write_feeds(golden, [feed, {**feed, "gelu": np.asarray(feed["gelu"]) + 1}])
-    found = biopsy.layers(path, PLAIN, f"recorded:file={golden}", read_feeds(golden))
-    assert not found.passed
+def test_a_layer_that_is_wrong_in_one_of_several_samples_is_found(tmp_path: Path) -> None:
+    path = save(growing(3), tmp_path / "model.onnx")
+    feeds = [{"t0": np.full((2, 2), number, np.float32)} for number in (1, 2, 3)]
+    (right,) = biopsy.run(path, PLAIN, feeds, outputs="all")
+    golden = [{**feed, **each.outputs} for feed, each in zip(feeds, right.iterations, strict=True)]
+    golden[1]["t2"] = golden[1]["t2"] + 1
+    write_feeds(tmp_path / "golden.safetensors", golden)
+    found = biopsy.layers(path, PLAIN, f"recorded:file={tmp_path / 'golden.safetensors'}", feeds)
+    wrong = [layer.introduced for layer in found.layers if layer.is_suspect]
+    assert [(error.tensor, error.sample) for error in wrong if error is not None] == [("t2", 1), ("t3", 1)]

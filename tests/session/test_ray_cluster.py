@@ -1,8 +1,5 @@
 """Checks on a Ray cluster of three nodes: the same bytes, nothing concluded from what dies, nothing left behind."""
 
-import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,10 +16,9 @@ from biopsy.session.machine_kind import this_machine
 from biopsy.session.ray_cluster import RayWorkers, Resources
 from support.machine_kinds import installed
 from support.models import chain, save
-from support.processes import runs, waited_for
 from support.ray_nodes import MARKS, RayNodes
 from support.real_failures import product_and_slopes_of_channels
-from support.scripts import WAITS, script_check, with_external_weight
+from support.scripts import script_check, with_external_weight
 from support.session import LIMIT
 
 pytestmark = MARKS
@@ -79,61 +75,6 @@ def test_the_command_line_gives_the_same_bytes(
     told = capsys.readouterr().out
     assert "3 checks have room at once on 3 machines" in told
     assert f"fails in the same way on {this_machine()}" in told
-
-
-def test_a_run_that_is_stopped_is_gone_within_two_seconds(tmp_path: Path, ray_workers) -> None:
-    (tmp_path / "check.py").write_text(WAITS)
-    told = tmp_path / "pid"
-    check = CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}", str(told)], "c.onnx")
-    run = ray_workers.begin(Task(check, tmp_path / "c.onnx", [b"model"]))
-    waited_for(told)
-    child = int(told.read_text())
-    began = time.monotonic()
-    ray_workers.stop(run)
-    ray_workers.wait([run], LIMIT)
-    assert time.monotonic() - began < 2
-    assert not runs(child)
-
-
-def test_a_node_that_is_killed_in_the_middle_changes_nothing(tmp_path: Path, ray_nodes: RayNodes, ray_workers) -> None:
-    (tmp_path / "check.py").write_text(
-        "import pathlib, sys, time; place = pathlib.Path(sys.argv[2]); first = not place.exists()\n"
-        "place.touch(); time.sleep(600 if first else 0); sys.exit(7)"
-    )
-    check = CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}", str(tmp_path / "begun")], "c.onnx")
-    added = ray_nodes.add(3, resources={"doomed": 1})
-    doomed = RayWorkers(ray_nodes.address, Resources(others={"doomed": 1.0}))
-    run = doomed.begin(Task(check, tmp_path / "c.onnx", [b"model"]))
-    waited_for(tmp_path / "begun", empty=True)
-    ray_nodes.cluster.remove_node(added, allow_graceful=False)
-    another = ray_nodes.add(4, resources={"doomed": 1})
-    doomed.wait([run], LIMIT)
-    assert run.result().status == 7
-    doomed.close()
-    ray_nodes.cluster.remove_node(another)
-
-
-def test_a_driver_that_is_killed_resumes(tmp_path: Path, ray_nodes: RayNodes) -> None:
-    save(chain(12), tmp_path / "m.onnx")
-    (tmp_path / "check.py").write_text(
-        "import pathlib, subprocess, sys, time\n"
-        "data = pathlib.Path(sys.argv[1]).read_bytes()\n"
-        "log = pathlib.Path(sys.argv[2]); log.open('a').write('.')\n"
-        "time.sleep(0.3)\n"
-        "sys.exit(b'\\x1a\\x02n3' in data and b'\\x1a\\x02n9' in data)"
-    )
-    words = [sys.executable, "-m", "biopsy", "debug", "reduce", "m.onnx", "-o", "r.onnx", "--on", ray_nodes.address]
-    words += ["--check", sys.executable, "check.py", "{}", str(tmp_path / "log")]
-    driver = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + LIMIT
-    journal = tmp_path / "r.onnx.journal"
-    while time.monotonic() < until and (not journal.exists() or journal.read_bytes().count(b'["run"') < 3):
-        time.sleep(0.05)
-    os.kill(driver.pid, signal.SIGKILL)
-    driver.wait()
-    again = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stderr
-    assert "remembered" in again.stdout
 
 
 def test_a_search_ends_though_no_machine_gets_free_for_it(tmp_path: Path, ray_nodes: RayNodes, ray_workers) -> None:

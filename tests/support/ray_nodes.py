@@ -35,13 +35,24 @@ class RayNodes:
         """Where a node keeps what is sent to it."""
         return self.home / f"cache{number}" / "contents"
 
+    def variable(self, number: int) -> str:
+        """What only the processes of a node have in their environment."""
+        return f"BIOPSY_CACHE_DIR={self.home / f'cache{number}'}"
+
+    def host_folders(self, number: int) -> list[Path]:
+        """Where checks run on a node."""
+        return sorted((self.home / f"tmp{number}").glob("biopsy-host-*"))
+
     def add(self, number: int, **more: Any) -> Any:
         """One more node, whose number no other has; whoever adds it removes it. It has ``more`` than the others."""
         return self.cluster.add_node(**_arguments(self.home, number, **more))
 
 
 def _arguments(home: Path, number: int, **more: Any) -> dict[str, Any]:
-    variables = {"BIOPSY_CACHE_DIR": str(home / f"cache{number}"), **more.pop("env_vars", {})}
+    temporary = home / f"tmp{number}"
+    temporary.mkdir(exist_ok=True)
+    own = {"BIOPSY_CACHE_DIR": str(home / f"cache{number}"), "TMPDIR": str(temporary)}
+    variables = {**own, **more.pop("env_vars", {})}
     return {
         "num_cpus": 1,
         "resources": {f"node{number}": 1},

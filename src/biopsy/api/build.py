@@ -32,7 +32,7 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.load import read_bytes
 from biopsy.tactics.build_findings import BuildFindings, findings_of
 from biopsy.tactics.build_plan import BuildPlan, CheckFor, artifact_name
-from biopsy.tactics.build_run import RunsHere
+from biopsy.tactics.build_run import BuildsHere
 from biopsy.tactics.building import BuildTally, build_repeatedly
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, varied_check
 from biopsy.tactics.variations import VariedSetting, parse_variation, require_possible
@@ -100,7 +100,7 @@ def _built(
     tally, started = BuildTally(), time.monotonic()
     with (
         _checks(plan, check, timeout) as check_for,
-        closing(build_repeatedly(plan, RunsHere(plan, check_for, listener), tally, listener)) as builds,
+        closing(build_repeatedly(plan, BuildsHere(plan, check_for, listener), tally, listener)) as builds,
     ):
         for _ in builds:  # each is counted when it is over
             pass

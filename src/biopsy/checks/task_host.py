@@ -32,6 +32,8 @@ class Answer:
 
     Of a task with a preparation: what that ``told``, and the ``files`` that come back, by their paths here; there is no
     evidence if the check was not asked.
+
+    ``received`` counts the bytes of files that were sent for it, since nobody had them on that machine.
     """
 
     root: str
@@ -39,6 +41,7 @@ class Answer:
     error: Mapping[str, Any] | None = None
     told: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[tuple[str, bytes], ...] = ()
+    received: int = 0
 
 
 class TaskHost:
@@ -59,12 +62,13 @@ class TaskHost:
 
         ``received`` gives the bytes of a file by its digest, in parts; it is asked for new ones only.
         """
-        root = str(self._folder)
+        before = self._store.received
         with self._stop_of(number) as stop:
             try:
-                return self._answer(task, received, stop)
+                answer = self._answer(task, received, stop)
             except (errors.BiopsyError, OSError) as error:
-                return Answer(root=root, error=as_json(_as_check_error(error)))
+                answer = Answer(root=str(self._folder), error=as_json(_as_check_error(error)))
+        return replace(answer, received=self._store.received - before)
 
     def stop(self, number: int) -> None:
         """Have a task end, with all that it has started; or never begin. From any thread."""

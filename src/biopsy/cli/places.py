@@ -18,11 +18,15 @@ def say_places(
 ) -> None:
     """Say the places of some nodes that were listed before, and which of them come from each, counted from 1.
 
-    Nothing is said of nodes without a source. ``called`` is what they were listed as.
+    Of several nodes it is said first what they are together. Nothing is said of nodes without a source. ``called`` is
+    what they were listed as.
     """
-    from biopsy.model.sources import places_of
+    from biopsy.model.sources import group_name, places_of
 
     places = places_of(sources)
+    name = group_name(sources) if len(sources) > 1 else ""
+    if name:
+        console.say(f"{head} {name}")
     for place in places[:_MOST_PLACES]:
         numbers = ", ".join(str(node + 1) for node in place.nodes[:_MOST_NODES])
         more = ", ..." if len(place.nodes) > _MOST_NODES else ""

@@ -167,7 +167,8 @@ class PieceSearch:
 class PieceFound:
     """The smallest part that still fails, as a reduction has left it.
 
-    ``kept`` are numbers of nodes of the original. ``masked``: every inner tensor is an output of it.
+    ``kept`` are numbers of nodes of the original. ``masked``: every inner tensor is an output of it. ``places`` are the
+    lines of their author's code that its nodes come from, in words, as far as an exporter says.
     """
 
     path: str
@@ -180,6 +181,7 @@ class PieceFound:
     search: PieceSearch
     error_after: str = ""
     masked: bool = False
+    places: tuple[str, ...] = ()
 
     @property
     def is_one_minimal(self) -> bool:

@@ -21,6 +21,7 @@ from biopsy.quantities import count
 from biopsy.text import first_line, first_of, series
 
 _MOST_NODES = 8
+_MOST_PLACES = 2
 _LONGEST_MESSAGE = 300
 _WHOLE = "the model"
 
@@ -73,6 +74,7 @@ def _kind_and_text(facts: KnownFacts, question: DiagnosisQuestion) -> tuple[str,
     kind = "masked" if failure.masked else "flaky" if _is_flaky(facts) else "reduced" if facts.piece else "fails"
     sentences = [
         _begun(_subject(facts, failure, question)),
+        *_written(facts),
         *_how_often(facts),
         *_together(facts),
         *_switched(facts),
@@ -229,6 +231,13 @@ def _where(facts: KnownFacts) -> str:
 
 def _of_piece(facts: KnownFacts) -> str:
     return "" if facts.piece is None else f" The smallest part that shows it: {_where(facts)}."
+
+
+def _written(facts: KnownFacts) -> Iterator[str]:
+    """Where in its author's code the piece was written."""
+    places = () if facts.piece is None else facts.piece.places
+    if places:
+        yield f"It was written in {first_of(places, _MOST_PLACES)}."
 
 
 def _is_flaky(facts: KnownFacts) -> bool:

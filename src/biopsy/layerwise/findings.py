@@ -80,7 +80,7 @@ class LayerNode:
     """One node of the model's graph; a node with bodies or a call of a function is one layer.
 
     ``number`` is its place in the graph, from 0. ``inputs`` are the tensors that it reads, those that bodies capture
-    too, except weights. ``source``: where an exporter says that it comes from.
+    too, except weights and Constants. ``source``: where an exporter says that it comes from.
     """
 
     number: int

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from biopsy.layerwise.findings import LayerNode, LayerOrigins
-from biopsy.model.constant_nodes import is_constant_node
+from biopsy.model.constant_nodes import constant_of_node, is_constant_node
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.sources import group_name, noted_source, places_of
 
@@ -28,10 +28,14 @@ def layer_node(index: ModelIndex, node: Node) -> LayerNode:
         name=node.name,
         op_type=node.op_type,
         label=node.label,
-        inputs=tuple(index.names[tensor] for tensor in node.reads if tensor not in index.weights),
+        inputs=tuple(index.names[tensor] for tensor in node.reads if not _is_constant(index, tensor)),
         outputs=tuple(index.names[tensor] for tensor in node.writes),
         source=noted_source(index, node.number),
     )
+
+
+def _is_constant(index: ModelIndex, tensor: int) -> bool:
+    return tensor in index.weights or constant_of_node(index, tensor) is not None
 
 
 def origins_of(index: ModelIndex, nodes: Iterable[int]) -> LayerOrigins:

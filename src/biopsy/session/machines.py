@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -86,7 +87,8 @@ class OtherMachines:
     """Workers that run each check on a machine that ``borrow`` lends; see ``session.workers.Workers``.
 
     A machine is borrowed when no other is free, and given back at the end. If one dies, the check is asked again on
-    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most.
+    another, up to three times; ``lost`` counts them. ``room`` is how many machines are borrowed at most. ``received``
+    counts the bytes of files that were sent to each machine, by its name.
 
     ``kinds`` are those that the machines are known to be of, by default that of this one. A machine of a kind
     that comes later is told, and what it says is kept in no journal.
@@ -96,6 +98,7 @@ class OtherMachines:
         self.room = room
         self.kinds = tuple(kinds) or (this_machine(),)
         self.lost = 0
+        self.received: Counter[str] = Counter()
         self._told: list[MachineKind] = []
         self._lent = LentMachines(borrow, room)
         self._packer = TaskPacker()
@@ -202,11 +205,14 @@ class OtherMachines:
         if not machine.lives():
             raise MachineLostError(f"{machine.kind.machine}: it was lost while no check ran there")
         try:
-            return machine.run(portable, files)
+            answer = machine.run(portable, files)
         except MachineLostError as error:
             with self._lock:
                 self.lost += 1
             raise _LostInRunError(f"{machine.kind.machine}: {error}") from error
+        with self._lock:
+            self.received[machine.name] += answer.received
+        return answer
 
     def _asked_of(
         self, answer: Answer, task: PortableTask, kind: MachineKind, lost: Sequence[str]

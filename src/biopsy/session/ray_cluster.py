@@ -100,6 +100,11 @@ class RayWorkers(OtherMachines):
             raise
 
     @property
+    def sent(self) -> int:
+        """How many bytes of files were put into the object store."""
+        return self._files.bytes
+
+    @property
     def machines(self) -> str:
         """How many machines the cluster has, in words."""
         count = sum(node["Alive"] for node in imported().nodes())
@@ -228,9 +233,10 @@ def _require_uniform(kinds: Sequence[MachineKind]) -> None:
 
 
 class _SentFiles:
-    """Files in the object store, each put there once."""
+    """Files in the object store, each put there once; ``bytes`` counts what was."""
 
     def __init__(self) -> None:
+        self.bytes = 0
         self._parts: dict[str, list[Any]] = {}
         self._lock = threading.Lock()
 
@@ -242,6 +248,7 @@ class _SentFiles:
                 try:
                     with path.open("rb") as stream:
                         self._parts[digest] = [ray.put(part) for part in iter(lambda: stream.read(_PART), b"")]
+                        self.bytes += stream.tell()
                 except OSError as error:
                     raise errors.CheckError(f"cannot read {path}: {error.strerror or error}") from error
             return self._parts[digest]
@@ -344,7 +351,7 @@ def _told() -> Iterator[None]:
 
 def _refused(error: Exception) -> errors.CheckError:
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return errors.CheckError(f"the check could not be run on another machine: {lines[-1]}")
+    return errors.CheckError(f"the check could not be run on another machine: {lines[-1].strip()}")
 
 
 def _lost(error: Exception) -> MachineLostError:

@@ -45,7 +45,7 @@ class BuildRuns(Protocol):
         """Build in this order, and check each build. Raises what ``Builder.build`` raises, and CheckError."""
 
 
-class RunsHere:
+class BuildsHere:
     """Builds and checks on this machine, one after the other."""
 
     def __init__(self, plan: BuildPlan, check_for: CheckFor, listener: events.Listener = events.ignore) -> None:

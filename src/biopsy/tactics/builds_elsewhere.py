@@ -36,7 +36,7 @@ _MOST_WAITING = 2
 """Builds that have ended before one that was begun earlier, for each that may run at once: their files are held."""
 
 
-class RunsElsewhere:
+class BuildsElsewhere:
     """Builds and checks on ``machines``, up to ``jobs`` at once; they are told of in the order of the plan.
 
     ``check_for`` gives a check of its own for each build, which is a command.

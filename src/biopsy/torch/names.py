@@ -49,11 +49,11 @@ def named_values(onnx_program: Any) -> NamedValues:
     """
     program = program_of(onnx_program)
     graph = onnx_program.model.graph
-    program_nodes = _ProgramNodes(program, {text for node in graph if (text := _text(node))})
+    origins = _NodeOrigins(program, {text for node in graph if (text := _text(node))})
     names: dict[str, list[str]] = {}
     refused: dict[str, str] = {}
     for value in _tensors(graph):
-        found = program_nodes.of(value)
+        found = origins.of(value)
         if isinstance(found, str):
             refused[str(value.name)] = found
         else:
@@ -88,7 +88,7 @@ def _text(node: Any) -> str | None:
     return text
 
 
-class _ProgramNodes:
+class _NodeOrigins:
     """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
 
     def __init__(self, program: Any, texts: set[str]) -> None:

@@ -86,7 +86,7 @@ def test_the_same_borders_are_found_with_any_number_of_machines(
         with closing(RunsElsewhere(workers, room)) as runs:
             assert told(found(model, runs, every=every)) == told(here)
         for node in workers.nodes:
-            assert sorted(path.name for path in node.sent) == ["beside.py", "check.py", "model.onnx"]
+            assert sorted(path.name for path in node.sent) in ([], ["beside.py", "check.py", "model.onnx"])
 
 
 def test_a_release_that_cannot_be_installed_there_says_nothing_of_the_model(

@@ -400,3 +400,14 @@ def test_tensors_of_ten_times_the_memory_limit_need_little_more_than_the_limit(h
     ranking = json.loads((here / "l.json").read_text())["layers"]["ranking"]
     assert [one["nodes"] for one in ranking] == [[200], [100]]
     assert all(now - before < 3 * 31_000 for now, before in zip(found, base, strict=True)), (base, found)
+
+
+@pytest.mark.parametrize("on", [("--on", "ray"), ("--on",)])
+def test_layers_are_measured_by_one_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], on: tuple[str, ...]
+) -> None:
+    path = save(chain(1), tmp_path / "model.onnx")
+    assert main(["debug", "layers", str(path), "--onnxrt", *on]) == 2
+    told = capsys.readouterr().err
+    assert "--on is not available here: layers are compared with each other" in told
+    assert "next  debug reduce --on ray" in told

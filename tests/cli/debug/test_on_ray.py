@@ -113,24 +113,16 @@ def test_the_same_settings_are_switches(here: Path, ray_nodes: RayNodes, capsys:
 # What Ray installs
 
 
-def test_variables_of_the_environment_are_those_of_the_file(
-    here: Path, ray_nodes: RayNodes, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (here / "command.py").write_text("import os, sys; sys.exit(os.environ['WANTED'] != 'yes')")
-    (here / "e.yaml").write_text("env_vars: {WANTED: yes}")
-    words = ["--runtime-env", "e.yaml", "--until", "2", "--check", sys.executable, "command.py"]
-    assert main(["debug", "repeat", "--on", ray_nodes.address, *words]) == 0
-    assert "2 passed" in capsys.readouterr().out
-
-
-def test_packages_are_installed_before_a_check_runs(
+def test_packages_and_variables_are_there_before_a_check_runs(
     here: Path, ray_nodes: RayNodes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("virtualenv")
-    code = "import sys; from importlib.metadata import version; sys.exit(version('iniconfig') != '1.1.1')"
-    (here / "command.py").write_text(code)
-    (here / "r.txt").write_text("iniconfig==1.1.1\n")
-    words = ["--resources", "node0=1", "--runtime-env", "r.txt", "--until", "1", "--check", "python3", "command.py"]
+    (here / "command.py").write_text(
+        "import os, sys\nfrom importlib.metadata import version\n"
+        "sys.exit((version('iniconfig'), os.environ['WANTED']) != ('1.1.1', 'yes'))"
+    )
+    (here / "e.yaml").write_text("pip: [iniconfig==1.1.1]\nenv_vars: {WANTED: yes}")
+    words = ["--resources", "node0=1", "--runtime-env", "e.yaml", "--until", "1", "--check", "python3", "command.py"]
     assert main(["debug", "repeat", "--on", ray_nodes.address, *words]) == 0
     assert "1 passed" in capsys.readouterr().out
 

@@ -1,6 +1,7 @@
 """Every pass but one leaves what exporters noted of nodes; a reduction tells it, and --anonymize drops it."""
 
 import random
+import zipfile
 from pathlib import Path
 
 import onnx
@@ -70,8 +71,34 @@ def test_a_reduction_ends_with_the_line_of_code(here: Path, capsys: pytest.Captu
     assert "\n    from model.py:12 in Attention.forward: return scaled(" in capsys.readouterr().out
 
 
+PRIVATE = (b"model.py", b"Attention.forward", b"/home/me", b"softmax(y", b"aten.")
+"""Of the lines that the exporter noted."""
+
+
+def told(path: Path) -> dict[str, set[bytes]]:
+    """Which private words stand in a file, or in the members of an archive, by their names."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            contents = {name: archive.read(name) for name in archive.namelist()}
+    else:
+        contents = {path.name: path.read_bytes()}
+    return {name: {word for word in PRIVATE if word in data} for name, data in contents.items()}
+
+
 def test_an_anonymized_result_does_not_tell_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["debug", "reduce", "m.onnx", "-o", "r.onnx", "--anonymize", *CHECK]) == 0
+    words = ["debug", "reduce", "m.onnx", "-o", "r.onnx", "--anonymize", "--report", "r.json", "--events", "e.jsonl"]
+    assert main([*words, *CHECK]) == 0
     assert "model.py" not in capsys.readouterr().out
-    assert b"model.py" not in Path("r.onnx").read_bytes()
+    assert main(["report", "r.json", "-o", "r.html"]) == 0
+    for name in ("r.onnx", "r.json", "r.html", "e.jsonl"):
+        assert told(here / name) == {name: set()}
     assert b"torch" not in Path("r.onnx").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_bundle_tells_it_and_an_anonymized_one_does_not(here: Path) -> None:
+    words = ["debug", "reduce", "m.onnx", "--report", "r.json"]
+    assert main([*words, "-o", "r.onnx", "--bundle", "b.zip", *CHECK]) == 0
+    assert b"model.py" in told(here / "b.zip")["ISSUE.md"]
+    assert main([*words, "-o", "s.onnx", "--bundle", "c.zip", "--anonymize", *CHECK]) == 0
+    assert not set().union(*told(here / "c.zip").values())

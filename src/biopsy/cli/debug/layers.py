@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from biopsy import errors
 from biopsy.cli.arguments import comparing, file_kinds, groups, types
 from biopsy.cli.arguments.report_option import add_report
-from biopsy.cli.debug import bundling, layers_engines
+from biopsy.cli.debug import bundling, layers_engines, other_machines
 from biopsy.cli.report_file import report_file
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("what is out of tolerance")
     comparing.add_tolerances(group)
     comparing.add_limits(parser)
+    other_machines.add_refused(
+        parser,
+        "layers are compared with each other, so one machine measures them all, and each step needs the last one",
+        "debug reduce --on ray    searches for the nodes that fail together on many machines",
+    )
 
 
 def _add_memory(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from biopsy import errors
+from biopsy.cli import golden_values
 from biopsy.cli.arguments import engine_options, file_kinds, tensorrt
 from biopsy.engines.yardsticks import PLAIN
 
@@ -78,9 +79,6 @@ def settle(args: argparse.Namespace, console: Console) -> None:
 
 def _take_golden_values(args: argparse.Namespace) -> None:
     """Make them the engine to trust, and feed what they belong to: the inputs given, else those in the same file."""
-    from biopsy.engines.recorded import GoldenValues
-    from biopsy.engines.registry import EngineSpec
-
     if args.reference_engine is not None:
         raise errors.UsageError(
             f"--load-outputs {args.load_outputs}, and --reference-engine {args.reference_engine}: trust one of them"
@@ -90,13 +88,10 @@ def _take_golden_values(args: argparse.Namespace) -> None:
             "--load-outputs: golden values belong to inputs in a file, not to those that a script makes",
             next_steps=["--load-inputs FILE    the inputs that they were recorded with"],
         )
-    settings = {"file": str(args.load_outputs)}
     if len(args.load_inputs or ()) > 1:
         raise errors.UsageError(
             "--load-outputs takes the inputs from one file",
             next_steps=["biopsy data concat FILE FILE -o inputs.npz    puts them into one"],
         )
-    if args.load_inputs:
-        settings["inputs"] = str(args.load_inputs[0])
-    args.reference_engine = EngineSpec(GoldenValues.name, settings).text
+    args.reference_engine = golden_values.spec_of(args.load_outputs, args.load_inputs[0] if args.load_inputs else None)
     args.load_inputs = args.load_inputs or [args.load_outputs]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from biopsy.checks.words import as_word, output_word
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.given_options import LIMITS, MADE_BY_DEFAULT, MAKING, given
+from biopsy.cli.golden_values import CUT_INPUTS, recording_options
 from biopsy.shell_words import ListOption, is_refused, line_of
 
 if TYPE_CHECKING:
     from biopsy.layerwise.findings import LayerFindings, Suspect
 
 SAVED_INPUTS = "layers_inputs.npz"
-CUT_INPUTS = "cut_inputs.npz"
-"""Where a line has inputs saved that the next one loads, and where a reduction writes those of each candidate."""
+"""Where a line has inputs saved that the next one loads."""
 
 
 def advice_of(findings: LayerFindings, args: argparse.Namespace) -> list[Advice]:
@@ -74,11 +74,12 @@ def _reduce(findings: LayerFindings, args: argparse.Namespace, inputs: Sequence[
     With ``inputs`` each candidate is fed what its place in the model saw with them.
     """
     recorded = ["--load-inputs", *inputs, "--iter-inputs", CUT_INPUTS] if inputs else []
+    if args.load_outputs is not None:
+        recorded = recording_options(args.reference_engine, inputs)
     fed = ["--load-inputs", CUT_INPUTS] if inputs else []
     return [
         *("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model)),
         *_weights(args),
-        *(["--record-with", args.reference_engine] if args.load_outputs is not None else []),
         *recorded,
         *(["--order-by", as_word(args.report)] if args.report is not None and args.report.suffix != ".html" else []),
         *(["--mark-intermediate"] if findings.is_masked else []),

@@ -65,6 +65,16 @@ def add(
     return group
 
 
+def add_refused(parser: argparse.ArgumentParser, why: str, instead: str) -> None:
+    """Have a command refuse ``--on`` with the reason, and what to type instead; its help does not show it."""
+
+    class Refused(argparse.Action):
+        def __call__(self, *_: object) -> None:
+            raise errors.UsageError(f"--on is not available here: {why}", next_steps=[instead])
+
+    parser.add_argument("--on", action=Refused, nargs="?", dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
 def cluster(text: str) -> str:
     """The type of ``--on``. Raises UsageError for what names no cluster."""
     if text != "ray" and not _ADDRESS.fullmatch(text):

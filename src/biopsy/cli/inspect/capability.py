@@ -117,6 +117,7 @@ def _no_tensorrt(problem: str) -> errors.EngineMissing:
 
 
 def _show(found: Survey, engine: str, console: Console) -> None:
+    from biopsy.model.sources import noted_source
     from biopsy.text import printable
 
     nodes = found.index.nodes
@@ -124,6 +125,9 @@ def _show(found: Survey, engine: str, console: Console) -> None:
     console.say(f"{engine} takes {total - refused} of {total} nodes ({_questions(found)})")
     for number, reason in sorted(found.refused.items())[:_MOST_SHOWN]:
         console.say(f"  {nodes[number].label}   {reason}")
+        source = noted_source(found.index, number)
+        if source is not None:
+            console.say(f"    {source.with_code}")
     if refused > _MOST_SHOWN:
         console.say(f"  and {refused - _MOST_SHOWN} more")
     for group in found.together:

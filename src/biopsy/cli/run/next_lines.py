@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import errors
 from biopsy.checks.command_line import PLACEHOLDER, OwnRun
 from biopsy.checks.words import as_word, output_word
-from biopsy.cli import commands
+from biopsy.cli import commands, golden_values
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments.file_kinds import FileKind
 from biopsy.shell_words import ListOption, is_refused, line_of
@@ -58,13 +58,37 @@ def _diagnosis(
 
 
 def _reduction(args: argparse.Namespace, options: OwnRun) -> Iterator[str]:
-    """A reduction whose check is the same run; parts of golden values need inputs that belong to them."""
+    """A reduction whose check is the same run; parts of golden values need inputs that belong to them.
+
+    Where these are of tensors inside the model too, it cuts there, and no engine needs to be trusted.
+    """
+    golden = _golden(args)
     yield from ("biopsy", "debug", "reduce", as_word(args.model), "-o", output_word("reduced.onnx", args.model))
     if args.external_data_dir is not None:
         yield from ("--external-data-dir", as_word(args.external_data_dir))
-    if args.load_outputs and not (args.load_inputs or args.data_loader_script):
+    if golden is not None:
+        inputs = args.load_inputs[0]
+        yield from golden_values.recording_options(golden_values.spec_of(golden, inputs), [as_word(inputs)])
+        options = options.without_option(_spellings("load_inputs")).with_options(
+            "--load-inputs", golden_values.CUT_INPUTS
+        )
+    elif args.load_outputs and not (args.load_inputs or args.data_loader_script):
         yield "--no-reduce-inputs"
     yield from ("--check", *options.without_option(_spellings("external_data_dir")).words)
+
+
+def _golden(args: argparse.Namespace) -> Path | None:
+    """The file of golden values, if there is just one, has those of inner tensors, and belongs to inputs of a file."""
+    from biopsy.model.index import index_file
+
+    if len(args.load_outputs or ()) != 1 or len(args.load_inputs or ()) != 1:
+        return None
+    (golden,) = args.load_outputs
+    try:
+        index = index_file(args.model, args.external_data_dir)
+    except (errors.BiopsyError, OSError):
+        return None
+    return golden if golden_values.holds_inner_values(golden, index) else None
 
 
 def _lasting(words: Sequence[str]) -> OwnRun:

@@ -128,6 +128,7 @@ def _record(found: Reduction, *, masked: bool) -> PieceFound:
         ),
         error_after="" if found.error_after is None else error_text(found.error_after),
         masked=masked,
+        places=tuple(dict.fromkeys(str(source) for source in found.sources if source is not None)),
     )
 
 

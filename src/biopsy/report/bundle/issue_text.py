@@ -21,6 +21,7 @@ from biopsy.text import printable, shortened
 
 _MOST_OF_MODEL = 6000  # characters
 _MOST_OF_SCRIPT = 7000
+_MOST_PLACES = 8
 _MOST_OF_OUTPUT = 4000
 
 
@@ -29,7 +30,7 @@ class IssueFacts:
     """All that the text is made of. ``model`` is the model as text, ``versions`` what it was seen on.
 
     ``sizes`` are bytes by the name of each member; ``remarks`` are sentences on what the bundle lacks; ``found`` is
-    what is known of the failure from before.
+    what is known of the failure from before. ``places`` are the lines of their author's code that the nodes come from.
     """
 
     failure: ObservedFailure
@@ -41,6 +42,7 @@ class IssueFacts:
     found: EarlierFindings = field(default_factory=EarlierFindings)
     remarks: Sequence[str] = ()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    places: Sequence[str] = ()
 
 
 def issue_text(facts: IssueFacts) -> str:
@@ -93,6 +95,11 @@ def _steps(facts: IssueFacts) -> Iterator[str]:
     yield f"Unpack the attached files and run `python reproduce.py`:\n\n{names}"
     yield "The model (`model.onnx`):"
     yield _fenced(shortened(facts.model, _MOST_OF_MODEL))
+    if facts.places:
+        more = len(facts.places) - _MOST_PLACES
+        lines = [*facts.places[:_MOST_PLACES], *([f"and {more} more"] if more > 0 else [])]
+        yield "Its nodes come from these lines of code, by the notes of its exporter:"
+        yield _fenced("\n".join(map(printable, lines)))
     if len(facts.script) <= _MOST_OF_SCRIPT:
         yield "`reproduce.py`:"
         yield _fenced(facts.script.strip(), "python")

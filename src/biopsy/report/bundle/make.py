@@ -12,6 +12,9 @@ from biopsy import errors
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.watch import Limits
+from biopsy.model.index import index_bytes
+from biopsy.model.load import read_bytes
+from biopsy.model.sources import places_of, sources_of
 from biopsy.report.bundle.contents import Contents, seconds_of, write_contents, write_model
 from biopsy.report.bundle.disclosures import disclosures, words_of_machine
 from biopsy.report.bundle.exclusions import exclusions
@@ -122,7 +125,19 @@ def _facts(
         found=job.found,
         remarks=[f"left out: {text}" for text in contents.left_out],
         sizes={member.name: member.stat().st_size for member in contents.members},
+        places=_places(job, folder / "model.onnx"),
     )
+
+
+def _places(job: BundleJob, model: Path) -> list[str]:
+    """The lines of code that the nodes of the bundle's model come from; of one that hides where it comes from, none."""
+    if job.secrets is not None:
+        return []
+    try:
+        index, original = (index_bytes(read_bytes(path), path.parent) for path in (model, job.original))
+    except (errors.BiopsyError, OSError):
+        return []
+    return [place.text for place in places_of(sources_of(index, original))]
 
 
 def _texts(job: BundleJob, facts: IssueFacts, folder: Path) -> list[Path]:

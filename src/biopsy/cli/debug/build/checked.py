@@ -55,17 +55,17 @@ def runs_of(
     args: argparse.Namespace, plan: BuildPlan, machines: OtherMachines | None, listener: events.Listener
 ) -> tuple[BuildRuns, Callable[[], None]]:
     """Who builds and checks, here or on other machines; and what ends the check."""
-    from biopsy.tactics.build_run import RunsHere
+    from biopsy.tactics.build_run import BuildsHere
     from biopsy.tactics.setting_changes import separate_checks
 
     if machines is None:
         check_for, close = _checks_here(args, plan)
-        return RunsHere(plan, check_for, listener), close
-    from biopsy.tactics.builds_elsewhere import RunsElsewhere
+        return BuildsHere(plan, check_for, listener), close
+    from biopsy.tactics.builds_elsewhere import BuildsElsewhere
 
     separate = separate_checks(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
     jobs = min(args.jobs or machines.room, machines.room)
-    return RunsElsewhere(plan, separate, machines, jobs, listener), lambda: None
+    return BuildsElsewhere(plan, separate, machines, jobs, listener), lambda: None
 
 
 def _checks_here(args: argparse.Namespace, plan: BuildPlan) -> tuple[CheckFor, Callable[[], None]]:

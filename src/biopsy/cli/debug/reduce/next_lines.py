@@ -9,10 +9,12 @@ import argparse
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from biopsy.checks.command_line import LOAD_INPUTS, PLACEHOLDER, CommandLine, OwnInspect, OwnRun, parse
-from biopsy.checks.words import as_word, names_path
+from biopsy.checks.words import as_word, names_path, output_word
+from biopsy.cli import golden_values
 from biopsy.cli.advice import Advice
 from biopsy.cli.arguments import engine_options
 from biopsy.cli.arguments.given_options import LIMITS, MADE_BY_DEFAULT, MAKING, given
@@ -118,11 +120,27 @@ class _OwnCheck:
         """Which layer is wrong, of several; nothing where a function of the user's judges, or nothing is compared."""
         if self.judged.evidence.verdict.stage != "compare" or len(self.found.nodes) < 2 or are_given(self.own):
             return
+        golden = golden_values.file_of(self.args.record_with) if self.own.load_outputs else None
+        if golden is not None:
+            yield from self._layers_by(golden)
+            return
         others = [spec.text for spec in self.engines if spec.text != self.suspect]
         reference = ["--reference-engine", others[0]] if others and not self.own.load_outputs else []
         words = ["biopsy", "debug", "layers", as_word(self.found.output), *reference, "--suspect", self.suspect]
         making = given(self.own, (*MAKING, "--input-symbols"), MADE_BY_DEFAULT)
         line = line_of([*words, *self._inputs(), *making, *given(self.own, LIMITS)])
+        yield Advice(line, "which of its layers is wrong, alone or together with others")
+
+    def _layers_by(self, golden: Path) -> Iterator[Advice]:
+        """The same by golden values, with the inputs of the result, of which some may stand elsewhere."""
+        fed = []
+        if golden_values.lacking(golden, index_file(self.found.output)):
+            merged = output_word("reduced_inputs.npz", self.args.model)
+            files = [*(self.args.load_inputs or ()), golden]
+            yield Advice(line_of(golden_values.merge_words(files, merged)), "the inputs of the result")
+            fed = ["--load-inputs", merged]
+        words = ["biopsy", "debug", "layers", as_word(self.found.output), "--suspect", self.suspect, *fed]
+        line = line_of([*words, "--load-outputs", as_word(golden), *given(self.own, LIMITS)])
         yield Advice(line, "which of its layers is wrong, alone or together with others")
 
     def _inputs(self) -> Iterator[ListOption]:

@@ -122,10 +122,21 @@ def _say_one(console: Console, number: int, one: VerifiedChange, index: ModelInd
     else:
         details += [f"--engine {one.engine}", *(f"{name}={value}" for name, value in one.environment.items())]
     console.say(f"     {'':<{COLUMN}} {' · '.join(details)}")
+    for place in _places(one, index) if one.changes_model else ():
+        console.say(f"     {'':<{COLUMN}} {place}")
     for limit in one.holds:
         console.say(f"     {'':<{COLUMN}} the same function for {limit}")
     for line in () if one.changes_model else calls_of(parse_spec(one.engine), index):
         console.note(f"     {'':<{COLUMN}} {line}")
+
+
+def _places(one: VerifiedChange, index: ModelIndex) -> list[str]:
+    """The lines of code that the nodes that are changed come from."""
+    from biopsy.model.sources import noted_source, places_of
+
+    changed = set(one.nodes)
+    numbers = [node.number for node in index.nodes if node.label in changed]
+    return [place.text for place in places_of(noted_source(index, number) for number in numbers)[:_MOST_NAMED]]
 
 
 def _say_difference(console: Console, patched: VerifiedChange, output: Path) -> None:

@@ -1,0 +1,84 @@
+"""Files are sent to each node of a Ray cluster once, however many candidates and places for checks there are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import biopsy
+from biopsy import Parallelism
+from biopsy.checks.command import CommandCheck
+from biopsy.checks.task import Task
+from support.ray_nodes import MARKS, RayNodes
+from support.ray_processes import processes_with
+from support.scripts import script_check, with_external_weight
+from support.session import LIMIT
+
+pytest.importorskip("ray")
+from biopsy.session.ray_cluster import RayWorkers, Resources
+
+pytestmark = MARKS
+MB = 1 << 20
+
+
+def size_of(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+def test_each_node_receives_each_file_once(tmp_path: Path, ray_nodes: RayNodes, ray_workers: RayWorkers) -> None:
+    source, check = with_external_weight(tmp_path / "model", 16 * MB), script_check(tmp_path / "check", "n9")
+    sent = (source.parent / "w.bin").stat().st_size + size_of(tmp_path / "check")
+    biopsy.reduce(source, check, tmp_path / "r.onnx", parallelism=Parallelism(jobs=3, executor=ray_workers))
+    assert ray_workers.sent == sent > 64 * MB
+    assert set(ray_workers.received.values()) <= {sent, 0}
+    again = RayWorkers(ray_nodes.address)
+    biopsy.reduce(source, check, tmp_path / "again.onnx", parallelism=Parallelism(jobs=3, executor=again))
+    both = ray_workers.received + again.received
+    assert 1 <= len(both) <= 3
+    assert set(both.values()) == {sent}
+
+
+def test_places_of_one_node_that_start_at_once_receive_a_file_once(tmp_path: Path, ray_nodes: RayNodes) -> None:
+    (tmp_path / "w.bin").write_bytes(os.urandom(8 * MB))
+    check = CommandCheck(["sh", "-c", "sleep 0.3", "{}", str(tmp_path / "w.bin")], "c.onnx")
+    wide = ray_nodes.add(8, num_cpus=4, resources={"wide": 4})
+    workers = RayWorkers(ray_nodes.address, Resources(others={"wide": 1.0}))
+    try:
+        runs = [workers.begin(Task(check, tmp_path / f"c{number}.onnx", [b"model"])) for number in range(12)]
+        for run in runs:
+            workers.wait([run], LIMIT)
+        assert [run.result().status for run in runs] == [0] * 12
+        assert len(ray_nodes.host_folders(8)) > 1
+        assert list(workers.received.values()) == [8 * MB]
+        assert workers.sent == 8 * MB
+    finally:
+        workers.close()
+        ray_nodes.cluster.remove_node(wide)
+
+
+@pytest.mark.slow
+def test_a_gigabyte_of_weights_is_sent_to_each_node_once_and_in_little_memory(
+    tmp_path: Path, ray_nodes: RayNodes, ray_workers: RayWorkers
+) -> None:
+    with (tmp_path / "w.bin").open("wb") as stream:
+        stream.truncate(1 << 30)
+    check = CommandCheck(["sh", "-c", "sleep 0.2", "{}", str(tmp_path / "w.bin")], "c.onnx")
+    runs = [ray_workers.begin(Task(check, tmp_path / f"c{number}.onnx", [b"model"])) for number in range(24)]
+    for run in runs:
+        ray_workers.wait([run], 300)
+    assert [run.result().status for run in runs] == [0] * 24
+    assert list(ray_workers.received.values()) == [1 << 30] * 3
+    assert ray_workers.sent == 1 << 30
+    most = [memory for number in range(3) for memory in peaks(ray_nodes.variable(number))]
+    assert len(most) == 3
+    assert max(most) < 512 * MB
+    for number in range(3):
+        for path in ray_nodes.contents(number).iterdir():
+            path.unlink()
+
+
+def peaks(variable: str) -> list[int]:
+    """The most memory, in bytes, that each process which runs checks has ever had."""
+    pids = [pid for pid, words in processes_with(variable).items() if "_HostActor" in words]
+    lines = [line.split() for pid in pids for line in Path(f"/proc/{pid}/status").read_text().splitlines()]
+    return [int(words[1]) << 10 for words in lines if words and words[0] == "VmHWM:"]
