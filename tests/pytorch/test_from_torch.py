@@ -103,6 +103,16 @@ def test_what_cannot_be_recorded_is_said_and_nothing_is_written(words, status, s
     assert {path.name for path in folder.iterdir()} - {"__pycache__"} == before - {"__pycache__"}
 
 
+def test_a_model_that_nobody_named_is_not_replaced(capsys):
+    Path("model.onnx").write_bytes(b"mine")
+    assert from_torch("shop:ready", "-o", "golden.safetensors") == 2
+    said = capsys.readouterr().err
+    assert "--model model.onnx    records for it" in said
+    assert Path("model.onnx").read_bytes() == b"mine"
+    assert from_torch("shop:ready", "-o", "golden.safetensors", "--save-model", "model.onnx") == 0
+    assert Path("model.onnx").read_bytes() != b"mine"
+
+
 def test_only_a_safetensors_file_is_written(capsys):
     assert from_torch("shop:ready", "-o", "golden.npz") == 2
     assert "ends in .safetensors" in capsys.readouterr().err

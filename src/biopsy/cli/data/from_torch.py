@@ -42,7 +42,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--save-model", type=file_kinds.WRITTEN, metavar="FILE",
-        help="where the exported model is written; by default model.onnx beside the output, nowhere with --model",
+        help="where the exported model is written; by default model.onnx beside the output, if nothing stands there, "
+        "and nowhere with --model",
     )  # fmt: skip
     parser.add_argument(
         "--no-optimize", action="store_true",
@@ -69,6 +70,19 @@ def _saved_model(args: argparse.Namespace) -> Path | None:
     return output.with_name("model.onnx")
 
 
+def _require_new_model(args: argparse.Namespace) -> None:
+    """Raise UsageError if the model that nobody has named would replace one."""
+    saved = _saved_model(args)
+    if saved is not None and args.save_model is None and saved.exists():
+        raise errors.UsageError(
+            f"{saved} exists, and is not replaced by a model that you did not name",
+            next_steps=[
+                f"{line_of(['--model', str(saved)])}    records for it",
+                f"{line_of(['--save-model', str(saved)])}    replaces it",
+            ],
+        )
+
+
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Export the module, record its values, and say how many tensors have one."""
     from biopsy.filesystem.write import require_writable
@@ -81,6 +95,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     for path in (args.output, saved):
         if path is not None:
             require_writable(path)
+    _require_new_model(args)
     named = named_module(args.factory)
     given = named.given if args.arguments is None else arguments_in(args.arguments, named.module)
     if given is None:
