@@ -9,7 +9,9 @@ import pytest
 
 from biopsy.cli.app import main
 from biopsy.model import walk
+from biopsy.model.index import index_bytes
 from biopsy.model.node_source import source_of
+from biopsy.model.sources import sources_of
 from biopsy.reduction.change import NamedModelPass
 from biopsy.reduction.passes.shapes import unrefuted
 from biopsy.reduction.schedule import MODEL_PASSES
@@ -52,6 +54,27 @@ def test_a_node_that_stays_keeps_what_was_noted_of_it(named: NamedModelPass) -> 
         for node in walk.nodes(result):
             if (node.op_type, *node.output) in before:
                 assert node.metadata_props, (seed, node)
+
+
+def by_node(made: onnx.ModelProto, original: onnx.ModelProto) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """The modules that the nodes of a graph come from, by operator and outputs; () of those that say nothing."""
+    index, before = (index_bytes(each.SerializeToString()) for each in (made, original))
+    sources = sources_of(index, before)
+    return {
+        (node.op_type, *node.output): () if source is None else source.scopes
+        for node, source in zip(made.graph.node, sources, strict=True)
+        if source is None or source.stands_for is None
+    }
+
+
+@pytest.mark.parametrize("named", [n for n in MODEL_PASSES if n.name != "names"], ids=lambda named: named.name)
+def test_a_node_that_stays_has_the_source_that_it_had_in_the_original(named: NamedModelPass) -> None:
+    for seed in range(3):
+        original = noted(seed)
+        before = by_node(original, original)
+        after = by_node(last(named, original, random.Random(seed)), original)
+        for node in after.keys() & before.keys():
+            assert after[node] == before[node], (seed, node)
 
 
 @pytest.fixture
