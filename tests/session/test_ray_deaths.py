@@ -10,13 +10,16 @@ from time import monotonic, sleep
 
 import pytest
 
-from biopsy import errors
+import biopsy
+from biopsy import Parallelism, errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
+from support.models import chain, save
 from support.processes import waited_for
 from support.ray_nodes import MARKS, RayNodes
 from support.ray_processes import seconds_until_gone
+from support.scripts import script_check
 from support.session import LIMIT
 
 pytest.importorskip("ray")
@@ -137,6 +140,25 @@ def test_the_machine_goes(tmp_path: Path, ray_nodes: RayNodes, *, is_graceful: b
         assert (found.status, node.workers.lost) == (7, 1)
         assert words in found.remark
         assert seconds_until_gone(check, child) < 5
+
+
+def test_a_node_that_is_killed_in_the_middle_of_a_search_changes_nothing(tmp_path: Path, ray_nodes: RayNodes) -> None:
+    source, check = save(chain(12), tmp_path / "m.onnx"), script_check(tmp_path / "check")
+    biopsy.reduce(source, check, tmp_path / "here.onnx")
+    added = ray_nodes.add(11)
+    workers = RayWorkers(ray_nodes.address)
+    checks = 0
+
+    def listen(event: events.Event) -> None:
+        nonlocal checks
+        checks += isinstance(event, events.Checked)
+        if checks == 3 and added in ray_nodes.cluster.worker_nodes:
+            ray_nodes.cluster.remove_node(added, allow_graceful=False)
+
+    parallelism = Parallelism(jobs=4, executor=workers)
+    biopsy.reduce(source, check, tmp_path / "there.onnx", parallelism=parallelism, listener=listen)
+    assert added not in ray_nodes.cluster.worker_nodes
+    assert (tmp_path / "there.onnx").read_bytes() == (tmp_path / "here.onnx").read_bytes()
 
 
 def test_a_check_that_ends_what_runs_it_three_times_is_told_and_its_model_is_kept(

@@ -5,14 +5,10 @@ from pathlib import Path
 
 import pytest
 
-import biopsy
-from biopsy import Parallelism
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.task import Task
-from support.ray_nodes import MARKS, RayNodes
+from support.ray_nodes import MARKS, NODES, RayNodes
 from support.ray_processes import processes_with
-from support.scripts import script_check, with_external_weight
-from support.session import LIMIT
 
 pytest.importorskip("ray")
 from biopsy.session.ray_cluster import RayWorkers, Resources
@@ -21,21 +17,24 @@ pytestmark = MARKS
 MB = 1 << 20
 
 
-def size_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
-
-
 def test_each_node_receives_each_file_once(tmp_path: Path, ray_nodes: RayNodes, ray_workers: RayWorkers) -> None:
-    source, check = with_external_weight(tmp_path / "model", 16 * MB), script_check(tmp_path / "check", "n9")
-    sent = (source.parent / "w.bin").stat().st_size + size_of(tmp_path / "check")
-    biopsy.reduce(source, check, tmp_path / "r.onnx", parallelism=Parallelism(jobs=3, executor=ray_workers))
-    assert ray_workers.sent == sent > 64 * MB
-    assert set(ray_workers.received.values()) <= {sent, 0}
+    (tmp_path / "w.bin").write_bytes(os.urandom(64 * MB))
+    check = CommandCheck(["sh", "-c", "sleep 0.3", "{}", str(tmp_path / "w.bin")], "c.onnx")
+    assert ended(ray_workers, [(check, tmp_path / f"c{number}.onnx") for number in range(12)]) == [0] * 12
+    assert list(ray_workers.received.values()) == [64 * MB] * NODES
+    assert ray_workers.sent == 64 * MB
     again = RayWorkers(ray_nodes.address)
-    biopsy.reduce(source, check, tmp_path / "again.onnx", parallelism=Parallelism(jobs=3, executor=again))
-    both = ray_workers.received + again.received
-    assert 1 <= len(both) <= 3
-    assert set(both.values()) == {sent}
+    assert ended(again, [(check, tmp_path / "c.onnx")]) == [0]
+    assert sum(again.received.values()) == 0
+    again.close()
+
+
+def ended(workers: RayWorkers, asked: list[tuple[CommandCheck, Path]]) -> list[int]:
+    """The statuses of these checks, all of which are begun at once."""
+    runs = [workers.begin(Task(check, candidate, [b"model"])) for check, candidate in asked]
+    for run in runs:
+        workers.wait([run], 300)
+    return [run.result().status for run in runs]
 
 
 def test_places_of_one_node_that_start_at_once_receive_a_file_once(tmp_path: Path, ray_nodes: RayNodes) -> None:
@@ -44,10 +43,7 @@ def test_places_of_one_node_that_start_at_once_receive_a_file_once(tmp_path: Pat
     wide = ray_nodes.add(8, num_cpus=4, resources={"wide": 4})
     workers = RayWorkers(ray_nodes.address, Resources(others={"wide": 1.0}))
     try:
-        runs = [workers.begin(Task(check, tmp_path / f"c{number}.onnx", [b"model"])) for number in range(12)]
-        for run in runs:
-            workers.wait([run], LIMIT)
-        assert [run.result().status for run in runs] == [0] * 12
+        assert ended(workers, [(check, tmp_path / f"c{number}.onnx") for number in range(12)]) == [0] * 12
         assert len(ray_nodes.host_folders(8)) > 1
         assert list(workers.received.values()) == [8 * MB]
         assert workers.sent == 8 * MB
@@ -63,16 +59,13 @@ def test_a_gigabyte_of_weights_is_sent_to_each_node_once_and_in_little_memory(
     with (tmp_path / "w.bin").open("wb") as stream:
         stream.truncate(1 << 30)
     check = CommandCheck(["sh", "-c", "sleep 0.2", "{}", str(tmp_path / "w.bin")], "c.onnx")
-    runs = [ray_workers.begin(Task(check, tmp_path / f"c{number}.onnx", [b"model"])) for number in range(24)]
-    for run in runs:
-        ray_workers.wait([run], 300)
-    assert [run.result().status for run in runs] == [0] * 24
-    assert list(ray_workers.received.values()) == [1 << 30] * 3
+    assert ended(ray_workers, [(check, tmp_path / f"c{number}.onnx") for number in range(24)]) == [0] * 24
+    assert list(ray_workers.received.values()) == [1 << 30] * NODES
     assert ray_workers.sent == 1 << 30
-    most = [memory for number in range(3) for memory in peaks(ray_nodes.variable(number))]
-    assert len(most) == 3
+    most = [memory for number in range(NODES) for memory in peaks(ray_nodes.variable(number))]
+    assert len(most) == NODES
     assert max(most) < 512 * MB
-    for number in range(3):
+    for number in range(NODES):
         for path in ray_nodes.contents(number).iterdir():
             path.unlink()
 

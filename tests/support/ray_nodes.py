@@ -56,7 +56,7 @@ def _arguments(home: Path, number: int, **more: Any) -> dict[str, Any]:
     return {
         "num_cpus": 1,
         "resources": {f"node{number}": 1},
-        "object_store_memory": 80 << 20,
+        "object_store_memory": 256 << 20,
         "include_dashboard": False,
         **more,
         "env_vars": variables,

@@ -1,9 +1,8 @@
 """Checks on the machines of a Ray cluster: the only file that knows Ray.
 
-An actor of Ray stands for each place for a check. It runs a ``TaskHost`` in a folder of its own, on whichever machine
-Ray puts it; what it needs of our files comes by the object store of Ray, once to each machine. A check is stopped by
-the actor itself, with all that it has started; an actor that does not answer then is killed. Where Ray kills one, it
-kills the process too that would remove its folder (``isolation.cleanup``): then that stays.
+An actor of Ray is each place for a check (``session.host_place``), on whichever machine Ray puts it; what it needs of
+our files comes by the object store of Ray, once to each machine. A check is stopped by the actor itself, with all that
+it has started; an actor that does not answer then is killed.
 """
 
 from __future__ import annotations
@@ -13,9 +12,8 @@ import math
 import os
 import re
 import signal
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
@@ -23,11 +21,8 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.portable import PortableTask
-from biopsy.checks.task_host import Answer, TaskHost
-from biopsy.filesystem.content_store import ContentStore
-from biopsy.filesystem.private_folder import folder_of_user
-from biopsy.isolation import cleanup
-from biopsy.isolation.claimed_folder import claimed_folder, remove_abandoned
+from biopsy.checks.task_host import Answer
+from biopsy.session.host_place import HostPlace
 from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
 from biopsy.session.machines import OtherMachines
@@ -287,10 +282,12 @@ class _RayMachine:
             self.name, self._kind = ray.get(asked)
 
     def lives(self) -> bool:
-        """Whether the actor answers."""
+        """Whether nobody knows that the actor has died. One that is only slow to answer lives."""
         ray = imported()
         try:
             ray.get(self._actor.lives.remote(), timeout=_GRACE)
+        except ray.exceptions.GetTimeoutError:
+            return True
         except ray.exceptions.RayError:
             return False
         return True
@@ -300,7 +297,7 @@ class _RayMachine:
         try:
             parts = {digest: self._files.parts(digest, path) for digest, path in files.items()}
             with _told():
-                return self._answer(self._actor.run.remote(self._number, task, parts))
+                return self._answer(self._actor.run_with.remote(parts, self._number, task))
         finally:
             with self._lock:
                 self._number += 1
@@ -374,20 +371,8 @@ def _lost(error: Exception) -> MachineLostError:
 # On the other machine
 
 
-_PREFIX = "biopsy-host-"
-
-
-class _HostActor:
-    """A task host in a folder of its own, which goes with this process however it ends."""
-
-    def __init__(self) -> None:
-        cleanup.start(apart=True)  # Ray ends the children of a process before the process
-        parent = Path(tempfile.gettempdir())
-        remove_abandoned(_PREFIX, parent)
-        self._leaving = contextlib.ExitStack()
-        folder = self._leaving.enter_context(claimed_folder(_PREFIX, parent))
-        os.chdir(folder)
-        self._host = TaskHost(folder, ContentStore(_store_folder() or folder / "contents"))
+class _HostActor(HostPlace):
+    """A place for a check, as Ray asks it."""
 
     def where(self) -> tuple[str, MachineKind]:
         """Which node of the cluster it is on, and of what kind that is."""
@@ -396,24 +381,7 @@ class _HostActor:
     def lives(self) -> None:
         """Answer."""
 
-    def run(self, number: int, task: PortableTask, parts: Mapping[str, list[Any]]) -> Answer:
+    def run_with(self, parts: Mapping[str, list[Any]], number: int, task: PortableTask) -> Answer:
         """Do a task; ``parts`` are references to the parts of each file."""
         ray = imported()
-        received: Callable[[str], Iterator[bytes]] = lambda digest: map(ray.get, parts[digest])  # noqa: E731
-        return self._host.run(number, task, received)
-
-    def stop(self, number: int) -> None:
-        """End it."""
-        self._host.stop(number)
-
-    def close(self) -> None:
-        """End what was kept warm, and remove the folder."""
-        self._host.close()
-        os.chdir("/")
-        self._leaving.close()
-
-
-def _store_folder() -> Path | None:
-    given = os.environ.get("BIOPSY_CACHE_DIR")
-    own = Path(given).absolute() if given else folder_of_user("XDG_CACHE_HOME", ".cache")
-    return None if own is None else own / "contents"
+        return self.run(number, task, lambda digest: map(ray.get, parts[digest]))
