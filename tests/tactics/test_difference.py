@@ -41,6 +41,15 @@ def test_the_choices_of_a_build_are_those_of_its_nodes_and_of_what_it_was_told()
     assert not any("generated" in text for text in texts)
 
 
+def test_the_machine_is_named_where_it_decides_and_not_where_all_are_alike():
+    def found(*machines: str):
+        made = (TacticRecord(engine="trt", machine=machines[number % 2]) for number in range(20))
+        return difference([build_of("f", one, is_bad=number % 2 == 0) for number, one in enumerate(made)])
+
+    assert [group.told.text for group in found("H100 (1a)", "L4 (2b)").decided] == ["machine H100 (1a)"]
+    assert found("H100 (1a)", "H100 (1a)").groups == ()
+
+
 def test_a_node_in_several_layers_has_all_their_kernels():
     layers = (LayerRecord(name="a", kind="Mul", nodes=("n",)), LayerRecord(name="b", kind="Add", nodes=("n",)))
     choices = build_of("f", record(*layers), is_bad=True).choices

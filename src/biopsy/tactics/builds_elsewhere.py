@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
@@ -33,7 +34,7 @@ from biopsy.tactics.setting_changes import VARIABLE
 from biopsy.tactics.variations import Drawn
 
 _MOST_WAITING = 2
-"""Builds that have ended before one that was begun earlier, for each that may run at once: their files are held."""
+"""Builds that may have ended before one that was begun earlier, for each that may run at once."""
 
 
 class BuildsElsewhere:
@@ -67,7 +68,8 @@ class BuildsElsewhere:
         until = self._plan.until
         self._machines.expect(min(self._jobs, until) if isinstance(until, int) else self._jobs)
         numbered = enumerate(order)
-        runs = in_order(numbered, self._begun, self._machines, jobs=self._jobs, waiting=_MOST_WAITING)
+        waiting = 1 if self._back else _MOST_WAITING  # what comes back may be large, and is held until its turn
+        runs = in_order(numbered, self._begun, self._machines, jobs=self._jobs, waiting=waiting)
         for text in self._machines.remarks:
             self._listener(events.Remark(text))
         with closing(runs) as ended:
@@ -97,8 +99,13 @@ class BuildsElsewhere:
             ),
             models=[plan.model.path],
             written=made,
-            back=[path for path in plan.artifacts.files if path != plan.record],
+            back=self._back,
         )
+
+    @property
+    def _back(self) -> list[Path]:
+        """Files that come back. The record is written here."""
+        return [path for path in self._plan.artifacts.files if path != self._plan.record]
 
     def _check(self, drawn: Drawn) -> CommandCheck:
         """The check with what a change says of its environment."""
