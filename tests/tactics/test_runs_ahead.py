@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import biopsy
 from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.engines.registry import parse_spec
@@ -107,3 +108,10 @@ def test_a_large_model_is_sent_once_to_each_machine(
     assert [one.change.settings for one in flags.switches] == [{"threads": "1"}]
     for node in machines.nodes:
         assert sorted(path.name for path in node.sent) == ["check.py", "m.onnx"]
+
+
+def test_python_code_may_give_the_machines(tmp_path: Path, machines: NodeProcesses) -> None:
+    (tmp_path / "check.py").write_text("import sys; open(sys.argv[1]); sys.exit('threads=1' not in sys.argv[2])")
+    words = [sys.executable, str(tmp_path / "check.py"), "{}", "{engine}"]
+    flags = biopsy.flags(tmp_path / "m.onnx", "onnxrt", words, executor=machines)
+    assert [one.change.settings for one in flags.switches] == [{"threads": "1"}]
