@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import biopsy
 from biopsy import errors, events
 from biopsy.checks.judge import Rules
 from biopsy.engines.registry import parse_spec
@@ -94,3 +95,23 @@ def test_a_failure_that_wavers_is_asked_for_as_often(tmp_path: Path, machines: N
     flags, *_ = found(tmp_path, code, machines, "{}", str(tmp_path / "passed"))
     assert (flags.failed, flags.runs) == (19, 20)
     assert [(one.change.settings, one.verified) for one in flags.switches] == [({"threads": "1"}, True)]
+
+
+@pytest.mark.slow
+def test_a_large_model_is_sent_once_to_each_machine(
+    tmp_path: Path, machines: NodeProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("biopsy.checks.portable._MOST_BYTES_OF_A_TASK", 10)
+    model = (tmp_path / "m.onnx").read_bytes()
+    code = f"size = len(open(sys.argv[1], 'rb').read()); sys.exit(size != {len(model)} or 'threads=1' not in on)"
+    flags, *_ = found(tmp_path, code, machines, "{}")
+    assert [one.change.settings for one in flags.switches] == [{"threads": "1"}]
+    for node in machines.nodes:
+        assert sorted(path.name for path in node.sent) == ["check.py", "m.onnx"]
+
+
+def test_python_code_may_give_the_machines(tmp_path: Path, machines: NodeProcesses) -> None:
+    (tmp_path / "check.py").write_text("import sys; open(sys.argv[1]); sys.exit('threads=1' not in sys.argv[2])")
+    words = [sys.executable, str(tmp_path / "check.py"), "{}", "{engine}"]
+    flags = biopsy.flags(tmp_path / "m.onnx", "onnxrt", words, executor=machines)
+    assert [one.change.settings for one in flags.switches] == [{"threads": "1"}]

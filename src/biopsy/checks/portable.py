@@ -29,6 +29,8 @@ from biopsy.filesystem.plain_file import FileState, state_at
 
 _BINARY = b"\x7fELF"
 _LARGEST_MODEL = 1 << 31
+_MOST_BYTES_OF_A_TASK = 32 << 20
+"""A larger model that stands in a file, to be asked about again and again, is sent once to each machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +69,8 @@ class PortableTask:
     Without a place, the check is a command that has no candidate. ``places`` has the place of each path that stands in
     the check; ``python`` is the path of our interpreter. ``original`` is what differs in the original model.
 
-    A task with a ``preparation`` (see ``checks.preparation``) may have no check. Its ``model`` is None, for that is
-    sent like any other file, or made. ``back`` are the paths, as they are here, of files that come back.
+    The ``model`` is None if it is sent like any other file, or made there. A task with a ``preparation`` (see
+    ``checks.preparation``) may have no check. ``back`` are the paths, as they are here, of files that come back.
     """
 
     check: PortableCheck | None
@@ -83,11 +85,12 @@ class PortableTask:
 
 
 class TaskPacker:
-    """Makes tasks portable. It remembers the digests of files, each as long as the file does not change."""
+    """Makes tasks portable. It remembers what it has read of files, each as long as the file does not change."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
         self._digests: dict[Path, tuple[FileState, str]] = {}
+        self._referred: dict[Path, tuple[FileState, dict[str, Path]]] = {}
         self._lock = Lock()
 
     def packed(self, task: Task | PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
@@ -108,12 +111,19 @@ class TaskPacker:
         candidates = [] if task.candidate == NO_CANDIDATE else [task.candidate]
         if candidates:
             _require_candidate(commands)
-        model = b"".join([path.read_bytes() for path in candidates] if task.parts is None else task.parts)
         named = [path for each in commands for path in _files_named(each, besides=[*built, *replaced])]
         files = {place: path for each in commands for place, path in self._files(each, named).items()}
         files |= {self._place(path): path for path in replaced.values()}
+        model = None if task.parts is None else b"".join(task.parts)
         for candidate in candidates:
-            files |= self._weights(model, candidate.parent)
+            if model is not None:
+                files |= self._weights(model, candidate.parent)
+                continue
+            files |= self._weights_of(candidate)
+            if candidate.stat().st_size > _MOST_BYTES_OF_A_TASK:
+                files |= {self._place(candidate): candidate}
+            else:
+                model = candidate.read_bytes()
         paths = [*named, *replaced, *replaced.values(), *built, *candidates]
         portable = PortableTask(
             check=check,
@@ -130,7 +140,7 @@ class TaskPacker:
         check, named = None, list[Path]()
         files = {self._place(path): path for path in task.models}
         for path in task.models:
-            files |= self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
+            files |= self._weights_of(path)
         if task.check is not None:
             check, (base, *_), _ = _parts_of(task.check)
             made = {*task.written, *task.back}
@@ -154,8 +164,7 @@ class TaskPacker:
         files = {self._place(path): path for path in named}
         files |= {self._place(path): path for path in check.programs if path not in named and path.suffix == ".py"}
         for path in named:
-            if path.suffix == ".onnx" and path.stat().st_size < _LARGEST_MODEL:
-                files |= self._weights(path.read_bytes(), path.parent)
+            files |= self._weights_of(path) if path.suffix == ".onnx" else {}
         return files
 
     def _places(self, paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
@@ -172,6 +181,17 @@ class TaskPacker:
 
     def _number(self, folder: Path) -> int:
         return self._folders.setdefault(folder.resolve(), len(self._folders))
+
+    def _weights_of(self, path: Path) -> dict[str, Path]:
+        """The files that a model in a file refers to, by their places."""
+        state = state_at(path)
+        known = self._referred.get(path)
+        if known is not None and state is not None and known[0] == state:
+            return known[1]
+        found = self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
+        if state is not None:
+            self._referred[path] = state, found
+        return found
 
     def _weights(self, model: bytes, folder: Path) -> dict[str, Path]:
         """The files that a model refers to, by their places."""
