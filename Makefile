@@ -91,9 +91,9 @@ TORCH ?= torch==2.13.0
 test-torch: .venv-torch/.ready
 	.venv-torch/bin/python -m pytest -m torch tests/pytorch
 
-# Writes benchmarks/RESULTS.md; about 25 minutes, of which most is waiting for the peer.
-bench: bytecode .venv-peer/.ready
-	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer
+# Writes benchmarks/RESULTS.md; about 30 minutes, of which most is waiting for the peer.
+bench: bytecode .venv-peer/.ready .venv-ray/.ready
+	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer --ray .venv-ray
 
 bench-quick: bytecode .venv-peer/.ready
 	$(BIN)/python -m benchmarks.side_by_side --peer .venv-peer --quick

@@ -1,6 +1,6 @@
 """What searches take on many machines: a cost model of measured parts, held against a simulation of recorded checks.
 
-    python -m benchmarks.scale                        prints the tables of docs/explanation/scale.md
+    python -m benchmarks.scale [--write]              prints the tables of docs/explanation/scale.md, or writes them
     python -m benchmarks.scale --record FOLDER        reduces with real engines, and keeps how long each check took
     python -m benchmarks.scale --measure              measures the parts on a Ray cluster of this machine
 
@@ -38,6 +38,7 @@ from biopsy.checks.task import Task
 
 HERE = Path(__file__).parent
 KEPT = HERE / "scale.json"
+PAGE = HERE.parent / "docs" / "explanation" / "scale.md"
 BUILDS = HERE / "builds_and_finds.py"
 NODES = 1_000
 ENGINES = ("openvino", "onnxrt")
@@ -273,6 +274,15 @@ def tables() -> dict[str, str]:
     }
 
 
+def page_with(made: Mapping[str, str]) -> str:
+    """The page with these tables in the places of those of the same names."""
+    text = PAGE.read_text(encoding="utf-8")
+    for name, table in made.items():
+        head, rest = text.split(f"<!-- generated: {name} -->\n")
+        text = f"{head}<!-- generated: {name} -->\n\n{table}\n\n<!-- end -->{rest.partition('<!-- end -->')[2]}"
+    return text
+
+
 def kept() -> tuple[Parts, dict[str, Recorded]]:
     """What was measured and recorded."""
     read = json.loads(KEPT.read_text())
@@ -355,14 +365,17 @@ def _main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", type=Path, metavar="FOLDER")
     parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--write", action="store_true", help="write the tables into the page")
     args = parser.parse_args()
     if args.record is not None:
         args.record.mkdir(parents=True, exist_ok=True)
         keep(checks=record(args.record))
     if args.measure:
         keep(parts=asdict(measure()))
-    for name, text in tables().items():
-        print(f"<!-- generated: {name} -->\n{text}\n<!-- end -->\n")
+    made = tables()
+    print("\n\n".join(made.values()))
+    if args.write:
+        PAGE.write_text(page_with(made))
 
 
 if __name__ == "__main__":

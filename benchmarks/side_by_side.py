@@ -134,6 +134,15 @@ same on every machine, and pinned by `tests/quality/test_rounds.py`. Times faste
 
 {rounds}
 
+## Searches on a Ray cluster
+
+A cluster of this machine with 16 logical processors, and a check that sleeps 2 s: whole processes, which join the
+cluster and start a process in each place (on the cores that there are). At best: what the same search takes on the
+simulated clock. Times faster: than the checks of one after the other sleep, without anything else. A failure of some
+nodes of the transformer-like model with 1,000 nodes, or 100 with `--mode linear`.
+
+{ray}
+
 ## Checks that are our own `run`
 
 Transformer-like models, one node of which computes something else than its golden values say; the check is
@@ -220,6 +229,7 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--ray", type=Path, metavar="FOLDER", help="an environment with biopsy[ray]")
     parser.add_argument("--quick", action="store_true", help="few and small models; nothing is written")
     parser.add_argument("-o", "--output", type=Path, default=HERE / "RESULTS.md")
     args = parser.parse_args()
@@ -237,6 +247,7 @@ def main() -> None:
     }
     if not args.quick:
         tables |= {
+            "ray": lambda: _on_ray(args.ray),
             "big": lambda: big_models.table(big_models.measure(alone)),
             "own": lambda: own_run.table(peer),
             "read": lambda: stores.table(peer),
@@ -246,6 +257,14 @@ def main() -> None:
     made = {name: _section(make) for name, make in tables.items()}
     if not args.quick:
         args.output.write_text(PAGE.format(versions=versions(args.peer), limit=f"{LIMIT:.0f}", **made))
+
+
+def _on_ray(folder: Path | None) -> str:
+    """The table of ``other_machines``, by the interpreter of an environment that has Ray."""
+    if folder is None:
+        raise ValueError("--ray FOLDER names no environment")
+    program = [folder.absolute() / "bin" / "python", "-m", "benchmarks.other_machines"]
+    return subprocess.run(program, cwd=HERE.parent, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def _section(make: Callable[[], str]) -> str:

@@ -29,7 +29,7 @@ SECTIONS = {"How to": "how-to", "Reference": "reference", "Explanation": "explan
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Order the pages of a section as its first page lists them."""
-    config.nav = ["README.md", {"Tutorial": "tutorial/reduce-your-first-model.md"}]
+    config.nav = ["README.md", {"Tutorial": ["tutorial/reduce-your-first-model.md", "tutorial/from-pytorch.md"]}]
     for title, folder in SECTIONS.items():
         text = (ROOT / "docs" / folder / "README.md").read_text()
         listed = re.findall(r"\]\(([a-z0-9-]+\.md)\)", text)

@@ -1,6 +1,7 @@
 """A verdict says only what steps have shown."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,12 @@ def test_a_switch_in_the_environment_stands_before_the_line() -> None:
 def test_one_node_is_named_only_if_no_node_can_go() -> None:
     assert "for one node, Pow 'a'" in of(facts(piece=piece("Pow 'a'"))).text
     assert "one node" not in of(facts(piece=piece("Pow 'a'", stopped="--max-time 3"))).text
+
+
+def test_it_is_said_in_which_lines_the_piece_was_written_if_an_exporter_says_so() -> None:
+    found = replace(piece("Pow 'a'"), places=("m.py:3 in M.forward", "m.py:4 in M.forward", "m.py:5 in M.forward"))
+    assert "It was written in m.py:3 in M.forward, m.py:4 in M.forward and 1 more." in of(facts(piece=found)).text
+    assert "written" not in of(facts(piece=piece("Pow 'a'"))).text
 
 
 def test_nodes_that_fail_together_are_a_fusion_only_if_marking_them_helps() -> None:

@@ -55,13 +55,20 @@ LONG = {
 """Pages whose commands take long: make test-all follows them."""
 
 
+WITH_PYTORCH = {"from-pytorch.md"}
+"""Pages whose commands need PyTorch: tests/pytorch follows them."""
+
+
 def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 def marked(pages: list[Path]) -> list[Any]:
-    """Pages as parameters, those that take long marked as slow."""
-    return [pytest.param(page, id=name(page), marks=[pytest.mark.slow] if page.name in LONG else []) for page in pages]
+    """Pages as parameters, those that take long marked as slow, those that need PyTorch as skipped."""
+    marks = {page: [pytest.mark.slow] for page in pages if page.name in LONG}
+    elsewhere = pytest.mark.skip(reason="needs PyTorch: make test-torch follows it")
+    marks |= {page: [elsewhere] for page in pages if page.name in WITH_PYTORCH}
+    return [pytest.param(page, id=name(page), marks=marks.get(page, [])) for page in pages]
 
 
 @pytest.mark.parametrize("page", marked(QUICK))

@@ -153,4 +153,5 @@ def test_a_group_is_named_by_the_module_that_all_are_in_and_their_operators() ->
     assert group_name([gemm, softmax]) == "module blocks.0: aten.linear.default, aten.softmax.int"
     assert group_name([softmax, mul]) == "module blocks.0: aten.softmax.int, aten.mul.Tensor"
     assert group_name([mul, sigmoid]) == "class Model: aten.mul.Tensor, aten.sigmoid.default"
-    assert group_name([mul, None]) == group_name([]) == ""
+    assert group_name([mul, softmax, None]).endswith(": aten.mul.Tensor, aten.softmax.int, and 1 more node")
+    assert group_name([mul, None]) == group_name([None]) == group_name([]) == ""

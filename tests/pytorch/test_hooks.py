@@ -81,6 +81,24 @@ def test_a_part_inside_of_cond_is_refused_and_said():
     assert "inside" not in str(recording.refused)
 
 
+class Noisy(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steady, self.shaken, self.after = torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.ReLU()
+
+    def forward(self, x):
+        return self.after(torch.nn.functional.dropout(self.shaken(self.steady(x)))) * 2
+
+
+def test_what_depends_on_random_numbers_is_refused():
+    module, x = Noisy().eval(), torch.ones(64, 2)
+    exported(module, (x,), optimize=False).save("model.onnx")
+    recording, values, _ = recorded(module, x)
+    assert set(values) == {"linear", "tanh"}
+    assert "depends on random numbers" in recording.refused["relu"]
+    assert "depends on random numbers" in recording.refused["mul"]
+
+
 def test_no_hook_stays_and_the_module_is_as_it_was(parts):
     state = {name: value.clone() for name, value in parts.state_dict().items()}
     recorded(parts, torch.randn(2, 4, 4))

@@ -74,8 +74,9 @@ def test_weights_are_sent_once_to_each_machine(tmp_path: Path, machines) -> None
     source = with_external_weight(tmp_path / "model")
     workers = machines(2)
     reduced(source, script_check(tmp_path / "check", "n9"), tmp_path / "r.onnx", workers, 2)
-    for node in workers.nodes:
-        assert sorted(path.name for path in node.sent) == ["check.py", "rule.py", "w.bin", "wanted.txt"]
+    sent = [sorted(path.name for path in node.sent) for node in workers.nodes]
+    assert ["check.py", "rule.py", "w.bin", "wanted.txt"] in sent
+    assert all(names == sorted(set(names)) for names in sent)  # one whose run was stopped has not all of them
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer, TaskHost
 from biopsy.filesystem.content_store import ContentStore
+from biopsy.session.machine_kind import this_machine
 from biopsy.session.machines import OtherMachines
 
 
@@ -18,10 +19,14 @@ class MachineHere:
     def __init__(self, folder: Path, name: str) -> None:
         folder.mkdir()
         self.name = name
+        self.kind = this_machine()
         self.is_given_back = False
         self._host = TaskHost(folder, ContentStore(folder / "store"))
         self._number = 0
         self._lock = threading.Lock()
+
+    def lives(self) -> bool:
+        return True
 
     def run(self, task: PortableTask, files: Mapping[str, Path]) -> Answer:
         def received(digest: str) -> Iterator[bytes]:

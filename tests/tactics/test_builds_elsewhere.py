@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import biopsy
 from biopsy import errors
 from biopsy.checks.artifacts import Artifacts
 from biopsy.checks.command import CommandCheck
@@ -23,6 +24,7 @@ from biopsy.tactics.setting_changes import CheckTemplate, separate_checks
 from biopsy.tactics.variations import VariedSetting
 from support.models import chain, save
 from support.node_processes import NodeProcesses
+from support.scripts import with_external_weight
 
 Machines = Callable[[int], NodeProcesses]
 
@@ -69,6 +71,9 @@ pathlib.Path("log.txt").write_text(f"{engine} {len(record['layers'])}")
 print(built)
 sys.exit("threads=2" in engine)
 """
+
+
+SAYS_SETTING = "import sys; sys.exit('threads=2' in sys.argv[2])"
 
 
 def check(code: str, *words: str) -> tuple[str, ...]:
@@ -178,3 +183,24 @@ def test_what_cannot_be_done_elsewhere_is_one_line(plan: BuildPlan, machines: Ma
     assert not Path("log.txt").exists()
     assert not os.path.lexists("polygraphy_artifacts")
     assert len(workers.nodes) == 1
+
+
+def test_python_gives_the_machines_as_an_executor(plan: BuildPlan, machines: Machines) -> None:
+    workers = machines(1)
+    found = biopsy.build(
+        "model.onnx",
+        "onnxrt",
+        check(SAYS_SETTING, "{}", "{engine}"),
+        until=2,
+        vary={"threads": [1, 2]},
+        executor=workers,
+    )
+    assert (found.good, found.bad) == (1, 1)
+    assert {choice.kind for build in found.builds for choice in build.choices} >= {"machine", "option"}
+    with pytest.raises(errors.UsageError, match="a function cannot be sent"):
+        biopsy.build("model.onnx", "onnxrt", lambda path, engine: True, until=1, executor=workers)
+    Path("weights").mkdir()
+    source = with_external_weight(Path("with_weights"))
+    (source.parent / "w.bin").rename("weights/w.bin")
+    with pytest.raises(errors.UsageError, match=r"the weights of .* stand in another folder"):
+        biopsy.build(source, "onnxrt", until=1, executor=workers, folder="weights")

@@ -30,11 +30,12 @@ from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import EngineSpec, create, parse_spec
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.load import read_bytes
+from biopsy.session.machines import OtherMachines
 from biopsy.tactics.build_findings import BuildFindings, findings_of
 from biopsy.tactics.build_plan import BuildPlan, CheckFor, artifact_name
-from biopsy.tactics.build_run import BuildsHere
+from biopsy.tactics.build_run import BuildRuns, BuildsHere
 from biopsy.tactics.building import BuildTally, build_repeatedly
-from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, varied_check
+from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, separate_checks, varied_check
 from biopsy.tactics.variations import VariedSetting, parse_variation, require_possible
 
 BuildCheck = Callable[[Path, str], object]
@@ -53,6 +54,7 @@ def build(
     build_timeout: float | None = None,
     check_timeout: float | None = None,
     folder: Folder = None,
+    executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> BuildFindings:
     """Build ``model`` with ``engine`` again and again, check every build, and say what bad ones have in common.
@@ -64,7 +66,8 @@ def build(
     ``until`` is how many builds, or ``"good"`` or ``"bad"`` to stop after the first of these. ``vary`` has settings of
     the engine, and variables of the environment written ``env.NAME``, each with its values: every combination is built,
     in an order drawn from ``seed``. Timeouts are in seconds. What is built is removed at the end; the result has the
-    choices of each build.
+    choices of each build. ``executor`` are other machines, as of ``RayExecutor``, which build and check, as many at
+    once as have room; the check is a command then, or None.
 
     Raises CheckError if the check cannot be run, EngineMissing, ModelError, and UsageError for what cannot be used.
     """
@@ -78,6 +81,8 @@ def build(
     variations = _variations(vary or {}, spec)
     if check is not None:
         require_check(check)
+        if executor is not None and callable(check):
+            raise errors.UsageError("check: a function cannot be sent to the machines of executor, a command can")
     name = artifact_name(spec)
     with model_file(model, folder) as (path, weights), temporary_folder("biopsy-") as place:
         plan = BuildPlan(
@@ -91,17 +96,33 @@ def build(
             build_timeout=build_timeout,
             checks_building=check is None,
         )
-        return _built(plan, check, check_timeout, listener)
+        with _runs(plan, check, check_timeout, executor, listener) as runs:
+            return _built(plan, runs, listener)
 
 
-def _built(
-    plan: BuildPlan, check: BuildCheck | Sequence[str] | None, timeout: float | None, listener: events.Listener
-) -> BuildFindings:
+@contextmanager
+def _runs(
+    plan: BuildPlan,
+    check: BuildCheck | Sequence[str] | None,
+    timeout: float | None,
+    machines: OtherMachines | None,
+    listener: events.Listener,
+) -> Iterator[BuildRuns]:
+    """Who builds and checks."""
+    if machines is None:
+        with _checks(plan, check, timeout) as check_for:
+            yield BuildsHere(plan, check_for, listener)
+        return
+    from biopsy.tactics.builds_elsewhere import BuildsElsewhere
+
+    assert not callable(check)
+    template = CheckTemplate(("build",), plan.spec) if check is None else template_of(check, plan.spec)
+    yield BuildsElsewhere(plan, separate_checks(template, "{}", timeout), machines, machines.room, listener)
+
+
+def _built(plan: BuildPlan, runs: BuildRuns, listener: events.Listener) -> BuildFindings:
     tally, started = BuildTally(), time.monotonic()
-    with (
-        _checks(plan, check, timeout) as check_for,
-        closing(build_repeatedly(plan, BuildsHere(plan, check_for, listener), tally, listener)) as builds,
-    ):
+    with closing(build_repeatedly(plan, runs, tally, listener)) as builds:
         for _ in builds:  # each is counted when it is over
             pass
     return findings_of(plan, tally, time.monotonic() - started)

@@ -6,6 +6,7 @@ found = biopsy.releases("model.onnx", "onnxruntime", ["biopsy", "run", "{}", "--
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 
 from biopsy import errors, events
 from biopsy.api.arguments import Folder, Model, index_of, model_file, require_check, require_seconds, require_whole
@@ -14,12 +15,15 @@ from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.blame.releases.findings import ReleaseFindings
 from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck, engine_of, has_place, requirements_of
+from biopsy.blame.releases.runs_elsewhere import RunsElsewhere
 from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.checks.command_line import OwnRun, parse
 from biopsy.checks.judge import Rules
+from biopsy.checks.preparation import require_weights_beside
 from biopsy.engines.registry import EngineSpec, parse_spec
 from biopsy.environments.interpreter import interpreter_of
 from biopsy.environments.releases import releases as releases_of
+from biopsy.session.machines import OtherMachines
 
 
 def releases(
@@ -39,6 +43,7 @@ def releases(
     rules: Rules | None = None,
     check_timeout: float | None = None,
     folder: Folder = None,
+    executor: OtherMachines | None = None,
     listener: events.Listener = events.ignore,
 ) -> ReleaseFindings:
     """Find the release of ``package`` since which ``model`` fails ``check``, or fails it no more.
@@ -54,7 +59,8 @@ def releases(
     besides, such as ``numpy<2``; ``python`` is a version of Python or a path. ``every``: all releases are asked.
     ``jobs`` environments are made at once. ``check_timeout`` is in seconds. ``folder`` is where external weights stand.
     A check that fails with every release, and on a model of one Identity node too, says nothing: that is a CheckError,
-    unless ``allow_vacuous_check``.
+    unless ``allow_vacuous_check``. ``executor`` are other machines, as of ``RayExecutor``, which make environments and
+    run the check, as many at once as have room.
 
     The ``answer`` of the result is "changed", with ``borders``, or "every release tried fails".
 
@@ -77,7 +83,11 @@ def releases(
             timeout=check_timeout,
         )
         options = ReleaseSearchOptions(every=every, jobs=jobs, allow_vacuous=allow_vacuous_check)
-        return ReleaseSearch(question, span, listener, options).run()
+        if executor is None:
+            return ReleaseSearch(question, span, listener, options).run()
+        require_weights_beside(path, weights)
+        with closing(RunsElsewhere(executor, executor.room, listener)) as runs:
+            return ReleaseSearch(question, span, listener, options, runs=runs).run()
 
 
 def _check(

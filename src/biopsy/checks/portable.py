@@ -17,6 +17,7 @@ from threading import Lock
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnCommand
+from biopsy.checks.engine_file import EngineFileCheck
 from biopsy.checks.file_names import is_named, with_files
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.preparation import Preparation, PreparedTask
@@ -45,6 +46,7 @@ class PortableCheck:
     """What a CommandCheck is made from, with paths as they are here.
 
     ``replaced`` are files of the words for which others stand in this run. ``is_warm``: a warm process may serve it.
+    What it looks at is what ``builder`` makes of the candidate as the file ``built``, if there is one.
     """
 
     words: tuple[str, ...]
@@ -54,6 +56,8 @@ class PortableCheck:
     environment: tuple[tuple[str, str | None], ...]
     replaced: tuple[tuple[str, str], ...]
     is_warm: bool
+    builder: PortableCheck | None = None
+    built: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,16 +103,18 @@ class TaskPacker:
                 raise errors.CheckError(f"cannot read {error.filename}: {error.strerror or error}") from error
 
     def _packed(self, task: Task) -> tuple[PortableTask, dict[str, Path]]:
-        check, base, replaced = _parts_of(task.check)
+        check, commands, replaced = _parts_of(task.check)
+        built = [Path(check.built)] if check.built else []
         candidates = [] if task.candidate == NO_CANDIDATE else [task.candidate]
         if candidates:
-            _require_candidate(base)
+            _require_candidate(commands)
         model = b"".join([path.read_bytes() for path in candidates] if task.parts is None else task.parts)
-        named = [path for path in _files_named(base) if path not in replaced]
-        files = self._files(base, (*named, *replaced.values()))
+        named = [path for each in commands for path in _files_named(each, besides=[*built, *replaced])]
+        files = {place: path for each in commands for place, path in self._files(each, named).items()}
+        files |= {self._place(path): path for path in replaced.values()}
         for candidate in candidates:
             files |= self._weights(model, candidate.parent)
-        paths = [*named, *replaced, *replaced.values(), *candidates]
+        paths = [*named, *replaced, *replaced.values(), *built, *candidates]
         portable = PortableTask(
             check=check,
             candidate=next(map(self._place, candidates), None),
@@ -126,7 +132,7 @@ class TaskPacker:
         for path in task.models:
             files |= self._weights(path.read_bytes(), path.parent) if path.stat().st_size < _LARGEST_MODEL else {}
         if task.check is not None:
-            check, base, _ = _parts_of(task.check)
+            check, (base, *_), _ = _parts_of(task.check)
             made = {*task.written, *task.back}
             named = [path for path in _files_named(base, besides=made) if path not in task.models]
             files |= self._files(base, named)
@@ -187,8 +193,12 @@ class TaskPacker:
         return digest
 
 
-def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, Path]]:
-    """A check, without files that others stand for in this run; and these."""
+def _parts_of(check: Check) -> tuple[PortableCheck, Sequence[CommandCheck], Mapping[Path, Path]]:
+    """A check, without files that others stand for in this run; the commands that it runs; and these files."""
+    if isinstance(check, EngineFileCheck):
+        builder, builders, _ = _parts_of(check.builder)
+        portable, commands, replaced = _parts_of(check.check)
+        return replace(portable, builder=builder, built=str(check.built)), [*builders, *commands], replaced
     if not isinstance(check, CommandCheck):
         raise errors.UsageError(
             "only a check that is a command can run on other machines", next_steps=["--check COMMAND ..."]
@@ -207,11 +217,11 @@ def _parts_of(check: Check) -> tuple[PortableCheck, CommandCheck, Mapping[Path, 
         replaced=tuple((str(path), str(other)) for path, other in replaced.items()),
         is_warm=isinstance(base, ServedCheck),
     )
-    return portable, base, replaced
+    return portable, [base], replaced
 
 
-def _require_candidate(check: CommandCheck) -> None:
-    if not check.names_candidate:
+def _require_candidate(commands: Sequence[CommandCheck]) -> None:
+    if not all(command.names_candidate for command in commands):
         raise errors.UsageError(
             "the check does not say where the candidate's path goes, which is another one on other machines",
             next_steps=["write {} in the check where it goes"],

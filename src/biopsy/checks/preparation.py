@@ -84,3 +84,16 @@ def require_names(check: CommandCheck, model: Path) -> None:
             "the check names neither the candidate nor the model, which stand elsewhere on other machines",
             next_steps=["write {} in the check where it goes"],
         )
+
+
+def require_weights_beside(model: Path, weights: Path | None) -> None:
+    """Raise UsageError for a model whose external weights are in another folder: those beside it are sent."""
+    from biopsy.model.external import files_referred_to
+
+    if weights is None or weights.resolve() == model.parent.resolve():
+        return
+    if files_referred_to(model.read_bytes(), weights):
+        raise errors.UsageError(
+            f"the weights of {model} stand in another folder, and other machines are sent those that stand beside it",
+            next_steps=[f"copy the model to {weights}"],
+        )

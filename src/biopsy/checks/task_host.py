@@ -12,9 +12,10 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.checks.command import CommandCheck
+from biopsy.checks.engine_file import EngineFileCheck
 from biopsy.checks.file_names import with_files
 from biopsy.checks.left_files import LeftFiles
-from biopsy.checks.outcome import Evidence
+from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.preparation import Kept, Preparation, Prepared
 from biopsy.checks.task import NO_CANDIDATE, Task, clear, run_check
@@ -147,8 +148,15 @@ class TaskHost:
         path.chmod(0o700 if content.is_program else 0o600)
         self._placed[content.place] = content.digest
 
-    def _check(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
-        """The check of a task, a warm one if it was asked before."""
+    def _check(self, task: PortableTask, told: PortableCheck) -> Check:
+        """The check of a task, of what it has built if it has a builder."""
+        check = self._command(task, replace(told, builder=None, built=""))
+        if told.builder is None:
+            return check
+        return EngineFileCheck(self._command(task, told.builder), check, self._path(dict(task.places)[told.built]))
+
+    def _command(self, task: PortableTask, told: PortableCheck) -> CommandCheck:
+        """A command of a task, a warm one if it was asked before."""
         # A check that knows candidates by their usual name is told in each run where that one is.
         paths = {path: self._path(place) for path, place in task.places if place != task.candidate}
         base = self._base(told, task.python, {Path(path): place for path, place in paths.items()})

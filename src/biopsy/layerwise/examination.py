@@ -117,8 +117,9 @@ class Examination:
         self._bridges = bridges(subgraphs)
         ends = with_ends(self._chosen, self._bridges, layers_of(self._index))
         self._chosen = sorted({*self._chosen, *ends}, key=lambda node: node.number)
-        if subgraphs.recorded.is_golden:
-            self._remarks += [self._misfit(name, why) for name, why in subgraphs.recorded.refused.items()]
+        golden = subgraphs.recorded.golden
+        if golden is not None:
+            self._remarks += [self._misfit(name, why) for name, why in golden.misfits.items()]
             lacking = [name for name in self._output_names() if name not in subgraphs.recorded]
             self._remarks += [f"output {name!r} has no golden value: it is not judged" for name in lacking]
 
@@ -201,7 +202,7 @@ class Examination:
             remarks=(*self._remarks, *unexplained, *self._on_flakiness()),
             complete=self._parts.is_complete,
             unmeasured=tuple(self._unmeasured()),
-            misfits=() if self._parts.recorded is None else tuple(self._parts.recorded.refused),
+            golden=None if self._parts.recorded is None else self._parts.recorded.golden,
         )
 
     def _unmeasured(self) -> Iterable[int]:

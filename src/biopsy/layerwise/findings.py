@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeAlias
@@ -241,12 +241,25 @@ class Suspect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GoldenCoverage:
+    """Of how many of the tensors that layers compute there are golden values.
+
+    ``misfits`` are tensors whose golden value has another type or shape than the model computes, and both in words:
+    they are as if nobody had them.
+    """
+
+    tensors: int
+    of: int
+    misfits: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class LayerFindings:
     """All that an examination found. ``outputs`` are the errors of the model's own outputs, nothing marked.
 
     ``layers`` are in the order of the graph. ``failure``: the suspect cannot run the whole model. ``complete`` is False
-    where the examination was interrupted. ``unmeasured`` are layers that no recorded value judges; ``misfits`` tensors
-    whose golden value has another type or shape than the model computes: nobody knows about what else it is.
+    where the examination was interrupted. ``unmeasured`` are layers that no recorded value judges. ``golden``: what is
+    known of golden values; None where an engine has computed the values.
     """
 
     layers: Sequence[LayerFinding]
@@ -258,7 +271,7 @@ class LayerFindings:
     remarks: Sequence[str] = ()
     complete: bool = True
     unmeasured: Sequence[int] = ()
-    misfits: Sequence[str] = ()
+    golden: GoldenCoverage | None = None
 
     @cached_property
     def first_wrong(self) -> tuple[LayerNode, TensorError] | None:
@@ -296,6 +309,11 @@ class LayerFindings:
     def passed(self) -> bool:
         """Whether all was measured, and nothing at all is out of tolerance."""
         return self.complete and self.nothing_wrong and not self.unmeasured and not self.misfits
+
+    @property
+    def misfits(self) -> Sequence[str]:
+        """Tensors whose golden value is of something else than the model's tensor: of what, nobody knows."""
+        return () if self.golden is None else tuple(self.golden.misfits)
 
     @property
     def nothing_wrong(self) -> bool:

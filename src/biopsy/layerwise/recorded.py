@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from biopsy.layerwise.findings import GoldenCoverage
 from biopsy.layerwise.non_finite import NonFinite, non_finite
 from biopsy.model.constant_nodes import is_constant_node
 from biopsy.model.index import ModelIndex
@@ -24,9 +24,8 @@ class RecordedModel:
 
     ``computed`` are those that the reference gave. ``fed`` are the same in the types of the model, which subgraphs are
     fed with; they differ where the reference computes in more than these types hold. ``inputs`` is a file with the
-    model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked. ``is_golden``: nobody computed
-    them here, they come from a file, and others cannot be had. ``refused`` are tensors whose golden values do not fit
-    the model, and why: they are as if nobody had them.
+    model's inputs alone. ``outputs`` are the model's own outputs when nothing is marked. ``golden``: nobody computed
+    them here, they come from a file, and others cannot be had; None where the reference computed them.
     """
 
     def __init__(
@@ -36,16 +35,19 @@ class RecordedModel:
         fed: StoredValues,
         inputs: Path,
         outputs: ValuesInMemory,
-        is_golden: bool = False,
-        refused: Mapping[str, str] = {},
+        golden: GoldenCoverage | None = None,
     ) -> None:
         self.computed = computed
         self.fed = fed
         self.inputs = inputs
         self.outputs = outputs
-        self.is_golden = is_golden
-        self.refused = dict(refused)
+        self.golden = golden
         self._non_finite: dict[str, NonFinite | None] = {}
+
+    @property
+    def is_golden(self) -> bool:
+        """Whether the values are golden."""
+        return self.golden is not None
 
     @property
     def is_rounded(self) -> bool:

@@ -10,6 +10,7 @@ from biopsy import errors, events
 from biopsy.engines.base import ModelInput
 from biopsy.engines.registry import create
 from biopsy.engines.worker import Worker
+from biopsy.layerwise.findings import GoldenCoverage
 from biopsy.layerwise.recorded import RecordedModel, in_types_of_the_model, misfit_text
 from biopsy.layerwise.tensor_errors import Judge
 from biopsy.model.index import ModelIndex
@@ -86,8 +87,9 @@ class ReferenceRecorder:
             fed=fed,
             inputs=inputs,
             outputs=outputs,
-            is_golden=self._given is not None,
-            refused=self._refused,
+            golden=None
+            if self._given is None
+            else GoldenCoverage(tensors=len(names), of=len(wanted), misfits=self._refused),
         )
 
     def _tensors_given(self, names: Sequence[str]) -> Mapping[str, int] | None:

@@ -42,7 +42,7 @@ def layers_tree(findings: LayerFindings, model: Path, engines: Engines, samples:
         **{side: {"label": label, "version": version} for side, (label, version) in sides.items()},
         "samples": samples,
         "unmeasured": list(findings.unmeasured),
-        "misfits": list(findings.misfits),
+        "golden": plain(findings.golden),
         "failure": plain(findings.failure),
         "outputs": plain(list(findings.outputs)),
         "masked": findings.is_masked,

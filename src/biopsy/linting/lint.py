@@ -34,6 +34,7 @@ def lint(
     """
     from biopsy.linting import rules
     from biopsy.model import external, index, load
+    from biopsy.model.sources import noted_source
 
     report = Report()
     load.require_file(path)
@@ -52,6 +53,9 @@ def lint(
         return report
     _ask_onnx(report, model, path, folder, timeout)
     _ask_engine(report, indexed, engine, samples, others, timeout)
+    named = {node for entry in report.entries for node in entry.nodes}
+    sources = {node: noted_source(indexed, node) for node in sorted(named)}
+    report.sources = {node: source for node, source in sources.items() if source is not None}
     return report
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from biopsy.model.node_source import NodeSource
 
 Level: TypeAlias = Literal["exception", "warning", "info"]
 """An exception is an error: the model is invalid, or does not run. A warning or info leaves it usable."""
@@ -31,11 +34,15 @@ class LintEntry:
 
 @dataclass(kw_only=True)
 class Report:
-    """All findings. ``names`` is what each node is called; ``ran`` are the nodes that the engine has run."""
+    """All findings. ``names`` is what each node is called; ``ran`` are the nodes that the engine has run.
+
+    ``sources`` tell of nodes that something was found about where they come from, if an exporter says so.
+    """
 
     names: Sequence[str] = ()
     entries: list[LintEntry] = field(default_factory=list)
     ran: set[int] = field(default_factory=set)
+    sources: Mapping[int, NodeSource] = field(default_factory=dict)
 
     def add(self, entries: Iterable[LintEntry]) -> None:
         """Take in entries, none twice."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from biopsy import errors, events
 from biopsy.checks.artifacts import require_distinct
+from biopsy.checks.engine_file import EngineFileCheck
 from biopsy.checks.outcome import Check
 from biopsy.filesystem.write import require_writable
 from biopsy.mixed_precision.candidates import MixedCandidates
-from biopsy.mixed_precision.engine_file import EngineFileCheck
 from biopsy.mixed_precision.job import PrecisionJob
 from biopsy.mixed_precision.mixed_models import MixedModels
 from biopsy.mixed_precision.result import PrecisionResult, write_files

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from biopsy.model.index import ModelIndex, Node
 from biopsy.model.node_source import NodeSource, source_of
+from biopsy.quantities import count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +53,21 @@ def places_of(sources: Iterable[NodeSource | None]) -> list[CodePlace]:
 def group_name(sources: Sequence[NodeSource | None]) -> str:
     """What nodes are together, in the words of their author: ``module blocks.0.attention: aten.softmax.int``.
 
-    The innermost module that all are in, and the operators that were translated into them. "" where one of the nodes
-    has no source, since it may be of anything.
+    The innermost module that all are in, or else the class of the whole model, and the operators that were translated
+    into them. Of nodes without a source, such as an optimizer makes, it says how many there are; "" if they are half of
+    them or more.
     """
     known = [source for source in sources if source is not None]
-    if not known or len(known) < len(sources):
+    others = len(sources) - len(known)
+    if others >= len(known):
         return ""
     module = _common([source.scopes for source in known])
-    kind = _common([source.classes for source in known]).rpartition(".")[2]
-    where = f"module {module}" if module else f"class {kind}" if kind else ""
+    models = {source.classes[0].rpartition(".")[2] if source.classes else "" for source in known}
+    model = models.pop() if len(models) == 1 else ""
+    where = f"module {module}" if module else f"class {model}" if model else ""
     operators = ", ".join(dict.fromkeys(source.operator for source in known if source.operator))
-    return ": ".join(filter(None, (where, operators)))
+    name = ": ".join(filter(None, (where, operators)))
+    return f"{name}, and {count(others, 'more node')}" if name and others else name
 
 
 def _common(paths: Sequence[Sequence[str]]) -> str:

@@ -17,7 +17,7 @@ from functools import cache
 from biopsy import errors, events
 from biopsy.checks.command import CommandCheck
 from biopsy.checks.command_line import OwnRun
-from biopsy.checks.preparation import Prepared, PreparedTask, TaskSite, require_names
+from biopsy.checks.preparation import Prepared, PreparedTask, TaskSite, require_names, require_weights_beside
 from biopsy.engines.base import ModelInput
 from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
@@ -39,7 +39,8 @@ _MOST_WAITING = 2
 class BuildsElsewhere:
     """Builds and checks on ``machines``, up to ``jobs`` at once; they are told of in the order of the plan.
 
-    ``check_for`` gives a check of its own for each build, which is a command.
+    ``check_for`` gives a check of its own for each build, which is a command. Raises UsageError for a model whose
+    weights stand elsewhere than it does.
     """
 
     def __init__(
@@ -50,6 +51,8 @@ class BuildsElsewhere:
         jobs: int,
         listener: events.Listener = events.ignore,
     ) -> None:
+        if plan.model.path is not None:
+            require_weights_beside(plan.model.path, plan.model.folder)
         self._plan = plan
         self._check_for = check_for
         self._machines = machines

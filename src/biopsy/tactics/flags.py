@@ -148,6 +148,8 @@ class SettingProbe:
         line = check.line(self._model)
         self._listener(events.Checking(number=number, stage="flags", description=description, line=line))
         evidence = self._template.as_if_unchanged(self._evidence(check, change), change)
+        if evidence.remark:
+            self._listener(events.Remark(evidence.remark))
         judged = judge(evidence, self._rules, self.reference)
         self._listener(judged.event(number, "flags"))
         return judged

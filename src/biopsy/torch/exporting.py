@@ -18,6 +18,9 @@ from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captu
 from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
 
+_MOST_INSIDE = 1 << 26
+"""Bytes of weights that stand in the file of the model: they are serialized with it, as a whole."""
+
 _CLOSE = 1e-3
 """How far weights may differ that one exporter has folded on two machines."""
 
@@ -57,16 +60,24 @@ def _failure(message: str, kind: str) -> errors.EngineFailure:
 
 
 def save(onnx_program: Any, path: Path) -> None:
-    """Write the model, and its weights beside it if it is too large for one file. Raises UsageError if it cannot."""
+    """Write the model, and large weights in a file beside it, one after the other: they are never in memory twice.
+
+    Raises UsageError if it cannot.
+    """
     try:
         make_folders_of(path)
         with temporary_folder(f".{path.name}.", path.parent) as folder:
-            onnx_program.save(str(folder / path.name))
+            onnx_program.save(str(folder / path.name), external_data=_weight_bytes(onnx_program) > _MOST_INSIDE)
             # The weights first: a model never stands there without them.
             for file in sorted(folder.iterdir(), key=lambda file: file.name == path.name):
                 file.replace(path.parent / file.name)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def _weight_bytes(onnx_program: Any) -> int:
+    weights = (value.const_value for value in onnx_program.model.graph.initializers.values())
+    return sum(weight.nbytes for weight in weights if weight is not None)
 
 
 def of_file(path: Path, onnx_program: Any) -> ExportedModel:

@@ -6,6 +6,7 @@ one tensor that leaves the nodes of a part is what the part returns. That is ref
 * a part that is called more than once, or returns anything but one tensor;
 * a part that several tensors leave, or whose tensor goes to a node of unknown scope, which may be the part's own;
 * a part whose weights are others in the model: the exporter has put what follows into its node (Conv and BatchNorm);
+* what another call gives otherwise: it depends on random numbers;
 * what stands inside of ``torch.cond`` or a loop, where no hook can look.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.model.load import require_file
 from biopsy.model.node_source import source_of
+from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, type_in_model
 from biopsy.torch.calls import Arguments, said
 from biopsy.torch.installed import imported
@@ -55,7 +57,7 @@ def record_hooks(
     """Write what the parts of a module return, under the names that these tensors have in ``model``.
 
     For a module that ``torch.export`` cannot capture, such as one that the older exporter (``dynamo=False``) has
-    translated to ``model``, a file; ``record`` gives more, and is to be preferred. The module is called once, in
+    translated to ``model``, a file; ``record`` gives more, and is to be preferred. The module is called twice, in
     evaluation mode and without gradients, and is afterwards what it was. ``path`` ends in .safetensors; the inputs of
     the model are in the file too. ``refused`` names every tensor without a value.
 
@@ -73,14 +75,20 @@ def record_hooks(
     chosen = _innermost(parts)
     with RecordingFile(path, inputs, parts.names) as file:
         calls = _Calls(chosen, file)
-        outputs = _own_outputs(graph, _call(module, given, calls))
+        own = set(parts.names) - set(chosen.values())
+        with kept(module) as state:
+            first = _own_outputs(graph, _returned(module, given, calls), own)
+            for name, value in first.items():
+                file.add(name, value)
+            state.restore()
+            calls.check()
+            again = _own_outputs(graph, _returned(module, given, calls), own)
         refusals = {**parts.doubts, **calls.refusals()}
         named = [tensor for part, tensor in chosen.items() if part not in refusals]
-        for name, value in outputs.items():
-            if name in parts.names and name not in chosen.values():
-                file.add(name, as_array(value))
-                named.append(name)
-        recording = _told(path, parts, chosen, named, refusals)
+        named += [name for name, value in first.items() if name in again and same_values(value, again[name])]
+        reasons = dict.fromkeys(first, "the module returns something else each time: it depends on random numbers")
+        reasons |= {tensor: refusals[part] for part, tensor in chosen.items() if part in refusals}
+        recording = _told(path, parts, named, reasons, refusals)
         require_some(recording)
         file.finish(named)
     return recording
@@ -111,13 +119,14 @@ def _inputs(graph: Any, given: Arguments) -> dict[str, Any]:
     return {str(value.name): as_array(tensor) for value, tensor in zip(fed, tensors, strict=True)}
 
 
-def _own_outputs(graph: Any, returned: Any) -> dict[str, Any]:
-    """The outputs of the model by name, and what the module returns, in their order; none if they are not as many."""
+def _own_outputs(graph: Any, returned: Any, names: set[str]) -> dict[str, Array]:
+    """These outputs of the model, by name: what the module returns, in their order; none if they are not as many."""
     flat, _ = imported("torch.utils._pytree").tree_flatten(returned)
     tensors = [value for value in flat if type_in_model(value) is not None]
     if len(tensors) != len(graph.outputs):
         return {}
-    return {str(value.name): tensor for value, tensor in zip(graph.outputs, tensors, strict=True)}
+    pairs = zip(graph.outputs, tensors, strict=True)
+    return {str(value.name): as_array(tensor) for value, tensor in pairs if value.name in names}
 
 
 def part_tensors(graph: Any, modules: Mapping[str, Any]) -> PartTensors:
@@ -214,6 +223,11 @@ class _Calls:
         self._file = file
         self._times: Counter[str] = Counter()
         self._other: dict[str, str] = {}
+        self._is_again = False
+
+    def check(self) -> None:
+        """From now on compare with what is written instead of writing."""
+        self._is_again = True
 
     def listen(self, module: Any) -> Iterator[Any]:
         """Register the hooks, and give what removes them."""
@@ -227,13 +241,19 @@ class _Calls:
         def returned(_: Any, __: Any, output: Any) -> None:
             if is_compiling():
                 return  # inside of torch.cond: there are no values to see
-            self._times[part] += 1
-            if not isinstance(output, imported().Tensor) or type_in_model(output) is None:
-                self._other[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
-            elif self._times[part] == 1:
-                self._file.add(self._chosen[part], as_array(output))
+            self._take(part, output)
 
         return returned
+
+    def _take(self, part: str, output: Any) -> None:
+        name = self._chosen[part]
+        self._times[part] += not self._is_again
+        if not isinstance(output, imported().Tensor) or type_in_model(output) is None:
+            self._other[part] = f"the module {part} returns no single tensor, but a {type(output).__name__}"
+        elif self._times[part] == 1 and not self._is_again:
+            self._file.add(name, as_array(output))
+        elif self._times[part] == 1 and not self._file.has(name, as_array(output)):
+            self._other[part] = f"the module {part} returns something else each time: it depends on random numbers"
 
     def refusals(self) -> dict[str, str]:
         """The parts whose value is none of the model's, with the reason."""
@@ -246,35 +266,33 @@ class _Calls:
         return {**seldom, **often, **self._other}
 
 
-def _call(module: Any, given: Arguments, calls: _Calls) -> Any:
-    """What the module returns."""
+def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
+    """What the module returns. Raises EngineFailure if it raises."""
     torch = imported()
-    with kept(module):
-        hooks = list(calls.listen(module))
-        try:
-            fresh = given.copied()
-            with torch.no_grad():
-                return module(*fresh.args, **fresh.kwargs)
-        except errors.BiopsyError:
-            raise
-        except Exception as error:
-            raise errors.EngineFailure(
-                f"the module raises {said(error)}", engine="torch", stage="run", kind=type(error).__name__
-            ) from error
-        finally:
-            for hook in hooks:
-                hook.remove()
+    hooks = list(calls.listen(module))
+    try:
+        fresh = given.copied()
+        with torch.no_grad():
+            return module(*fresh.args, **fresh.kwargs)
+    except errors.BiopsyError:
+        raise
+    except Exception as error:
+        raise errors.EngineFailure(
+            f"the module raises {said(error)}", engine="torch", stage="run", kind=type(error).__name__
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _told(
-    path: Path, parts: PartTensors, chosen: Mapping[str, str], named: Sequence[str], refusals: Mapping[str, str]
+    path: Path, parts: PartTensors, named: Sequence[str], reasons: Mapping[str, str], refusals: Mapping[str, str]
 ) -> TorchRecording:
-    """The recording, with a reason for each tensor that has no value."""
-    of_tensor = {tensor: refusals[part] for part, tensor in chosen.items() if part in refusals}
+    """The recording; a tensor without a value has its own reason, or that of its part, or is a step within that."""
     refused = {}
     for name in parts.names:
         if name not in named:
             scope = parts.scopes[name]
             step = f"it is a step within {f'the module {scope}' if scope else 'the model itself'}"
-            refused[name] = of_tensor.get(name) or refusals.get(scope) or step
+            refused[name] = reasons.get(name) or refusals.get(scope) or step
     return TorchRecording(path=path, tensors=len(named), of=len(parts.names), refused=refused)

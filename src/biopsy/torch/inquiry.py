@@ -18,6 +18,7 @@ from biopsy.torch.blame import blamed
 from biopsy.torch.calls import Arguments, called, eager, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
 from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel, Sample
+from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.interface import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.judging import Closeness, ModuleDifference, difference_of_leaves
@@ -198,7 +199,7 @@ class Inquiry:
             )
             raise BlamedError(accusation) from error
         path = self._folder / f"{name}.onnx"
-        made.save(str(path))
+        save(made, path)
         models = [self._model(made, path, sample) for sample in samples]
         return models, count(sum(1 for _ in made.model.graph), "node")
 

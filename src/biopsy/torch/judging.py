@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from biopsy import errors
 from biopsy.comparison.error_text import error_text
-from biopsy.comparison.mismatch import ErrorSize, Mismatch, most_telling
+from biopsy.comparison.mismatch import ErrorSize, Mismatch, may_be_rounding, most_telling
 from biopsy.comparison.run_mismatches import run_mismatches
 from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import Stats, Tolerances
@@ -15,6 +15,7 @@ from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.torch.interface import Leaf, array_of_leaf
 
 _MOST_TOLD = 8
+_SMALL_PART = 0.01
 _LONE = "output"
 """What the one value is called that a module returns as it is."""
 
@@ -52,6 +53,18 @@ class ModuleDifference:
     def is_of_values(self) -> bool:
         """Whether numbers differ, and nothing else: what rounding may explain."""
         return all(one.kind == "mismatch" for one in self.mismatches)
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether it is worth while to ask float64: numbers differ, and not by far more than rounding could make."""
+        return self.is_of_values and may_be_rounding(self.mismatches)
+
+    def is_much_less_than(self, other: ModuleDifference) -> bool:
+        """Whether numbers differ by a small part of what they differ by in another case."""
+        errors_ = self.worst.error, other.worst.error
+        if not self.is_of_values or errors_[0] is None or errors_[1] is None:
+            return False
+        return errors_[0] <= _SMALL_PART * errors_[1]
 
 
 def arrays_of(leaves: Sequence[Leaf]) -> dict[str, Array]:

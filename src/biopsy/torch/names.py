@@ -49,11 +49,11 @@ def named_values(onnx_program: Any) -> NamedValues:
     """
     program = program_of(onnx_program)
     graph = onnx_program.model.graph
-    origins = _NodeOrigins(program, {text for node in graph if (text := _text(node))})
+    program_nodes = _ProgramNodes(program, {text for node in graph if (text := _text(node))})
     names: dict[str, list[str]] = {}
     refused: dict[str, str] = {}
     for value in _tensors(graph):
-        found = origins.of(value)
+        found = program_nodes.of(value)
         if isinstance(found, str):
             refused[str(value.name)] = found
         else:
@@ -88,7 +88,7 @@ def _text(node: Any) -> str | None:
     return text
 
 
-class _NodeOrigins:
+class _ProgramNodes:
     """The nodes of a program, for tensors whose nodes were translated from ``texts``."""
 
     def __init__(self, program: Any, texts: set[str]) -> None:

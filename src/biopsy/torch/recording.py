@@ -12,7 +12,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.quantities import count
 from biopsy.tensors.appendable_store import AppendableStore, results_of
-from biopsy.tensors.results import Array
+from biopsy.tensors.results import Array, same_values
 from biopsy.torch.installed import imported
 from biopsy.torch.names import named_values
 from biopsy.torch.values import input_values, intermediate_values
@@ -106,6 +106,12 @@ class RecordingFile:
         """Write a tensor."""
         self._came[name] += 1
         self._store.append((0, 0, name), value)
+
+    def has(self, name: str, value: Array) -> bool:
+        """Whether that is what was written."""
+        self._store.commit()
+        written = self._store.array((0, 0, name))
+        return written is not None and same_values(written, value)
 
     def finish(self, names: Iterable[str]) -> None:
         """Make it the file, with these of the tensors that came; the others are in it without a name."""

@@ -1,8 +1,10 @@
 """Searches for a release on other machines, each of which makes its own environments: the same borders as here."""
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,15 @@ from biopsy.blame.releases.find import ReleaseSearch, ReleaseSearchOptions
 from biopsy.blame.releases.findings import ReleaseFindings
 from biopsy.blame.releases.probe import ReleaseQuestion
 from biopsy.blame.releases.release_check import ReleaseCheck
-from biopsy.blame.releases.runs import ReleaseRuns
-from biopsy.blame.releases.runs_elsewhere import ReleaseThere, RunsElsewhere
+from biopsy.blame.releases.runs import ReleaseRun, ReleaseRuns
+from biopsy.blame.releases.runs_elsewhere import ReleaseThere, RunsElsewhere, task_of
 from biopsy.blame.releases.span import NamedReleases, span_of
 from biopsy.environments.releases import releases
 from environments.conftest import index as index
 from support.models import chain, save
 from support.node_processes import NodeProcesses
 from support.package_index import PackageIndex
+from support.session import LIMIT
 
 PASSES, FAILS = "def look(): pass", "def look(): raise SystemExit(1)"
 
@@ -120,6 +123,28 @@ def test_a_check_that_uses_no_release_is_noticed_there_too(
         found(model, runs)
     with closing(RunsElsewhere(machines(1), 1)) as runs, pytest.raises(errors.UsageError, match="names neither"):
         found(model, runs, words=("{python}", "check.py"))
+
+
+def test_an_installation_that_nobody_waits_for_any_more_keeps_no_machine(
+    index: PackageIndex, model: Path, machines: Machines
+) -> None:
+    index.add("thing", "1.0", PASSES)
+    index.stuck.add(index.add("thing", "2.0", FAILS))
+    workers = machines(1)
+    with closing(RunsElsewhere(workers, 1)) as runs:
+        check = ReleaseCheck(package="thing", words=("{python}", "check.py", "{}"))
+        run = ReleaseRun(check=check, version="2.0", model=model, default_name="{}", timeout=60.0)
+        runs.expect(run, 1)
+        until = time.monotonic() + LIMIT
+        while not any("2.0" in asked for asked in index.asked) and time.monotonic() < until:
+            time.sleep(0.02)
+        runs.foresee([])
+        other = workers.begin_prepared(task_of(replace(run, version="1.0")))
+        workers.wait([other], LIMIT / 2)  # the index gives up after LIMIT
+        assert other.done()
+        assert other.result().evidence.status == 0
+    assert len(workers.nodes) == 1
+    index.released.set()
 
 
 def test_a_machine_with_another_python_refuses() -> None:

@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 from biopsy.cli.app import main
+from support.exporters import copied
 from support.models import chain, info, model, save
 
 SEVERAL = """
@@ -135,3 +136,11 @@ def test_names_of_strangers_are_escaped(tmp_path: Path, capsys: pytest.CaptureFi
     status, _ = lint(save(made, tmp_path / "m.onnx"))
     assert status == 1
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_node_that_is_to_blame_is_told_with_its_line_of_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = copied("custom", tmp_path)
+    assert main(["check", "lint", str(path)]) == 0
+    assert "\n         modules.py:44 in Custom.forward: x = torch.ops.mine.swish(x)\n" in capsys.readouterr().out

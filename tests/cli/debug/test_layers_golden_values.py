@@ -35,7 +35,7 @@ GOLDEN = ["--load-outputs", "golden.safetensors"]
 
 def test_a_fault_of_the_exporter_is_shown_with_its_line_and_the_lines_to_type_work(attention: Path, capsys) -> None:
     asked = ["debug", "layers", "attention.onnx", *GOLDEN, "--engine", "onnxrt:optimization=none"]
-    assert main([*asked, "--report", "layers.json"]) == 1
+    assert main([*asked, "--report", "layers.json", "--events", "events.jsonl"]) == 1
     shown = capsys.readouterr().out
     assert "golden values of 6 of 18 tensors" in shown
     assert "12 without a recorded value, each measured as one piece with the next that has one" in shown
@@ -43,7 +43,10 @@ def test_a_fault_of_the_exporter_is_shown_with_its_line_and_the_lines_to_type_wo
     assert "modules.py:37 in Attention.forward: seen = nn.functional.scaled_dot_product_attention(" in shown
     assert "the engine gives what the model says there" in shown
     assert "\nFAILED | class Attention: aten.scaled_dot_product_attention.default (12 layers)\n" in shown
+    told = map(json.loads, (attention / "events.jsonl").read_text().splitlines())
+    assert [event["total"] for event in told if event.get("stage") == "record"] == [1]  # none is asked for in vain
     tree = json.loads((attention / "layers.json").read_text())["layers"]
+    assert tree["golden"] == {"tensors": 6, "of": 18, "misfits": {}}
     wrong = next(layer for layer in tree["layers"] if layer["verdict"] == "introduces")
     assert (wrong["is_of_model"], len(wrong["piece"]["nodes"]), tree["unmeasured"]) == (True, 12, [])
     assert wrong["source"]["file"] == "/home/me/project/modules.py"
@@ -51,6 +54,7 @@ def test_a_fault_of_the_exporter_is_shown_with_its_line_and_the_lines_to_type_wo
     assert main(["report", "layers.json", "-o", "layers.html"]) == 0
     page = (attention / "layers.html").read_text()
     assert "class Attention: aten.scaled_dot_product_attention.default (Reshape" in page
+    assert "of 6 of 18 tensors" in page
 
     reduction, *others = advised(shown)
     parse(reduction)

@@ -1,6 +1,8 @@
 """``--on``, on a real cluster of three nodes: each command says the same as on this machine alone."""
 
 import json
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,9 @@ from onnx import helper
 
 from biopsy.cli.app import main
 from support.models import chain, info, model, save
+from support.processes import waited_for
 from support.ray_nodes import MARKS, RayNodes
+from support.session import LIMIT
 
 pytestmark = MARKS
 
@@ -71,7 +75,22 @@ def test_a_run_whose_machine_dies_is_counted_once_and_as_what_it_says(
     words = [sys.executable, "command.py", str(here / "done")]
     assert main(["debug", "repeat", "--on", ray_nodes.address, "--until", "6", "--check", *words]) == 0
     assert (here / "done").exists()
-    assert "6 iterations   6 passed · 0 failed" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "6 iterations   6 passed · 0 failed" in said.out
+    assert "a machine was lost, so its check was asked again" in said.out + said.err
+
+
+def test_who_ends_it_gets_what_was_measured(here: Path, ray_nodes: RayNodes) -> None:
+    (here / "command.py").write_text("import sys, time; time.sleep(0.2); sys.exit(3)")
+    words = [sys.executable, "-m", "biopsy", "debug", "repeat", "--on", ray_nodes.address, "--until", "good"]
+    words += ["--save-debug-replay", "replay.json", "--check", sys.executable, "command.py"]
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    waited_for(here / "replay.json")
+    running.send_signal(signal.SIGTERM)
+    said, told = running.communicate(timeout=LIMIT)
+    assert running.returncode == 5
+    assert "0 passed" in said
+    assert "interrupted: runs in progress were ended, and are not counted" in told
 
 
 # precision

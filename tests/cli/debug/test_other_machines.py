@@ -54,7 +54,7 @@ def test_what_cannot_be_repeated_there_is_told(words: list[str], says: str, caps
         ([], "--on needs a check"),
         (["--artifacts", "a", *CHECK], "--artifacts cannot be combined with --on"),
         (["--no-remove-intermediate", *CHECK], "--no-remove-intermediate cannot be combined with --on"),
-        (["--engine", "openvino", *CHECK], "--engine cannot be combined with --on: it builds on this machine"),
+        (["--engine", "onnxrt", "--iter-info", "i.json", *CHECK], "--iter-info cannot be combined with --on"),
     ],
 )
 def test_what_precision_cannot_do_there_is_told(

@@ -13,6 +13,7 @@ from biopsy.cli.app import main
 from biopsy.engines.base import ModelInput
 from biopsy.engines.capability import ModelPart, Parts, Survey, survey
 from biopsy.model.index import index_bytes
+from support.exporters import copied
 from support.models import chain, info, model, save, weight
 
 needs_trt = pytest.mark.skipif(
@@ -249,3 +250,11 @@ def test_partitioning_writes_the_parts_and_none_if_all_is_taken(
     save(with_nodes(3, Nothing=1), tmp_path / "m.onnx")
     assert main(["inspect", "capability", "m.onnx", "--with-partitioning"]) == 1
     assert len(list((tmp_path / "polygraphy_capability_dumps").glob("*.onnx"))) == 3
+
+
+def test_a_node_that_is_refused_is_told_with_its_line_of_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = copied("custom", tmp_path)
+    main(["inspect", "capability", str(path), "--engine", "onnxrt"])
+    assert "\n    modules.py:44 in Custom.forward: x = torch.ops.mine.swish(x)\n" in capsys.readouterr().out

@@ -54,6 +54,14 @@ def test_it_says_what_happens_what_was_excluded_and_on_what() -> None:
     assert "- processor: " in text
 
 
+def test_the_lines_that_the_nodes_come_from_stand_in_code() -> None:
+    places = [f"m.py:{number} in M.forward: ```@all" for number in range(10)]
+    text = issue_text(replace(facts("onnxrt"), places=places))
+    assert "\n````text\nm.py:0 in M.forward: ```@all\n" in text
+    assert "m.py:7 in M.forward: ```@all\nand 2 more\n````\n" in text
+    assert "lines of code" not in issue_text(facts("onnxrt"))
+
+
 @pytest.mark.parametrize("chain", ["Pow -> Add -> Sqrt", "one node, Pow"])
 def test_a_conclusion_that_holds_no_markdown_is_read_as_a_sentence(chain: str) -> None:
     verdict = f"The optimizer computes something else for {chain}. They fail together: a fusion."

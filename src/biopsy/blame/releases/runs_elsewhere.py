@@ -7,11 +7,13 @@ to the same end as on one machine.
 from __future__ import annotations
 
 import platform
+import threading
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from biopsy import errors, events
@@ -28,6 +30,9 @@ from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
 from biopsy.session.machines import OtherMachines, PreparedRun
 
+_LOOK = 0.1
+"""Seconds between two looks at whether an installation is still wanted."""
+
 
 @dataclass
 class _Begun:
@@ -43,7 +48,6 @@ class RunsElsewhere:
         self._machines = machines
         self._listener = listener
         self._begun: dict[Hashable, deque[_Begun]] = {}
-        self._interpreter = interpreter_of()
         for text in machines.remarks:
             listener(events.Remark(text))
 
@@ -93,7 +97,7 @@ class RunsElsewhere:
             requirements=tuple(run.check.requirements(run.version)),
             added=told["added"],
             packages=told["packages"],
-            interpreter=run.check.python or self._interpreter,
+            interpreter=_interpreter_of(run.check),
         )
 
     @property
@@ -110,21 +114,35 @@ class RunsElsewhere:
         return future.result()
 
     def _begin(self, run: ReleaseRun) -> Future[PreparedRun]:
-        check = run.check
-        task = PreparedTask(
-            check=command_elsewhere(run),
-            candidate=run.model,
-            preparation=ReleaseThere(
-                requirements=tuple(check.requirements(run.version)),
-                python=check.python_text,
-                series=(check.python or self._interpreter).series,
-                is_own_run=check.is_own_run,
-                is_bare=run.is_bare,
-            ),
-            models=[run.model],
-            original=run.original,
-        )
-        return self._machines.begin_prepared(task)
+        return self._machines.begin_prepared(task_of(run))
+
+
+def task_of(run: ReleaseRun) -> PreparedTask:
+    """A run as a machine can do it, which makes the environment of its release first."""
+    check = run.check
+    return PreparedTask(
+        check=command_elsewhere(run),
+        candidate=run.model,
+        preparation=ReleaseThere(
+            requirements=tuple(check.requirements(run.version)),
+            python=check.python_text,
+            series=_interpreter_of(check).series,
+            is_own_run=check.is_own_run,
+            is_bare=run.is_bare,
+        ),
+        models=[run.model],
+        original=run.original,
+    )
+
+
+def _interpreter_of(check: ReleaseCheck) -> Interpreter:
+    """That which the releases were chosen for."""
+    return check.python or _own_interpreter()
+
+
+@cache
+def _own_interpreter() -> Interpreter:
+    return interpreter_of()
 
 
 def command_elsewhere(run: ReleaseRun) -> CommandCheck:
@@ -187,6 +205,9 @@ class ReleaseThere:
         interpreter = self._interpreter()
         with ExitStack() as stack:
             try:
+                if not _is_made(self.requirements, interpreter, stop):
+                    yield Prepared(told={}, is_ready=False)  # nobody waits for it any more
+                    return
                 environment = stack.enter_context(prepared(self.requirements, python=interpreter))
             except errors.CannotInstall as error:
                 yield Prepared(told={"failure": as_json(_named(error))}, is_ready=False)
@@ -209,6 +230,31 @@ class ReleaseThere:
                 next_steps=[f"--python {self.series}    where a machine has it besides"],
             )
         return found
+
+
+def _is_made(requirements: Sequence[str], interpreter: Interpreter, stop: Stop) -> bool:
+    """Make an environment, unless the run is stopped before; whether it was made. Raises what ``prepared`` raises.
+
+    What is being installed then is finished meanwhile, and stays in the cache: this machine may need it soon.
+    """
+    raised: list[BaseException] = []
+    is_over = threading.Event()
+
+    def make() -> None:
+        try:
+            with prepared(requirements, python=interpreter):
+                pass
+        except BaseException as error:
+            raised.append(error)
+        is_over.set()
+
+    threading.Thread(target=make, name="biopsy-environment", daemon=True).start()
+    while not is_over.wait(_LOOK):
+        if stop.is_set:
+            return False
+    if raised:
+        raise raised[0]
+    return True
 
 
 def _named(error: errors.CannotInstall) -> errors.CannotInstall:

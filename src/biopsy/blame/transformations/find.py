@@ -38,6 +38,7 @@ from biopsy.engines.yardsticks import PLAIN
 from biopsy.filesystem.write import write_whole
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.index import index_file
+from biopsy.model.sources import sources_of
 from biopsy.reduction.inputs_file import inputs_file
 from biopsy.reduction.job import RecordingOptions, ReductionJob
 from biopsy.reduction.job_run import run_job
@@ -310,6 +311,7 @@ class _TransformationSearch:
             before=model_lines(small),
             after=_lines_of(after) if failed is None else (),
             made=_nodes_of(after) if failed is None else (),
+            sources=reduction.sources if reduction is not None else sources_of(index),
         )
 
     def _second_opinion(

@@ -10,6 +10,7 @@ from biopsy.blame.transformations.tool import Omission
 from biopsy.checks.outcome import Judged
 from biopsy.checks.signature import Signature
 from biopsy.comparison.mismatch import worst_of
+from biopsy.model.node_source import NodeSource
 from biopsy.quantities import count
 from biopsy.reduction.result import Reduction
 from biopsy.text import first_line, html_table, printable, series, shortened
@@ -36,7 +37,8 @@ class Piece:
 
     ``path`` is None where nothing was written; ``before`` and ``after`` are both models as lines of text, ``after``
     being empty if the tool fails. ``inputs`` is the file of what it was fed. ``nodes`` are its nodes, by operator and
-    name, of ``nodes_before`` that the whole model has; ``made`` are those that become of them.
+    name, of ``nodes_before`` that the whole model has; ``made`` are those that become of them. ``sources`` are, for
+    each of ``nodes``, where an exporter says that it comes from.
     """
 
     path: Path | None
@@ -47,6 +49,7 @@ class Piece:
     before: tuple[str, ...]
     after: tuple[str, ...]
     made: tuple[str, ...] = ()
+    sources: tuple[NodeSource | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +160,7 @@ class TransformationFindings:
                 "nodes_before": piece.nodes_before,
                 "nodes": list(piece.nodes),
                 "nodes_after": list(piece.made),
+                "sources": [None if source is None else source.as_tree() for source in piece.sources],
                 "path": _text(piece.path),
                 "after": _text(piece.after_path),
                 "inputs": _text(piece.inputs),

@@ -130,13 +130,18 @@ def _other_samples(index: ModelIndex, args: argparse.Namespace) -> Iterator[Sequ
 
 def _show(report: Report, console: Console) -> None:
     """The findings, what several sources say of the same nodes in one line, and a summary."""
+    from biopsy.model.sources import places_of
+
     sources: dict[tuple[Level, str, tuple[int, ...]], list[str]] = {}
     for entry in report.entries:
         sources.setdefault((entry.level, entry.message, entry.nodes), []).append(entry.source)
     levels = Counter(level for level, _, _ in sources)
     for (level, message, nodes), said_by in sources.items():
         line = f"{_WORDS[level]:<8} {_named(report, nodes)}{message}  [{', '.join(said_by)}]"
-        (console.detail if level == "info" else console.say)(line)
+        say = console.detail if level == "info" else console.say
+        say(line)
+        for place in places_of(report.sources.get(node) for node in nodes[:_MOST_NAMED]):
+            say(f"{'':<8} {place.text}")
     passing, failing = len(report.passing), len(report.failing)
     other = len(report.names) - passing - failing
     found = f"{count(levels['exception'], 'error')} and {count(levels['warning'], 'warning')}"

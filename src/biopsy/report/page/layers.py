@@ -10,6 +10,7 @@ from biopsy.report.page.figures import cut, figure, middle_cut, times
 from biopsy.report.page.grids import MOST_ROWS, plain_grid
 
 _MOST_PLACES = 3
+_MOST_MISFITS = 5
 
 
 def section(report: Branch) -> Section | None:
@@ -41,6 +42,12 @@ def _layer_facts(found: Branch) -> list[tuple[str, Cell | str]]:
         side = found.part(key)
         if side is not None:
             rows.append((key, cut(" ".join(text for text in (side.text("label"), side.text("version")) if text), 100)))
+    golden = found.part("golden")
+    if golden is not None:
+        rows.append(("golden values", f"of {golden.whole('tensors')} of {golden.whole('of')} tensors"))
+        misfits = golden.texts_by_name("misfits")
+        told = [f"{middle_cut(name, 60)}: {cut(why, 200)}" for name, why in list(misfits.items())[:_MOST_MISFITS]]
+        rows += [("do not fit", Cell(text="; ".join(told), tone="unsure", sign="?"))] if told else []
     first = found.part("first_wrong")
     if first is not None:
         rows.append(("first wrong tensor", Cell(text=middle_cut(first.text("tensor") or "", 100), code=True)))

@@ -31,7 +31,6 @@ REST_OPTIONS = checks.REST_OPTIONS
 _NOT_ELSEWHERE = {
     "--artifacts": other_machines.STAYS_THERE,
     "--no-remove-intermediate": other_machines.STAYS_THERE,
-    "--engine": "it builds on this machine, as --trt does, what the check is to look at",
 }
 """Options that cannot be combined with ``--on``, each with the reason."""
 
@@ -47,7 +46,7 @@ examples:
   How many of the last layers must be high, by halving:
     biopsy debug precision model.onnx --fp16 --mode bisect --dir reverse --check ...
   With the checks on the GPUs of a Ray cluster:
-    biopsy debug precision model.onnx --fp16 --native --on ray --resources GPU=1 --check ...
+    biopsy debug precision model.onnx --fp16 --trt --on ray --resources GPU=1 --check ...
 
 The report, on the terminal and as JSON ("form"), says how candidates got their low precision: emulated by Casts around
 float32 arithmetic (--emulate, the default), or native (--native; the default with --trt, except for --fp8).
@@ -77,7 +76,8 @@ def derived_files(args: argparse.Namespace) -> file_kinds.Derived:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Search; returns 0, or 5 if a limit ended the search; raises what ends with another status."""
-    with other_machines.machines_of(args, console, _NOT_ELSEWHERE) as machines:
+    built = {} if args.engine is None else {"--iter-info": "the check of what --engine builds is told no other file"}
+    with other_machines.machines_of(args, console, {**_NOT_ELSEWHERE, **built}) as machines:
         return _execute(args, console, machines)
 
 
@@ -87,7 +87,8 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     from biopsy.session.pool import Parallelism
 
     report = report_file(args, console)
-    jobs = 1 if args.engine is not None else checking.jobs_of(args, console, machines)
+    has_one_file = args.engine is not None and machines is None  # of what is built; elsewhere each machine has one
+    jobs = 1 if has_one_file else checking.jobs_of(args, console, machines)
     check = _check(args, jobs)
     try:
         index = index_file(args.model, args.external_data_dir)
@@ -192,8 +193,8 @@ def _check(args: argparse.Namespace, jobs: int) -> Check:
     if args.engine is None:
         return check
     from biopsy.checks.command import CommandCheck
+    from biopsy.checks.engine_file import EngineFileCheck
     from biopsy.checks.words import as_word
-    from biopsy.mixed_precision.engine_file import EngineFileCheck
 
     words = [
         "biopsy",

@@ -102,7 +102,7 @@ def _execute(args: argparse.Namespace, console: Console, machines: OtherMachines
     rules = checking.rules_of(args)
     tally, artifacts = RunTally(rules.match), Artifacts(tuple(args.artifacts), args.art_dir)
     started, interrupted = time.monotonic(), False
-    with RepeatProgress(console, args) as progress:
+    with RepeatProgress(console, args, machines) as progress:
         try:
             with checking.ended_politely():
                 _run(args, rules, tally, artifacts, progress, machines)

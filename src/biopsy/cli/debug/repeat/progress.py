@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from biopsy.checks.outcome import Outcome
     from biopsy.checks.repetition import RepeatedRun, RunTally
     from biopsy.cli.console import Console
+    from biopsy.session.machines import OtherMachines
 
 
 class RepeatProgress(Progress):
     """What is shown while the command runs: a line for each new kind of failure, and one live line on a terminal."""
 
-    def __init__(self, console: Console, args: argparse.Namespace) -> None:
+    def __init__(self, console: Console, args: argparse.Namespace, machines: OtherMachines | None = None) -> None:
         super().__init__(console, args.events)
         self._args = args
+        self._machines = machines
         self._missing: set[Path] = set()
 
     def show_plan(self, line: str) -> None:
@@ -32,6 +34,8 @@ class RepeatProgress(Progress):
         often = {"good": "until it passes", "bad": "until it fails"}.get(until) or count(until, "time")
         at_once = f", {self._args.jobs} at once" if self._args.jobs > 1 else ""
         self.line("repeat", f"{often}{at_once}: {line}")
+        for text in self._machines.remarks if self._machines is not None else ():
+            self(events.Remark(text))
         for file in self._args.artifacts:
             if file.exists():
                 self(events.Remark(f"{file} exists already: it counts as a file of iteration 0"))
@@ -47,6 +51,8 @@ class RepeatProgress(Progress):
         judged = run.judged
         seconds = judged.evidence.seconds
         self.keep(judged.event(run.number, "repeat"))
+        if judged.evidence.remark:
+            self(events.Remark(judged.evidence.remark))
         self._console.detail(f"  run {run.number}  {word_for(judged.outcome)}: {judged.reason} · {seconds:.2f} s")
         if self._args.show_output or (is_new and not self._args.hide_fail_output):
             self._live.stop()
@@ -65,9 +71,17 @@ class RepeatProgress(Progress):
         spent = time.monotonic() - self._started
         until = self._args.until
         if not isinstance(until, int):
-            return f"{outcomes_text(tally)} · {spent / tally.runs:.2g} s each"
+            return f"{outcomes_text(tally)}{self._use} · {spent / tally.runs:.2g} s each"
         left = spent / tally.runs * (until - tally.runs)
-        return f"{tally.runs} of {until} · {outcomes_text(tally)} · {time_left(left)}"
+        return f"{tally.runs} of {until} · {outcomes_text(tally)}{self._use} · {time_left(left)}"
+
+    @property
+    def _use(self) -> str:
+        """What other machines are at; "" if there are none."""
+        if self._machines is None:
+            return ""
+        use = self._machines.use
+        return f" · {use.running} running on {count(use.machines, 'machine')}"
 
 
 def word_for(outcome: Outcome) -> str:

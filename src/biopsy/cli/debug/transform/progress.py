@@ -12,6 +12,7 @@ from biopsy.blame.transformations.find import CONTROL
 from biopsy.blame.transformations.model_lines import side_by_side
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.debug.reduction_report import ReductionReport
+from biopsy.cli.places import say_places
 from biopsy.cli.progress import shows
 from biopsy.quantities import count
 from biopsy.report.transformation import AGREE
@@ -73,7 +74,9 @@ def say_findings(console: Console, args: argparse.Namespace, found: Transformati
     if found.where.second_opinion == "right":
         console.warn(AGREE)
     piece = found.piece
-    console.say(f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {some_of(piece.nodes, 12)}", "")
+    console.say(f"{len(piece.nodes)} of {count(piece.nodes_before, 'node')}: {some_of(piece.nodes, 12)}")
+    say_places(console, piece.sources)
+    console.say("")
     title = printable(f"after {found.tool} {found.release}".strip())
     after = piece.after or ("it writes no model",)
     lines = side_by_side(piece.before, after, console.columns, ("before", title))

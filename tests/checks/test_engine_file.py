@@ -1,12 +1,16 @@
 """A check that looks at the engine that is built of a candidate."""
 
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from biopsy.checks.command import CommandCheck
-from biopsy.mixed_precision.engine_file import EngineFileCheck
+from biopsy.checks.engine_file import EngineFileCheck
+from biopsy.checks.task import Task
+from support.node_processes import NodeProcesses
+from support.session import LIMIT
 
 BUILD = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"
 CHECK = "import sys; sys.exit(int(open(sys.argv[1]).read()))"
@@ -58,3 +62,28 @@ def test_a_file_that_it_has_not_made_stays(check: EngineFileCheck) -> None:
 def test_the_line_shows_both_commands(check: EngineFileCheck, tmp_path: Path) -> None:
     line = check.line(tmp_path / "candidate")
     assert " && " in line and str(check.built) in line
+
+
+def test_other_machines_build_where_they_check_each_with_a_file_of_its_own(tmp_path: Path) -> None:
+    for name, code in (
+        ("build.py", f"import time; time.sleep(0.3); {BUILD}"),
+        ("check.py", f"print(sys.argv); {CHECK}"),
+    ):
+        (tmp_path / name).write_text(f"import sys; {code}")
+    built = tmp_path / "engine"
+    builder = CommandCheck([sys.executable, str(tmp_path / "build.py"), "{}", str(built)], "candidate")
+    check = EngineFileCheck(
+        builder, CommandCheck([sys.executable, str(tmp_path / "check.py"), "{}"], "candidate"), built
+    )
+    (tmp_path / "machines").mkdir()
+    with closing(NodeProcesses(tmp_path / "machines", 2)) as machines:
+        runs = [machines.begin(Task(check, tmp_path / f"c{text}", [text.encode()])) for text in ("0", "3", "no number")]
+        for run in runs:
+            machines.wait([run], LIMIT)
+        assert [run.result().status for run in runs] == [0, 3, 1]
+        assert all(f"'{built}'".encode() in run.result().output for run in runs)
+        broken = CommandCheck(["false", "{}"], "candidate")
+        run = machines.begin(Task(EngineFileCheck(broken, check.check, built), tmp_path / "c", [b"0"]))
+        machines.wait([run], LIMIT)
+        assert run.result().verdict.outcome == "invalid"
+    assert not built.exists()

@@ -21,8 +21,8 @@ class EngineFileCheck(Check):
 
     def __init__(self, builder: Check, check: Check, built: Path, *, keep: bool = False) -> None:
         """``keep``: the last engine is left there."""
-        self._builder = builder
-        self._check = check
+        self.builder = builder
+        self.check = check
         self._keep = keep
         self._made = False
         self.built = built
@@ -30,58 +30,58 @@ class EngineFileCheck(Check):
     @property
     def automatic(self) -> bool:
         """As the check is: building costs nobody's attention."""
-        return self._check.automatic
+        return self.check.automatic
 
     @property
     def stoppable(self) -> bool:
         """As both are."""
-        return self._builder.stoppable and self._check.stoppable
+        return self.builder.stoppable and self.check.stoppable
 
     @property
     def settings(self) -> Mapping[str, str]:
         """Those of the builder, and those of the check under names of their own."""
-        return {**self._check.settings, **{f"builder {name}": text for name, text in self._builder.settings.items()}}
+        return {**self.check.settings, **{f"builder {name}": text for name, text in self.builder.settings.items()}}
 
     @property
     def files(self) -> Sequence[Path]:
         """Those of both."""
-        return (*self._builder.files, *self._check.files)
+        return (*self.builder.files, *self.check.files)
 
     def start(self) -> None:
         """Warm both up."""
-        self._builder.start()
-        self._check.start()
+        self.builder.start()
+        self.check.start()
 
     def expect(self, seconds: float) -> None:
         """Pass it on to both."""
-        self._builder.expect(seconds)
-        self._check.expect(seconds)
+        self.builder.expect(seconds)
+        self.check.expect(seconds)
 
     def glance(self) -> Check:
         """The same, with a check that may be content with the first thing that it finds wrong."""
-        return EngineFileCheck(self._builder, self._check.glance(), self.built, keep=self._keep)
+        return EngineFileCheck(self.builder, self.check.glance(), self.built, keep=self._keep)
 
     def cold(self) -> Check:
         """The same without anything that was kept warm."""
-        return EngineFileCheck(self._builder.cold(), self._check.cold(), self.built, keep=self._keep)
+        return EngineFileCheck(self.builder.cold(), self.check.cold(), self.built, keep=self._keep)
 
     def close(self) -> None:
         """End what was kept warm, and remove the last engine unless it is to be kept."""
-        self._builder.close()
-        self._check.close()
+        self.builder.close()
+        self.check.close()
         if self._made and not self._keep:  # what stands there otherwise is somebody else's
             self.built.unlink(missing_ok=True)
         self._made = False
 
     def line(self, candidate: Path) -> str:
         """Both commands."""
-        return f"{self._builder.line(candidate)} && {self._check.line(self.built)}"
+        return f"{self.builder.line(candidate)} && {self.check.line(self.built)}"
 
     def run(self, candidate: Path, stop: Stop | None = None) -> Evidence:
         """Build, then ask. Raises CheckError if either cannot be run."""
         started, self._made = time.monotonic(), True
         self.built.unlink(missing_ok=True)
-        building = self._builder.run(candidate, stop)
+        building = self.builder.run(candidate, stop)
         take_what_stands_at(self.built)
         if building.status != 0 or not self.built.exists():
             if building.verdict.outcome == "infrastructure":
@@ -89,4 +89,4 @@ class EngineFileCheck(Check):
             said = building.verdict.message or f"exit status {building.status}"
             verdict = VerdictFile(outcome="invalid", message=f"no engine could be built: {said}")
             return replace(building, status=125, verdict=verdict, timed_out=False, out_of_memory=False)
-        return replace(self._check.run(self.built, stop), seconds=time.monotonic() - started)
+        return replace(self.check.run(self.built, stop), seconds=time.monotonic() - started)
