@@ -7,8 +7,10 @@ import os
 import re
 import socket
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
+from time import monotonic
 
 from biopsy import errors
 from biopsy.text import first_line
@@ -16,6 +18,9 @@ from biopsy.text import first_line
 _ADDRESS = re.compile(r"(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})")
 _SOON = 10.0
 """Seconds in which a machine that is there takes a connection."""
+_BEAT = 5.0
+_AWAY = 30.0
+"""Seconds between two looks at the head, and until it counts as gone: with a last look of 10 s, less than Ray's 60."""
 _MOST_HEARD = 1 << 20
 _START = "ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"
 _PORTS = "--on HOST:6379    on a machine of the cluster, or  --on ray://HOST:10001  from elsewhere"
@@ -64,6 +69,42 @@ def no_answer(address: str, error: Exception, heard: str) -> errors.UsageError:
         f"what answers at {address} is not {kind}, or is too busy: {first_line(str(error))}",
         next_steps=[f"--on {other}    if this is the other port", _PORTS, *([] if has_mode else [token])],
     )
+
+
+class Pulse:
+    """Whether the head of a cluster that was joined still takes connections; asked by whoever waits for an answer.
+
+    Ray ends this whole process, with status 1 and no word of ours, if the head is away for 60 s.
+    """
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+        self._heard = self._asked = monotonic()
+        self._lock = threading.Lock()
+        self.is_gone = False
+
+    def require(self) -> None:
+        """Raise CheckError if the head has been away for so long that it will not come back."""
+        with self._lock:
+            now = monotonic()
+            if self._head and not self.is_gone and now > self._asked + _BEAT:
+                if _takes_connections(self._head):
+                    self._heard = now
+                self._asked = monotonic()
+                self.is_gone = self._asked > self._heard + _AWAY
+        if self.is_gone:
+            raise errors.CheckError(
+                f"the Ray cluster does not answer any more: its head, {self._head}, has been away for {_AWAY:.0f} s",
+                next_steps=["ray status    shows whether it runs; the same line goes on once it does"],
+            )
+
+
+def _takes_connections(address: str) -> bool:
+    try:
+        require_listener(address)
+    except errors.UsageError:
+        return False
+    return True
 
 
 @contextlib.contextmanager

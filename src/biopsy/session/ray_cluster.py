@@ -7,6 +7,7 @@ it has started; an actor that does not answer then is killed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import re
@@ -23,7 +24,7 @@ from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer
 from biopsy.quantities import count
-from biopsy.session.cluster_address import no_answer, overheard, require_listener
+from biopsy.session.cluster_address import Pulse, no_answer, overheard, require_listener
 from biopsy.session.host_place import HostPlace
 from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
@@ -65,8 +66,9 @@ class RayWorkers(OtherMachines):
         runtime_env: Mapping[str, Any] | None = None,
         require_uniform: bool = False,
     ) -> None:
-        self._ends_ray = not _is_initialized()
-        self.dashboard, self._is_new = _connect(address) if self._ends_ray else ("", False)
+        self._ends_ray = "ray" not in sys.modules or not imported().is_initialized()
+        self.dashboard, self._is_new, head = _connect(address) if self._ends_ray else ("", False, "")
+        self._pulse = Pulse(head)
         self._resources = resources or Resources()
         self._require_uniform = require_uniform
         self._ending = threading.Event()
@@ -101,7 +103,9 @@ class RayWorkers(OtherMachines):
 
     def _leave(self) -> None:
         self._files.clear()
-        if self._ends_ray:
+        if self._pulse.is_gone:
+            atexit.unregister(imported().shutdown)  # it would wait for the head until Ray ends this process
+        elif self._ends_ray:
             imported().shutdown()
 
     def _room(self) -> tuple[int, list[str]]:
@@ -129,7 +133,7 @@ class RayWorkers(OtherMachines):
             max_restarts=0,
             max_task_retries=0,
         )
-        machine = _RayMachine(made.remote(), self._files)
+        machine = _RayMachine(made.remote(), self._files, self._pulse)
         try:
             machine.settle(self._ending)
             if self._require_uniform:
@@ -138,12 +142,6 @@ class RayWorkers(OtherMachines):
             machine.close()
             raise
         return machine
-
-
-def _is_initialized() -> bool:
-    """Whether this process is in a cluster already. Ray is not imported for that."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 def imported() -> Any:
@@ -172,11 +170,8 @@ def _checked(runtime_env: Mapping[str, Any]) -> Any:
         raise errors.UsageError(f"Ray does not take this runtime_env: {first_line(str(error))}") from error
 
 
-def _connect(address: str | None) -> tuple[str, bool]:
-    """Join the cluster; returns where its dashboard is, "" if it has none, and whether the cluster is a new one.
-
-    Raises UsageError, with what to type next.
-    """
+def _connect(address: str | None) -> tuple[str, bool, str]:
+    """Join it; returns where its dashboard is, "" if it has none, whether it is new, its head. Raises UsageError."""
     named = address or os.environ.get("RAY_ADDRESS", "")
     require_ray()
     require_listener(named)
@@ -196,7 +191,8 @@ def _connect(address: str | None) -> tuple[str, bool]:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result
     session = "" if named else str(joined.address_info.get("session_dir"))
-    return joined.dashboard_url or "", session.endswith(f"_{os.getpid()}")  # who started it
+    head = "" if named.startswith("ray://") else str(joined.address_info.get("gcs_address") or "")
+    return joined.dashboard_url or "", session.endswith(f"_{os.getpid()}"), head  # a session is named by who began it
 
 
 def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[MachineKind]:
@@ -263,8 +259,9 @@ class _SentFiles:
 class _RayMachine:
     """A place for one check: an actor, on whichever machine Ray has put it."""
 
-    def __init__(self, actor: Any, files: _SentFiles) -> None:
+    def __init__(self, actor: Any, files: _SentFiles, pulse: Pulse) -> None:
         self.name = ""
+        self._pulse = pulse
         self._kind: MachineKind | None = None
         self._actor = actor
         self._files = files
@@ -284,6 +281,7 @@ class _RayMachine:
         with _told():
             asked = self._actor.where.remote()
             while not ray.wait([asked], timeout=_LOOK)[0]:
+                self._pulse.require()
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
             self.name, self._kind = ray.get(asked)
@@ -319,6 +317,7 @@ class _RayMachine:
                 return answer
             with self._lock:
                 is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
+            self._pulse.require()
             if is_late:
                 ray.kill(self._actor)
 
@@ -330,6 +329,8 @@ class _RayMachine:
 
     def close(self) -> None:
         """End the actor: politely, if it answers."""
+        if self._pulse.is_gone:
+            return
         ray = imported()
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self._actor.close.remote(), timeout=_GRACE)
