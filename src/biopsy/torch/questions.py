@@ -22,7 +22,7 @@ from biopsy.torch.exporter_or_engine import blamed
 from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.location import LOCATING, Location
-from biopsy.torch.module_lines import place_of_node
+from biopsy.torch.module_lines import line_of_node
 from biopsy.torch.module_state import ModuleState
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
@@ -193,7 +193,7 @@ class Inquiry:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error}"
-            places = place_of_node(program, str(error))
+            places = line_of_node(program, str(error))
             accusation = Accusation(
                 blame="exporter", text=text, part="translation", error=str(error), places=_places(places)
             )
