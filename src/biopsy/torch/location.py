@@ -146,7 +146,7 @@ class Location:
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         found = wrong_layers(failing, self._scratch, self._listener)
-        named = first_of(["; ".join(one.labels) for one in found[0].suspects], _MOST_NAMED)
+        named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
         return found, named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
