@@ -97,7 +97,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress
     from biopsy.filesystem.write import require_writable
-    from biopsy.torch.asking import diagnose, require_folder
+    from biopsy.torch.diagnosing import diagnose, require_folder
     from biopsy.torch.loading import arguments_in, named_module
 
     if args.events is not None:

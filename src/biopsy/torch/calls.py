@@ -9,8 +9,8 @@ from typing import Any
 from biopsy import errors
 from biopsy.text import first_line, shortened
 from biopsy.torch.installed import imported
-from biopsy.torch.interface import Leaf, leaves_of
 from biopsy.torch.module_state import ModuleState
+from biopsy.torch.outputs import Leaf, leaves_of
 
 _LONGEST = 500
 

@@ -18,8 +18,8 @@ from biopsy.tensors.perturbed import differ, roundings_off
 from biopsy.tensors.results import Array, Iteration, RunnerResult
 from biopsy.text import first_line
 from biopsy.torch.calls import Arguments
-from biopsy.torch.interface import Leaf
-from biopsy.torch.judging import Closeness, ModuleDifference, difference
+from biopsy.torch.differences import Closeness, ModuleDifference, difference
+from biopsy.torch.outputs import Leaf
 
 Outputs: TypeAlias = "Mapping[str, Array]"
 

@@ -29,7 +29,7 @@ from biopsy.report.bundle.make import Bundle, make_bundle
 from biopsy.session.options import SearchOptions
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import same_values
-from biopsy.torch.judging import Closeness
+from biopsy.torch.differences import Closeness
 
 PIECE = "piece.onnx"
 BUNDLE = "bundle"

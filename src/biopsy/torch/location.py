@@ -17,11 +17,11 @@ from biopsy.tensors.files import read_feeds
 from biopsy.text import first_of
 from biopsy.torch.accusation import Accusation
 from biopsy.torch.calls import Arguments
+from biopsy.torch.differences import Closeness, ModuleDifference, difference
 from biopsy.torch.evaluation import OnnxModel
 from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
 from biopsy.torch.guilty_part import BUNDLE, FailingExport, are_only_ties, packed, smallest_part, wrong_layers
-from biopsy.torch.judging import Closeness, ModuleDifference, difference
-from biopsy.torch.places import places_of, places_of_layers
+from biopsy.torch.module_lines import places_of, places_of_layers
 from biopsy.torch.recording import TorchRecording, record
 from biopsy.torch.steps import Steps
 

@@ -14,18 +14,18 @@ from biopsy.quantities import count
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of
 from biopsy.torch.accusation import Accusation
-from biopsy.torch.blame import blamed
 from biopsy.torch.calls import Arguments, called, eager, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
+from biopsy.torch.differences import Closeness, ModuleDifference, difference_of_leaves
 from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel, Sample
+from biopsy.torch.exporter_or_engine import blamed
 from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
-from biopsy.torch.interface import Leaf, array_of_leaf, outputs_of
-from biopsy.torch.judging import Closeness, ModuleDifference, difference_of_leaves
 from biopsy.torch.location import LOCATING, Location
+from biopsy.torch.module_lines import place_of_node
 from biopsy.torch.module_state import ModuleState
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
-from biopsy.torch.places import place_of_node
+from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.steps import BlamedError, Steps
 from biopsy.torch.values import input_values
 from biopsy.torch.variation_origin import origin_of_variation, place_of_traceback

@@ -18,11 +18,11 @@ from biopsy.engines.registry import create
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.torch.calls import Arguments
+from biopsy.torch.differences import Closeness
 from biopsy.torch.facts import TorchDiagnosis
-from biopsy.torch.inquiry import Inquiry, ModuleQuestion
 from biopsy.torch.installed import imported
-from biopsy.torch.judging import Closeness
 from biopsy.torch.module_state import kept
+from biopsy.torch.questions import Inquiry, ModuleQuestion
 
 
 def diagnose(
