@@ -11,6 +11,7 @@ from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import checks, file_kinds, types
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.report_file import report_file
+from biopsy.text import first_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _DEFAULT_SUSPECT = "onnxrt"
 _TOLERANCE = "1e-5"
 _MOST_PLACES = 5
+_MOST_NODES = 6
 
 _EPILOG = """\
 FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
@@ -184,9 +186,9 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
     if found.verdict.reason:
         yield "reason", found.verdict.reason
     if found.values is not None:
-        yield "values", f"of {found.values.matched} of {found.values.of} tensors are known from PyTorch"
+        yield "values", f"PyTorch's own are known of {found.values.matched} of {found.values.of} tensors"
     if found.piece is not None:
-        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {', '.join(found.piece.nodes[:8])}"
+        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {first_of(found.piece.nodes, _MOST_NODES)}"
     if found.piece is not None and found.piece.bundle is not None:
         yield "bundle", f"{found.piece.bundle}, whose reproduce.py fails without PyTorch"
 

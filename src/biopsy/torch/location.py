@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from biopsy import errors, events
-from biopsy.layerwise.findings import LayerFindings
+from biopsy.layerwise.findings import LayerFindings, Suspect
 from biopsy.model.index import ModelIndex
 from biopsy.quantities import count
 from biopsy.reduction.result import Reduction
@@ -134,7 +134,7 @@ class Location:
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         found = wrong_layers(failing, self._scratch, self._listener)
-        named = first_of(["; ".join(one.labels) for one in found[0].suspects], _MOST_NAMED)
+        named = first_of([_named(one) for one in found[0].suspects], _MOST_NAMED, "; ")
         return found, named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
@@ -169,6 +169,14 @@ def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
     return accusation
 
 
+def _named(suspect: Suspect) -> str:
+    """A layer by its label; a group of more than a few by what its exporter says of them together."""
+    several = len(suspect.labels) > _MOST_NAMED
+    if several and suspect.origins.name:
+        return f"{suspect.origins.name} ({count(len(suspect.labels), 'layer')})"
+    return first_of(suspect.labels, _MOST_NAMED, " -> ")
+
+
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
     """What the bundle is called where a run of it would accuse the engine that is only the witness."""
     if accusation.blame != "exporter":
@@ -179,5 +187,6 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
 
 
 def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    where = "".join(f" {place.file}:{place.line}: {place.code}." for place in places[:1] if place.file)
+    """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
+    where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
     return f"{accusation.text}{where}"

@@ -40,7 +40,7 @@ _QUESTIONS = {
     "capture": "does the program that torch.export captures give the same?",
     "sizes": "and with other sizes?",
     "export": "does the exporter translate it?",
-    "fails": "does the engine give what the module gives?",
+    "engine": "does the engine give what the module gives?",
     "blame": "is it the exporter or the engine?",
 }
 
@@ -111,7 +111,7 @@ class Inquiry:
         second = self._steps.ask("sizes", lambda: self._second(program))
         samples = [first, *filter(None, [second])]
         models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
-        number, suspected = self._steps.ask("fails", lambda: self._suspected(engines, models))
+        number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
         return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
 
     # The questions
