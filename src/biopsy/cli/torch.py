@@ -164,8 +164,8 @@ def _say(console: Console, found: TorchDiagnosis) -> None:
         console.say(f"{head:<{COLUMN}} {text}")
     for remark in found.remarks:
         console.warn(remark)
-    if found.folder is not None:
-        console.note(f"{'evidence':<{COLUMN}} {found.folder} · {found.seconds:.1f} s")
+    kept = "nothing was left to keep" if found.folder is None else found.folder
+    console.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
     say_advice(console, next_lines(found))
 
 
@@ -181,7 +181,7 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
             yield "", f"    {place.code}"
     if len(found.places) > _MOST_PLACES:
         yield "", f"and {len(found.places) - _MOST_PLACES} more lines"
-    if found.error:
+    if found.error and found.error not in found.verdict.text:
         yield "error", found.error
     if found.verdict.reason:
         yield "reason", found.verdict.reason
