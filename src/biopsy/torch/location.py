@@ -51,13 +51,25 @@ class Located:
 
 
 class Location:
-    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do."""
+    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do.
+
+    ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
+    """
 
     def __init__(
-        self, given: Arguments, asked: Closeness, folder: Path, scratch: Path, steps: Steps, listener: events.Listener
+        self,
+        given: Arguments,
+        asked: Closeness,
+        timeout: float | None,
+        *,
+        folder: Path,
+        scratch: Path,
+        steps: Steps,
+        listener: events.Listener,
     ) -> None:
         self._given = given
         self._asked = asked
+        self._timeout = timeout
         self._folder = folder
         self._scratch = scratch
         self._steps = steps
@@ -79,7 +91,7 @@ class Location:
         if accusation.part == "decomposition":
             return Located(accusation=accusation, values=values)
         failing = FailingExport(
-            model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=None
+            model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=self._timeout
         )
         found = self._answer("layers", lambda: self._wrong(failing))
         if found is not None:
@@ -107,8 +119,8 @@ class Location:
             return None
 
     def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
-        path = self._folder / GOLDEN
-        found = record(model.program, self._given.copied().args, path, dict(self._given.copied().kwargs))
+        given = self._given.copied()
+        found = record(model.program, given.args, self._folder / GOLDEN, given.kwargs)
         return found, f"{found.tensors} of {found.of}"
 
     def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: TorchRecording) -> Accusation:

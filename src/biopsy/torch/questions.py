@@ -104,7 +104,15 @@ class Inquiry:
     def _location(self, accusation: Accusation) -> Location:
         question, model = self._question, accusation.model
         given = question.given if model is None else model.sample.given
-        return Location(given, question.asked, self._folder, self._scratch, self._steps, self._listener)
+        return Location(
+            given,
+            question.asked,
+            question.timeout,
+            folder=self._folder,
+            scratch=self._scratch,
+            steps=self._steps,
+            listener=self._listener,
+        )
 
     def _accused(self, engines: Evaluators) -> Accusation:
         first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
@@ -215,7 +223,8 @@ class Inquiry:
 
     def _model(self, made: Any, path: Path, sample: Sample) -> OnnxModel:
         feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
-        write_feeds(feeds, [input_values(made, sample.given.copied().args, sample.given.copied().kwargs)])
+        given = sample.given.copied()
+        write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
         golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
         expected = {output: value for output, value in golden.items() if value is not None}
         return OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample)
