@@ -12,6 +12,7 @@ from biopsy.cli.arguments import checks, file_kinds, types
 from biopsy.cli.arguments.pytorch import FACTORY, add_module
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.report_file import report_file
+from biopsy.text import first_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _DEFAULT_SUSPECT = "onnxrt"
 _TOLERANCE = "1e-5"
 _MOST_PLACES = 5
+_MOST_NODES = 6
 
 _EPILOG = f"""\
 {FACTORY}
@@ -142,8 +144,8 @@ def _say(console: Console, found: TorchDiagnosis) -> None:
         console.say(f"{head:<{COLUMN}} {text}")
     for remark in found.remarks:
         console.warn(remark)
-    if found.folder is not None:
-        console.note(f"{'evidence':<{COLUMN}} {found.folder} · {found.seconds:.1f} s")
+    kept = "nothing was left to keep" if found.folder is None else found.folder
+    console.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
     say_advice(console, next_lines(found))
 
 
@@ -159,14 +161,14 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
             yield "", f"    {place.code}"
     if len(found.places) > _MOST_PLACES:
         yield "", f"and {len(found.places) - _MOST_PLACES} more lines"
-    if found.error:
+    if found.error and found.error not in found.verdict.text:
         yield "error", found.error
     if found.verdict.reason:
         yield "reason", found.verdict.reason
     if found.values is not None:
-        yield "values", f"of {found.values.matched} of {found.values.of} tensors are known from PyTorch"
+        yield "values", f"PyTorch's own are known of {found.values.matched} of {found.values.of} tensors"
     if found.piece is not None:
-        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {', '.join(found.piece.nodes[:8])}"
+        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {first_of(found.piece.nodes, _MOST_NODES)}"
     if found.piece is not None and found.piece.bundle is not None:
         yield "bundle", f"{found.piece.bundle}, whose reproduce.py fails without PyTorch"
 

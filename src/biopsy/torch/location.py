@@ -191,5 +191,6 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
 
 
 def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    where = "".join(f" {place.file}:{place.line}: {place.code}." for place in places[:1] if place.file)
+    """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
+    where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
     return f"{accusation.text}{where}"
