@@ -28,7 +28,7 @@ from biopsy.environments.releases import Release
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
-from biopsy.session.machines import OtherMachines, PreparedRun
+from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
 
 _LOOK = 0.1
 """Seconds between two looks at whether an installation is still wanted."""
@@ -48,8 +48,7 @@ class RunsElsewhere:
         self._machines = machines
         self._listener = listener
         self._begun: dict[Hashable, deque[_Begun]] = {}
-        for text in machines.remarks:
-            listener(events.Remark(text))
+        tell_of_machines(machines, listener)
 
     @contextmanager
     def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[OpenRelease]:
