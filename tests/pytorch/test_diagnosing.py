@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy import errors, events  # noqa: E402
+from biopsy.torch import questions, time_left  # noqa: E402
 from biopsy.torch.facts import GoldenCount  # noqa: E402
 from support import pytorch_faults  # noqa: E402
 from support.pytorch_faults import (  # noqa: E402
@@ -291,3 +292,47 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 def test_an_engine_that_is_none_is_refused() -> None:
     with pytest.raises(errors.UnknownEngine):
         biopsy.torch.diagnose(Mlp().eval(), (X,), suspect="onnxruntine")
+
+
+def test_what_the_time_does_not_suffice_for_is_open() -> None:
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, max_time=1e-6)
+    assert (found.verdict.blame, found.failed) == ("unknown", None)
+    assert found.verdict.reason.startswith("open, for the time was over: steady, capture, ")
+    assert [step.outcome for step in found.steps] == ["stopped"]
+
+
+def test_a_verdict_is_kept_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = False
+
+    class Ending(time_left.TimeLeft):
+        @property
+        def seconds(self) -> float | None:
+            return 0.0 if is_over else None
+
+    def told(event: events.Event) -> None:
+        nonlocal is_over
+        is_over |= isinstance(event, events.StepStarted) and event.name == "layers"
+
+    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, listener=told)
+    assert (found.verdict.blame, found.verdict.part, found.failed) == ("exporter", "translation", True)
+    assert found.verdict.reason == "open, for the time was over: layers, piece, bundle"
+    assert found.piece is None
+
+
+def test_a_run_that_ends_with_the_time_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending(time_left.TimeLeft):
+        asked = 0
+
+        @property
+        def seconds(self) -> float | None:
+            return 0.0 if self.asked > 0 else None
+
+        def for_run(self, timeout: float | None) -> float | None:
+            type(self).asked += 1
+            return 1e-9
+
+    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,))
+    assert (found.verdict.blame, found.failed) == ("unknown", None)
+    assert found.steps[-1].name in ("fails", "engine")

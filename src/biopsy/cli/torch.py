@@ -78,6 +78,12 @@ def _add_comparison(group: argparse._ArgumentGroup) -> None:
         "--no-optimize", action="store_true", help="export with optimize=False, without onnxscript's optimizer"
     )
     group.add_argument("--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer: 90s")
+    group.add_argument(
+        "--max-time",
+        type=types.duration,
+        metavar="TIME",
+        help="stop after this time (90s, 10m, 2h), and say what is known by then, and what is open",
+    )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -105,6 +111,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             rtol=args.rtol,
             export={"optimize": False} if args.no_optimize else None,
             run_timeout=args.run_timeout,
+            max_time=args.max_time,
             listener=progress,
         )
         status = progress.ended(_status(found))

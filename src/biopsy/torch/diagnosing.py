@@ -38,6 +38,7 @@ def diagnose(
     rtol: float = DEFAULT_TOLERANCE,
     export: Mapping[str, Any] | None = None,
     run_timeout: float | None = None,
+    max_time: float | None = None,
     listener: events.Listener = events.ignore,
 ) -> TorchDiagnosis:
     """Find out why ``module``, exported to ONNX, gives something else in the engine ``suspect`` than in PyTorch.
@@ -46,7 +47,8 @@ def diagnose(
     ``torch.onnx.export`` is told besides (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and
     ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the
     values of the module, and the smallest part that still fails, ready to send; without it, nothing is kept.
-    ``run_timeout`` is in seconds per run of an engine.
+    ``run_timeout`` is in seconds per run of an engine. ``max_time`` is in seconds, too: what is known by then is told,
+    and which questions are open; PyTorch itself and its exporter are not interrupted.
 
     ``verdict`` of the result says who is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
     module, its gradients and the generators of random numbers are left as they were.
@@ -54,7 +56,7 @@ def diagnose(
     Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
     if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
     """
-    require_seconds(run_timeout=run_timeout)
+    require_seconds(run_timeout=run_timeout, max_time=max_time)
     require_evaluation(module)
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
@@ -67,6 +69,7 @@ def diagnose(
         export=dict(export or {}),
         folder=None if output is None else Path(output),
         timeout=run_timeout,
+        seconds=max_time,
     )
     if question.folder is not None:
         require_folder(question.folder)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
+from biopsy.diagnosis.context import TimeUpError
 from biopsy.quantities import count
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of
@@ -28,6 +29,7 @@ from biopsy.torch.module_state import ModuleState, in_training
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.steps import BlamedError, Steps
+from biopsy.torch.time_left import TimeLeft
 from biopsy.torch.values import input_values
 from biopsy.torch.variation_origin import origin_of_variation, place_of_traceback
 
@@ -58,6 +60,7 @@ class ModuleQuestion:
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
+    seconds: float | None = None
 
 
 class Inquiry:
@@ -69,21 +72,25 @@ class Inquiry:
         self._scratch = scratch
         self._folder = question.folder or scratch
         self._listener = listener
-        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener)
+        self._left = TimeLeft(question.seconds)
+        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener, self._left)
         self._remarks: list[str] = []
+        self._failure: Evaluation | None = None
 
     def run(self) -> TorchDiagnosis:
         """The answer. Raises EngineMissing, and CannotCompare if the module itself raises."""
         question, began = self._question, time.monotonic()
-        with Evaluators(question.asked, self._scratch, question.timeout) as engines:
+        with Evaluators(question.asked, self._scratch, question.timeout, self._left) as engines:
             engines.start(question.suspect)
             release = {question.suspect: engines.version(question.suspect)}
             try:
                 accusation = self._accused(engines)
             except BlamedError as known:
                 accusation = known.accusation
+            except TimeUpError:
+                accusation = self._unfinished()
         found = self._location(accusation).located(accusation, bundled=question.folder is not None)
-        accusation = found.accusation
+        accusation = self._with_open(found.accusation)
         return TorchDiagnosis(
             verdict=TorchVerdict(
                 blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
@@ -122,6 +129,24 @@ class Inquiry:
         models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
         number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
         return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
+
+    def _unfinished(self) -> Accusation:
+        """What is known where the time was over before anybody could be accused."""
+        found = self._failure
+        text = "The time was over before it was known who is to blame."
+        if found is None:
+            return Accusation(blame="unknown", text=text)
+        text = f"{found.engine} does not give what the module gives: {text[0].lower()}{text[1:]}"
+        return Accusation(
+            blame="unknown", text=text, difference=found.difference, error=found.failure, engine=found.engine
+        )
+
+    def _with_open(self, accusation: Accusation) -> Accusation:
+        """The accusation, with what was left open for want of time."""
+        if not self._steps.open:
+            return accusation
+        told = f"open, for the time was over: {', '.join(self._steps.open)}"
+        return replace(accusation, reason="; ".join(filter(None, [accusation.reason, told])))
 
     # The questions
 
@@ -236,6 +261,7 @@ class Inquiry:
         for number, model in enumerate(models):
             found = engines.evaluation(suspect, model)
             if not found.is_right:
+                self._failure = found
                 told = found.failure or (found.difference.text if found.difference is not None else "")
                 return (number, found), f"no{model.sample.where}: {told}"
             rounded = rounded or found.difference
