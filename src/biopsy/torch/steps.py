@@ -12,6 +12,9 @@ from biopsy.torch.accusation import Accusation
 
 _Answer = TypeVar("_Answer")
 
+_ANSWERS = {"passes": "yes", "tolerance": "no, by rounding alone", "unknown": "nobody can tell"}
+"""What a question is answered with that ends in a verdict, whose own text follows: to all others the answer is no."""
+
 
 class BlamedError(Exception):
     """The verdict is known: no further question is asked about whose fault it is."""
@@ -40,7 +43,7 @@ class Steps:
             found, line = answer()
             outcome = "done"
         except BlamedError as known:
-            outcome, line = "done", known.accusation.text
+            outcome, line = "done", _ANSWERS.get(known.accusation.blame, "no")
             raise
         except errors.BiopsyError as error:
             line = error.summary
