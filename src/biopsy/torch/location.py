@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from biopsy import errors, events
-from biopsy.layerwise.findings import LayerFindings, Suspect
+from biopsy.layerwise.findings import LayerFindings
 from biopsy.model.index import ModelIndex
 from biopsy.quantities import count
 from biopsy.reduction.result import Reduction
@@ -146,7 +146,7 @@ class Location:
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
         found = wrong_layers(failing, self._scratch, self._listener)
-        named = first_of([_named(one) for one in found[0].suspects], _MOST_NAMED, "; ")
+        named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
         return found, named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
@@ -179,14 +179,6 @@ def _resolved(accusation: Accusation, found: LayerFindings) -> Accusation:
         text = "The exported model computes something else than the module: in float64, the reference evaluator agrees "
         return replace(accusation, blame="exporter", part="translation", text=f"{text}with it.", reason="")
     return accusation
-
-
-def _named(suspect: Suspect) -> str:
-    """A layer by its label; a group of more than a few by what its exporter says of them together."""
-    several = len(suspect.labels) > _MOST_NAMED
-    if several and suspect.origins.name:
-        return f"{suspect.origins.name} ({count(len(suspect.labels), 'layer')})"
-    return first_of(suspect.labels, _MOST_NAMED, " -> ")
 
 
 def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
