@@ -1,7 +1,9 @@
 import json
+import linecache
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,6 +36,13 @@ pytestmark = pytest.mark.torch
 
 X = torch.linspace(-2, 2, 24).reshape(3, 8)
 SQUARE = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32))
+
+
+NOTEBOOK = """import torch
+class Varying(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5)
+"""
 
 
 def wrong_gelu(x, approximate="none"):
@@ -152,6 +161,20 @@ def test_what_was_found_is_plain_json() -> None:
     tree = json.loads(json.dumps(found.as_json()))
     assert tree["blame"] == "exporter"
     assert [step["name"] for step in tree["steps"]] == [e.name for e in told if isinstance(e, events.StepDone)]
+    assert found.piece is not None and (found.piece.path, found.piece.inputs) == (None, None)  # nothing was kept
+    code = found.places[0].code
+    assert code is not None and code in found._repr_html_()
+
+
+def test_a_cell_of_a_notebook_is_a_file_with_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, name = NOTEBOOK.splitlines(keepends=True), "/tmp/ipykernel_1/2.py"
+    monkeypatch.setitem(linecache.cache, name, (len(NOTEBOOK), None, cell, name))
+    held: dict[str, Any] = {}
+    exec(compile(NOTEBOOK, name, "exec"), held)
+    found = biopsy.torch.diagnose(held["Varying"]().eval(), X)
+    (place,) = found.places
+    assert (place.file, place.code) == (name, "return torch.nn.functional.dropout(x, 0.5)")
+    assert place.code is not None and place.code in found._repr_html_()
 
 
 def test_outputs_that_are_renamed_and_nested_inputs_are_told_apart() -> None:

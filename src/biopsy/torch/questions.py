@@ -280,7 +280,8 @@ class Inquiry:
 
         is_optimized = bool(self._question.export.get("optimize", True))
         accusation = blamed(engines, suspected, model, plain if is_optimized else None)
-        return accusation, accusation.text
+        part = f", its {accusation.part}" if accusation.part else ""
+        return accusation, f"{accusation.blame}{part}"
 
 
 def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:
