@@ -72,7 +72,7 @@ def test_a_factory_may_give_arguments_too():
         ("package.own_models:number", "is no function, but a int"),
         ("package.own_models:other", "gives no torch.nn.Module, but a str"),
         ("package.own_models:broken", "failed in own_models.py:14: ZeroDivisionError: division by zero"),
-        ("package.own_models:leaving", "SystemExit"),
+        ("package.own_models:leaving", "sys.exit(0)"),
         ("package.own_models:training", "is in training mode"),
         ("package.absent:make", "ModuleNotFoundError: No module named 'package.absent'"),
         ("program.pt2", "is not loaded: reading a saved program or module executes code"),

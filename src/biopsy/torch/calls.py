@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from biopsy import errors
@@ -32,10 +35,32 @@ class Arguments:
         return Arguments(args=args, kwargs=kwargs)
 
 
+class ModuleExitsError(Exception):
+    """The code of a module ends Python. As an exception like others it cannot end biopsy, with a status of its own."""
+
+
+@contextmanager
+def persons_code() -> Iterator[None]:
+    """Run a person's code; the current folder is the same afterwards.
+
+    Raises ModuleExitsError where that code would end Python.
+    """
+    folder = Path.cwd()
+    try:
+        yield
+    except SystemExit as error:
+        raise ModuleExitsError(f"this code ends Python: sys.exit({error.code!r})") from error
+    finally:
+        os.chdir(folder)
+
+
 def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
-    """What a module or program gives, without gradients, in tensors of its own. Raises what it raises."""
+    """What a module or program gives, without gradients, in tensors of its own. Raises what it raises.
+
+    Raises ModuleExitsError if it ends Python.
+    """
     fresh = given.copied()
-    with imported().no_grad():
+    with imported().no_grad(), persons_code():
         return _own(leaves_of(function(*fresh.args, **fresh.kwargs)))
 
 

@@ -24,7 +24,7 @@ from biopsy.model.load import require_file
 from biopsy.model.node_source import source_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, type_in_model
-from biopsy.torch.calls import Arguments, said
+from biopsy.torch.calls import Arguments, persons_code, said
 from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
@@ -272,7 +272,7 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
     hooks = list(calls.listen(module))
     try:
         fresh = given.copied()
-        with torch.no_grad():
+        with torch.no_grad(), persons_code():
             return module(*fresh.args, **fresh.kwargs)
     except errors.BiopsyError:
         raise

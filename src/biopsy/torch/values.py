@@ -8,6 +8,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.tensors.results import Array
 from biopsy.torch.arrays import as_array, type_in_model
+from biopsy.torch.calls import persons_code
 from biopsy.torch.installed import imported
 from biopsy.torch.names import NamedValues, named_values, program_of
 
@@ -86,7 +87,8 @@ def _values(program: Any, inputs: Sequence[Any], named: NamedValues, copy: bool)
 
 def _result(interpreter: Any, node: Any) -> Any:
     try:
-        return interpreter.run_node(node)
+        with persons_code():
+            return interpreter.run_node(node)
     except Exception as error:
         raise errors.EngineFailure(
             f"PyTorch cannot run {node.format_node()}: {_first_line(error)}",
