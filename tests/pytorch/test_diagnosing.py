@@ -1,7 +1,10 @@
 import json
+import statistics
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -268,3 +271,64 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 def test_an_engine_that_is_none_is_refused() -> None:
     with pytest.raises(errors.UnknownEngine):
         biopsy.torch.diagnose(Mlp().eval(), (X,), suspect="onnxruntine")
+
+
+class Seeded(torch.nn.Module):
+    def forward(self, x):
+        torch.manual_seed(0)
+        return x + torch.rand(8)
+
+
+def test_random_numbers_of_a_seed_of_ones_own_are_not_the_exporters_fault() -> None:
+    found = biopsy.torch.diagnose(Seeded().eval(), (X,))
+    assert (found.verdict.blame, found.failed) == ("varies", True)
+    assert found.places[0].code == "return x + torch.rand(8)"
+
+
+class TwoPlanes(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Planes(torch.nn.Module):
+    def forward(self, planes):
+        return TwoPlanes(planes.right * 2, planes.left - 1)
+
+
+def test_named_tuples_are_arguments_like_others() -> None:
+    found = biopsy.torch.diagnose(Planes().eval(), (TwoPlanes(X, X + 1),))
+    assert found.verdict.blame == "passes"
+
+
+@dataclass
+class Held:
+    values: torch.Tensor
+
+
+class Changing(torch.nn.Module):
+    def forward(self, held):
+        return held.values.add_(1) * 2
+
+
+def test_arguments_in_an_object_are_copied_too() -> None:
+    held = Held(X.clone())
+    found = biopsy.torch.diagnose(Changing().eval(), (held,))
+    assert found.steps[0].answer == "yes"
+    assert torch.equal(held.values, X)
+
+
+def test_a_module_without_values_is_refused() -> None:
+    with pytest.raises(errors.UsageError, match="meta"):
+        biopsy.torch.diagnose(torch.nn.Linear(8, 8, device="meta").eval(), (X,))
+
+
+def test_a_line_of_python_itself_is_never_told() -> None:
+    class Raising(torch.nn.Module):
+        def forward(self, x):
+            if torch.compiler.is_exporting():
+                statistics.mean([])
+            return x
+
+    found = biopsy.torch.diagnose(Raising().eval(), (X,))
+    assert found.verdict.blame == "capture"
+    assert [place.code for place in found.places] == ["statistics.mean([])"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,12 +28,19 @@ class Arguments:
 
     def copied(self) -> Arguments:
         """The same values in tensors of their own, for a module may change what it is given."""
-        tensor = imported().Tensor
-        args, kwargs = imported("torch.utils._pytree").tree_map(
-            lambda value: value.detach().clone() if isinstance(value, tensor) else value,
-            (self.args, dict(self.kwargs)),
-        )
+        args, kwargs = imported("torch.utils._pytree").tree_map(_copied, (self.args, dict(self.kwargs)))
         return Arguments(args=args, kwargs=kwargs)
+
+
+def _copied(value: Any) -> Any:
+    """A tensor, or an object that holds some, such as a dataclass; what cannot be copied is given as it is."""
+    if isinstance(value, imported().Tensor):
+        return value.detach().clone()
+    try:
+        with imported().no_grad():
+            return copy.deepcopy(value)
+    except Exception:
+        return value
 
 
 class ModuleExitsError(Exception):

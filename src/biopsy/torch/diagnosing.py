@@ -62,6 +62,7 @@ def diagnose(
             "the module is in training mode, in which dropout and BatchNorm give other values than an ONNX model",
             next_steps=["module.eval()"],
         )
+    _require_values(module, args, kwargs)
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
     question = ModuleQuestion(
@@ -89,6 +90,17 @@ def require_folder(folder: Path) -> None:
             f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
         )
     require_writable(folder / "a file")
+
+
+def _require_values(module: Any, args: Any, kwargs: Any) -> None:
+    """Raise UsageError for what has shapes and no values."""
+    leaves, _ = imported("torch.utils._pytree").tree_flatten((args, kwargs))
+    for value in (*module.parameters(), *module.buffers(), *leaves):
+        if isinstance(value, imported().Tensor) and value.is_meta:
+            raise errors.UsageError(
+                "the module or an argument is on the device 'meta', where tensors have no values",
+                next_steps=["make them on the CPU"],
+            )
 
 
 def _as_tuple(args: Any) -> tuple[Any, ...]:
