@@ -24,9 +24,9 @@ from biopsy.model.node import string_in
 from biopsy.model.wire import BYTES, fields, text
 
 _STACK, _SCOPES, _CLASSES = (f"pkg.torch.onnx.{key}" for key in ("stack_trace", "name_scopes", "class_hierarchy"))
-_FX_NODE = "pkg.torch.onnx.fx_node"
+FX_NODE = "pkg.torch.onnx.fx_node"
 _NAMESPACE = "namespace"
-_READ = frozenset({_STACK, _SCOPES, _CLASSES, _FX_NODE, _NAMESPACE})
+_READ = frozenset({_STACK, _SCOPES, _CLASSES, FX_NODE, _NAMESPACE})
 
 _NAME, _OP_TYPE, _DOC, _METADATA = 3, 4, 6, 9
 """Fields of NodeProto (onnx.proto3)."""
@@ -153,7 +153,7 @@ def _of_metadata(entries: dict[str, str]) -> NodeSource | None:
         pairs = [part.partition(":") for part in entries.get(_NAMESPACE, "").split("/")[:-1][:_MOST_SCOPES]]
         scopes = tuple(name.strip() for name, _, _ in pairs if name.strip())
         classes = tuple(kind.strip() for _, _, kind in pairs if kind.strip())
-    target = _TARGET.search(entries.get(_FX_NODE, ""))
+    target = _TARGET.search(entries.get(FX_NODE, ""))
     found = NodeSource(by=by, scopes=scopes, classes=classes, operator=target[1] if target is not None else None)
     found = _at(found, frames)
     return found if found.file is not None or scopes or classes else None

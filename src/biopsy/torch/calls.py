@@ -1,4 +1,4 @@
-"""A module and what it is called with: every run gets arguments and a module that no run before has touched."""
+"""A module and what it is called with: every run gets arguments and a module that no other run has touched."""
 
 from __future__ import annotations
 
@@ -60,6 +60,22 @@ def persons_code() -> Iterator[None]:
         raise ModuleExitsError(f"this code ends Python: sys.exit({error.code!r})") from error
     finally:
         os.chdir(folder)
+
+
+def arguments_of(args: Any, kwargs: Mapping[str, Any] | None = None) -> Arguments:
+    """The arguments of ``module(*args, **kwargs)``; what is neither a tuple nor a list is the only one."""
+    return Arguments(args=tuple(args) if isinstance(args, tuple | list) else (args,), kwargs=dict(kwargs or {}))
+
+
+def require_evaluation(module: Any, called: str = "the module", hint: str = "module.eval()") -> None:
+    """Raise UsageError unless this is a module in evaluation mode; ``hint`` is what to type then."""
+    if not isinstance(module, imported().nn.Module):
+        raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
+    if module.training:
+        raise errors.UsageError(
+            f"{called} is in training mode, in which dropout and BatchNorm give other values than an ONNX model",
+            next_steps=[hint],
+        )
 
 
 def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:

@@ -17,7 +17,7 @@ from biopsy.comparison.tolerance import DEFAULT_TOLERANCE
 from biopsy.engines.registry import create
 from biopsy.filesystem.write import require_writable
 from biopsy.isolation.cleanup import temporary_folder
-from biopsy.torch.calls import Arguments
+from biopsy.torch.calls import arguments_of, require_evaluation
 from biopsy.torch.differences import Closeness
 from biopsy.torch.facts import TorchDiagnosis
 from biopsy.torch.installed import imported
@@ -53,21 +53,14 @@ def diagnose(
     Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
     if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
     """
-    torch = imported()
     require_seconds(run_timeout=run_timeout)
-    if not isinstance(module, torch.nn.Module):
-        raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
-    if module.training:
-        raise errors.UsageError(
-            "the module is in training mode, in which dropout and BatchNorm give other values than an ONNX model",
-            next_steps=["module.eval()"],
-        )
+    require_evaluation(module)
     _require_values(module, args, kwargs)
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
     question = ModuleQuestion(
         module=module,
-        given=Arguments(args=_as_tuple(args), kwargs=dict(kwargs or {})),
+        given=arguments_of(args, kwargs),
         dynamic_shapes=dynamic_shapes,
         suspect=suspect,
         asked=Closeness(tolerances=tolerances, stats=stats),
@@ -101,7 +94,3 @@ def _require_values(module: Any, args: Any, kwargs: Any) -> None:
                 "the module or an argument is on the device 'meta', where tensors have no values",
                 next_steps=["make them on the CPU"],
             )
-
-
-def _as_tuple(args: Any) -> tuple[Any, ...]:
-    return (args,) if isinstance(args, imported().Tensor) else tuple(args)

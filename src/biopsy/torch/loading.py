@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.tensors.results import Array
-from biopsy.text import first_line
-from biopsy.torch.calls import Arguments, persons_code
+from biopsy.torch.arrays import as_tensor
+from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
 from biopsy.torch.installed import imported
 
 _PLACE = "PKG.MOD:FACTORY"
@@ -52,11 +51,7 @@ def named_module(text: str) -> NamedModule:
     module, *rest = found if isinstance(found, tuple) else (found,)
     if not isinstance(module, torch.nn.Module):
         raise errors.UsageError(f"{text} gives no torch.nn.Module, but a {type(module).__name__}")
-    if module.training:
-        raise errors.UsageError(
-            f"the module of {text} is in training mode, in which dropout and BatchNorm give other values",
-            next_steps=["return module.eval()"],
-        )
+    require_evaluation(module, f"the module of {text}", "return module.eval()")
     return NamedModule(module=module, given=_given(text, rest))
 
 
@@ -114,8 +109,8 @@ def _own_code(text: str) -> Iterator[None]:
         except errors.BiopsyError:
             raise
         except Exception as error:
-            said = first_line(str(error))
-            raise errors.UsageError(f"{text} failed{_line(error, folder)}: {type(error).__name__}: {said}") from error
+            cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
+            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error
 
 
 def _line(error: BaseException, folder: str) -> str:
@@ -171,7 +166,7 @@ def _of_tensors(path: Path, module: Any) -> Arguments:
     feeds = read_feeds(path)
     if len(feeds) != 1:
         raise errors.UsageError(f"{path} holds {len(feeds)} samples: a module is called with one")
-    tensors = {name: _tensor(value) for name, value in feeds[0].items()}
+    tensors = {name: as_tensor(value) for name, value in feeds[0].items()}
     if set(tensors) == {str(place) for place in range(len(tensors))}:
         return Arguments(args=tuple(tensors[str(place)] for place in range(len(tensors))))
     signature = inspect.signature(module.forward)
@@ -183,18 +178,3 @@ def _of_tensors(path: Path, module: Any) -> Arguments:
             next_steps=["name the tensors as the parameters; or 0, 1, ... by their places"],
         ) from error
     return Arguments(args=bound.args, kwargs=bound.kwargs)
-
-
-def _tensor(value: Array) -> Any:
-    """An array as a tensor of its own; types that NumPy has not go over as their bytes."""
-    torch = imported()
-    if value.dtype.kind not in "biufcV":
-        raise errors.DataError(f"PyTorch has no tensor of {value.dtype.name}")
-    own = value.copy()
-    if own.dtype.isbuiltin == 1:
-        return torch.from_numpy(own)
-    bits = torch.from_numpy(own.view("uint8" if own.dtype.itemsize == 1 else "int16"))
-    kind = getattr(torch, own.dtype.name, None)
-    if kind is None or kind.itemsize != own.dtype.itemsize:
-        raise errors.DataError(f"PyTorch has no tensor of {own.dtype.name}")
-    return bits.view(kind)

@@ -21,7 +21,7 @@ from biopsy.torch.differences import Closeness, ModuleDifference, difference
 from biopsy.torch.evaluation import OnnxModel
 from biopsy.torch.facts import GoldenCount, ModuleLine, SmallestPiece
 from biopsy.torch.guilty_part import BUNDLE, FailingExport, are_only_ties, packed, smallest_part, wrong_layers
-from biopsy.torch.module_lines import places_of, places_of_layers
+from biopsy.torch.module_lines import lines_of, lines_of_layers
 from biopsy.torch.recording import TorchRecording, record
 from biopsy.torch.steps import Steps
 
@@ -84,13 +84,13 @@ class Location:
         found = self._answer("layers", lambda: self._wrong(failing))
         if found is not None:
             accusation = self._excused(_resolved(accusation, found[0]), failing, found[0])
-        places = () if found is None else places_of_layers(*found)
+        places = () if found is None else lines_of_layers(*found)
         if accusation.blame == "tolerance":
             return Located(accusation=accusation, places=places, values=values)
         part = self._answer("piece", lambda: self._smallest(failing))
         if part is None:
             return Located(accusation=accusation, places=places, values=values)
-        places = places or places_of(part.sources)
+        places = places or lines_of(part.sources)
         piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before, path=part.output, inputs=part.inputs)
         if bundled:
             told = EarlierFindings(title=_title(accusation, places), verdict=_told(accusation, places))

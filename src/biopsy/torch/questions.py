@@ -23,7 +23,7 @@ from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.installed import imported
 from biopsy.torch.location import LOCATING, Location
-from biopsy.torch.module_lines import place_of_node, place_of_program_node
+from biopsy.torch.module_lines import line_of_node, line_of_program_node
 from biopsy.torch.module_state import ModuleState
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
@@ -172,7 +172,7 @@ class Inquiry:
         if found is not None:
             first = next(iter(drawn))
             text = f"The module draws random numbers ({drawn[first]}) after a seed of its own: no other model does."
-            place = place_of_program_node(first)
+            place = line_of_program_node(first)
             raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 
     def _called(self, program: Any, given: Arguments) -> list[Leaf]:
@@ -217,7 +217,7 @@ class Inquiry:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
             text = f"torch.onnx.export raises for what torch.export has captured: {error}"
-            places = place_of_node(program, str(error))
+            places = line_of_node(program, str(error))
             accusation = Accusation(
                 blame="exporter", text=text, part="translation", error=str(error), places=_places(places)
             )

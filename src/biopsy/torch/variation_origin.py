@@ -20,6 +20,7 @@ import biopsy
 from biopsy.model.node_source import is_of_packages
 from biopsy.torch.facts import ModuleLine
 from biopsy.torch.installed import imported
+from biopsy.torch.outputs import leaves_of
 
 _MEMORY_AS_IT_IS = ("aten.empty", "aten.new_empty")
 
@@ -109,9 +110,8 @@ def _modules_entered(module: Any) -> Iterator[list[str]]:
 
 def _digest(given: Any) -> str:
     torch = imported()
-    leaves, _ = imported("torch.utils._pytree").tree_flatten(given)
     digest = hashlib.blake2b(digest_size=16)
-    for value in leaves:
+    for value in (leaf.value for leaf in leaves_of(given)):
         if isinstance(value, torch.Tensor):
             digest.update(str(tuple(value.shape)).encode())
             digest.update(value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy())
