@@ -27,8 +27,9 @@ def hostile_text(text: str, size: int = HUGE) -> str:
 
 
 def hostile_report(size: int = HUGE) -> reports.Tree:
-    """The rich report, all texts of which are hostile."""
-    tree = _hostile(reports.rich(), size, named=False)
+    """The rich report, with what is told of a module of PyTorch, all texts of which are hostile."""
+    whole = {**reports.rich(), "torch": reports.from_pytorch()["torch"]}
+    tree = _hostile(whole, size, named=False)
     return {**tree, "biopsy_report": 2}
 
 

@@ -502,7 +502,37 @@ def large(count: int = 10_000) -> Tree:
     return tree
 
 
+def from_pytorch() -> Tree:
+    """What ``torch`` tells of attention that the exporter translates wrongly."""
+    place: Tree = {"file": "/home/me/models.py", "line": 17, "function": "Reader.forward", "module": "readers.0"}
+    place |= {"code": "seen = attention(query, key, value, mask)", "operators": ["aten.attention.default"]}
+    nodes = [f"MatMul 'node_MatMul_{number}'" for number in range(13)]
+    steps = [{"name": "steady", "question": "does the module give the same twice?", "outcome": "done", "answer": "yes"}]
+    piece = {"nodes": nodes, "of": 40, "path": "found/piece.onnx", "inputs": None, "bundle": "found/bundle"}
+    return {
+        "biopsy_report": 2,
+        "command": "torch",
+        "line": "biopsy torch models:make -o found --report found.html",
+        "status": 1,
+        "seconds": 7.5,
+        "verdict": {"kind": "exporter", "text": "The exported model computes something else than the module."},
+        "versions": VERSIONS,
+        "steps": [{**step, "seconds": 0.2, "checks": 0} for step in steps],
+        "torch": {
+            "suspect": "onnxrt",
+            "places": [place, {**place, "module": "readers.1"}, {**place, "file": None, "line": None, "code": None}],
+            "error": "0.0274 at [0, 4, 1] of 'softmax': 0.9469725, expected 0.9195306",
+            "values": {"matched": 14, "of": 44},
+            "piece": piece,
+            "remarks": ["the module changes its buffers (seen)"],
+            "folder": "found",
+        },
+        "next": [],
+    }
+
+
 ALL: dict[str, Callable[[], Tree]] = {
+    "from pytorch": from_pytorch,
     "rich": rich,
     "crash": crash,
     "build failure": build_failure,

@@ -314,9 +314,13 @@ def _cannot_send(path: Path, why: str) -> errors.UsageError:
 # What another machine says, as if it had been said here
 
 
-def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
-    """What a check has left on another machine, where places stood below ``root``, with our paths in it."""
-    paths = {f"{root}/{place}": path for path, place in task.places}
+def our_paths(task: PortableTask, root: str) -> dict[str, str]:
+    """Our path for each path of a task on a machine where places stand below ``root``."""
+    return {f"{root}/{place}": path for path, place in task.places}
+
+
+def as_if_here(evidence: Evidence, paths: Mapping[str, str]) -> Evidence:
+    """What a check has left on another machine, with our paths in it."""
     message = renamed(evidence.verdict.message, paths)
     output = evidence.output
     for other in sorted(paths, key=len, reverse=True):
@@ -329,11 +333,6 @@ def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
         scripts=tuple(os.path.abspath(paths[name]) if name in paths else name for name in evidence.scripts),  # noqa: PTH100 -- links stay, as in tracebacks
         remark=renamed(evidence.remark, paths),
     )
-
-
-def with_our_paths(text: str, task: PortableTask, root: str) -> str:
-    """A text of another machine with our paths in it."""
-    return renamed(text, {f"{root}/{place}": path for path, place in task.places})
 
 
 def renamed(text: str, paths: Mapping[str, str]) -> str:

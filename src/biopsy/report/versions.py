@@ -12,7 +12,7 @@ from biopsy.session.hardware import hardware
 
 _PACKAGES = (
     "numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "openvino", "tensorrt", "tensorrt-rtx-cu13", "ml_dtypes",
-    "onnxscript",
+    "onnxscript", "torch",
 )  # fmt: skip
 """Distributions whose version may change a result."""
 

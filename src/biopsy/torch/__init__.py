@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from biopsy.torch.asking import diagnose as diagnose
+    from biopsy.torch.diagnosing import diagnose as diagnose
     from biopsy.torch.facts import TorchDiagnosis as TorchDiagnosis
     from biopsy.torch.hooks import record_hooks as record_hooks
     from biopsy.torch.recording import TorchRecording as TorchRecording
     from biopsy.torch.recording import record as record
 
 _HOMES = {
-    "biopsy.torch.asking": ("diagnose",),
+    "biopsy.torch.diagnosing": ("diagnose",),
     "biopsy.torch.facts": ("TorchDiagnosis",),
     "biopsy.torch.hooks": ("record_hooks",),
     "biopsy.torch.recording": ("TorchRecording", "record"),

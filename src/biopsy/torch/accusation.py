@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from biopsy.torch.differences import ModuleDifference
 from biopsy.torch.evaluation import OnnxModel
 from biopsy.torch.facts import Blame, ExporterPart, ModuleLine
-from biopsy.torch.judging import ModuleDifference
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Tensors of PyTorch as arrays, in the form that they have in an ONNX model."""
+"""Tensors of PyTorch as arrays, in the form that they have in an ONNX model, and arrays as tensors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from biopsy import errors
 from biopsy.tensors.dtypes import dtype_named
 from biopsy.tensors.results import Array
 from biopsy.torch.installed import imported
@@ -59,6 +60,22 @@ def as_array(value: Any, *, copy: bool = True) -> Array:
     # NumPy has no such type: the bytes go over as integers.
     bits: Array = here.view(torch.uint8 if dtype.itemsize == 1 else torch.int16).numpy()
     return bits.view(dtype)
+
+
+def as_tensor(value: Array) -> Any:
+    """An array as a tensor of its own. Raises DataError if PyTorch has no such type."""
+    torch = imported()
+    if value.dtype.kind not in "biufcV":
+        raise errors.DataError(f"PyTorch has no tensor of {value.dtype.name}")
+    own = value.copy()
+    if own.dtype.isbuiltin == 1:
+        return torch.from_numpy(own)
+    # NumPy has no such type: the bytes go over as integers.
+    bits = torch.from_numpy(own.view("uint8" if own.dtype.itemsize == 1 else "int16"))
+    kind = getattr(torch, own.dtype.name, None)
+    if kind is None or kind.itemsize != own.dtype.itemsize:
+        raise errors.DataError(f"PyTorch has no tensor of {own.dtype.name}")
+    return bits.view(kind)
 
 
 def _unpacked(packed: Array) -> Array:

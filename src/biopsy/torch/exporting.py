@@ -13,7 +13,7 @@ from biopsy.filesystem.folders import make_folders_of
 from biopsy.filesystem.write import cannot_write
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.model.load import require_file
-from biopsy.torch.calls import Arguments
+from biopsy.torch.calls import Arguments, said
 from biopsy.torch.capture import CannotCaptureError, CannotTranslateError, captured, translated
 from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
@@ -86,12 +86,7 @@ def of_file(path: Path, onnx_program: Any) -> ExportedModel:
     Raises ModelError if it cannot be read, UsageError if there is no such file, CannotCompare if it has other weights
     than ``onnx_program``, which was exported from the module in the same way.
     """
-    ir = imported("onnx_ir")
-    require_file(path, "model")
-    try:
-        model = ir.load(str(path))
-    except Exception as error:
-        raise errors.ModelError(f"cannot read {path}: {type(error).__name__}") from error
+    model = loaded(path)
     of_module = onnx_program.model.graph.initializers
     for name, weight in model.graph.initializers.items():
         if name in of_module and not _alike(weight.const_value, of_module[name].const_value):
@@ -101,6 +96,16 @@ def of_file(path: Path, onnx_program: Any) -> ExportedModel:
                 next_steps=["--no-optimize    if it was exported with optimize=False"],
             )
     return ExportedModel(model=model, exported_program=onnx_program.exported_program)
+
+
+def loaded(path: Path) -> Any:
+    """The ``onnx_ir.Model`` of a file. Raises UsageError if there is no such file, ModelError if it cannot be read."""
+    ir = imported("onnx_ir")
+    require_file(path, "model")
+    try:
+        return ir.load(str(path))
+    except Exception as error:
+        raise errors.ModelError(f"cannot read {path}: {said(error)}") from error
 
 
 def _alike(left: Any, right: Any) -> bool:

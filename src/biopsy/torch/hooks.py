@@ -20,13 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.model.load import require_file
 from biopsy.model.node_source import source_of
 from biopsy.tensors.results import Array, same_values
 from biopsy.torch.arrays import as_array, type_in_model
-from biopsy.torch.calls import Arguments, said
+from biopsy.torch.calls import Arguments, arguments_of, persons_code, require_evaluation, said
+from biopsy.torch.exporting import loaded
 from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
+from biopsy.torch.outputs import leaves_of
 from biopsy.torch.recording import RecordingFile, TorchRecording, require_safetensors, require_some
 
 _FOLDED = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -64,12 +65,11 @@ def record_hooks(
     Raises UsageError if module, model, path or arguments cannot be used, ModelError if the model cannot be read,
     CannotCompare if no tensor has a value, EngineFailure if the module raises, EngineMissing without PyTorch.
     """
-    torch = imported()
+    require_evaluation(module)
     path, model = Path(path), Path(model)
     require_safetensors(path)
-    _require_evaluation(module, torch)
-    given = Arguments(args=args if isinstance(args, tuple) else (args,), kwargs=dict(kwargs or {}))
-    graph = _graph(model)
+    given = arguments_of(args, kwargs)
+    graph = loaded(model).graph
     parts = part_tensors(graph, dict(module.named_modules()))
     inputs = _inputs(graph, given)
     chosen = _innermost(parts)
@@ -94,25 +94,9 @@ def record_hooks(
     return recording
 
 
-def _require_evaluation(module: Any, torch: Any) -> None:
-    if not isinstance(module, torch.nn.Module):
-        raise errors.UsageError(f"module={type(module).__name__}: it is a torch.nn.Module")
-    if module.training:
-        raise errors.UsageError("the module is in training mode", next_steps=["module.eval()"])
-
-
-def _graph(model: Path) -> Any:
-    require_file(model, "model")
-    try:
-        return imported("onnx_ir").load(str(model)).graph
-    except Exception as error:
-        raise errors.ModelError(f"cannot read {model}: {said(error)}") from error
-
-
 def _inputs(graph: Any, given: Arguments) -> dict[str, Any]:
     """What the model is fed: the tensors of the arguments in their order."""
-    flat, _ = imported("torch.utils._pytree").tree_flatten((given.args, dict(given.kwargs)))
-    tensors = [value for value in flat if type_in_model(value) is not None]
+    tensors = _tensors((given.args, dict(given.kwargs)))
     fed = [value for value in graph.inputs if value.name not in graph.initializers]
     if len(fed) != len(tensors):
         raise errors.UsageError(f"the model has {len(fed)} inputs, and the arguments are {len(tensors)} tensors")
@@ -121,12 +105,16 @@ def _inputs(graph: Any, given: Arguments) -> dict[str, Any]:
 
 def _own_outputs(graph: Any, returned: Any, names: set[str]) -> dict[str, Array]:
     """These outputs of the model, by name: what the module returns, in their order; none if they are not as many."""
-    flat, _ = imported("torch.utils._pytree").tree_flatten(returned)
-    tensors = [value for value in flat if type_in_model(value) is not None]
+    tensors = _tensors(returned)
     if len(tensors) != len(graph.outputs):
         return {}
     pairs = zip(graph.outputs, tensors, strict=True)
     return {str(value.name): as_array(tensor) for value, tensor in pairs if value.name in names}
+
+
+def _tensors(nested: Any) -> list[Any]:
+    """What nested values have tensors of in a model, in their order."""
+    return [leaf.value for leaf in leaves_of(nested) if type_in_model(leaf.value) is not None]
 
 
 def part_tensors(graph: Any, modules: Mapping[str, Any]) -> PartTensors:
@@ -272,7 +260,7 @@ def _returned(module: Any, given: Arguments, calls: _Calls) -> Any:
     hooks = list(calls.listen(module))
     try:
         fresh = given.copied()
-        with torch.no_grad():
+        with torch.no_grad(), persons_code():
             return module(*fresh.args, **fresh.kwargs)
     except errors.BiopsyError:
         raise

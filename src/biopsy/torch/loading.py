@@ -9,16 +9,16 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors
-from biopsy.tensors.results import Array
-from biopsy.text import first_line
-from biopsy.torch.calls import Arguments
+from biopsy.similar_names import did_you_mean
+from biopsy.torch.arrays import as_tensor
+from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
 from biopsy.torch.installed import imported
 
 _PLACE = "PKG.MOD:FACTORY"
@@ -30,6 +30,21 @@ class NamedModule:
 
     module: Any
     given: Arguments | None
+
+
+def named_call(text: str, file: Path | None) -> tuple[Any, Arguments]:
+    """The module that ``PKG.MOD:FACTORY`` names, and what it is called with: what a file holds, or else FACTORY gives.
+
+    Raises what ``named_module`` and ``arguments_in`` raise, and UsageError if there are no arguments.
+    """
+    named = named_module(text)
+    given = named.given if file is None else arguments_in(file, named.module)
+    if given is None:
+        raise errors.UsageError(
+            f"{text} gives a module and nothing to call it with",
+            next_steps=["--args FILE", "return module, (x,)    in the factory"],
+        )
+    return named.module, given
 
 
 def named_module(text: str) -> NamedModule:
@@ -44,7 +59,9 @@ def named_module(text: str) -> NamedModule:
     with _own_code(text):
         found = getattr(import_module(package), name, None)
         if found is None:
-            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[f"{_PLACE}    a function in a module"])
+            near = did_you_mean(name, (one for one in vars(import_module(package)) if not one.startswith("_")))
+            hint = f"{_PLACE}    a function in a module"
+            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[*near, hint])
         if not isinstance(found, torch.nn.Module):
             if not callable(found):
                 raise errors.UsageError(f"{text} is no function, but a {type(found).__name__}")
@@ -52,11 +69,7 @@ def named_module(text: str) -> NamedModule:
     module, *rest = found if isinstance(found, tuple) else (found,)
     if not isinstance(module, torch.nn.Module):
         raise errors.UsageError(f"{text} gives no torch.nn.Module, but a {type(module).__name__}")
-    if module.training:
-        raise errors.UsageError(
-            f"the module of {text} is in training mode, in which dropout and BatchNorm give other values",
-            next_steps=["return module.eval()"],
-        )
+    require_evaluation(module, f"the module of {text}", "return module.eval()")
     return NamedModule(module=module, given=_given(text, rest))
 
 
@@ -67,9 +80,15 @@ def _parts(text: str) -> tuple[str, str]:
             f"{text} is not loaded: reading a saved program or module executes code that the file holds",
             next_steps=[f"{_PLACE}    a function that makes the module"],
         )
+    if package.endswith(".py") and name:  # a file
+        module = ".".join(Path(package).with_suffix("").parts).lstrip("/.")
+        raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{module}:{name}"])
     if not name or not all(part.isidentifier() for part in (*package.split("."), name)):
-        file = package.endswith(".py") or "/" in package
-        hint = "a file is named without .py, and with dots for its folders" if file else "a function in a module"
+        hint = (
+            "a file is named without .py, and with dots for its folders"
+            if "/" in text or text.endswith(".py")
+            else "a function in a module"
+        )
         raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{_PLACE}    {hint}"])
     return package, name
 
@@ -78,26 +97,53 @@ def _given(text: str, rest: list[Any]) -> Arguments | None:
     if not rest:
         return None
     args, kwargs = rest[0], rest[1] if len(rest) == 2 else {}
+    if isinstance(args, imported().Tensor):
+        args = (args,)
     if len(rest) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
         raise errors.UsageError(f"{text} gives more than (module, args) or (module, args, kwargs)")
     return Arguments(args=tuple(args), kwargs=dict(kwargs))
 
 
 @contextmanager
-def _own_code(text: str) -> Iterator[None]:
-    """Run a person's code: the current folder can be imported from, as in ``python -m``."""
-    folder = str(Path.cwd())
+def surroundings(*, is_stdout_ours: bool = False) -> Iterator[None]:
+    """While a person's code may run: what it imports late is found in the current folder, as in ``python -m``.
+
+    ``is_stdout_ours``: what it prints goes to stderr, since another program reads what we print.
+    """
+    with _importable(str(Path.cwd())), redirect_stdout(sys.stderr) if is_stdout_ours else nullcontext():
+        yield
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
     sys.path.insert(0, folder)
     try:
         yield
-    except errors.BiopsyError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = first_line(str(error))
-        raise errors.UsageError(f"{text} failed{_line(error, folder)}: {type(error).__name__}: {said}") from error
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+@contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Run a person's code: the current folder can be imported from, and stays the current one."""
+    folder = str(Path.cwd())
+    with _importable(folder):
+        try:
+            with persons_code():
+                yield
+        except errors.BiopsyError:
+            raise
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
+                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
+            raise errors.UsageError(
+                f"there is no Python module {error.name!r} in {folder}, nor is one installed",
+                next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
+            ) from error
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
+            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error
 
 
 def _line(error: BaseException, folder: str) -> str:
@@ -153,7 +199,7 @@ def _of_tensors(path: Path, module: Any) -> Arguments:
     feeds = read_feeds(path)
     if len(feeds) != 1:
         raise errors.UsageError(f"{path} holds {len(feeds)} samples: a module is called with one")
-    tensors = {name: _tensor(value) for name, value in feeds[0].items()}
+    tensors = {name: as_tensor(value) for name, value in feeds[0].items()}
     if set(tensors) == {str(place) for place in range(len(tensors))}:
         return Arguments(args=tuple(tensors[str(place)] for place in range(len(tensors))))
     signature = inspect.signature(module.forward)
@@ -165,18 +211,3 @@ def _of_tensors(path: Path, module: Any) -> Arguments:
             next_steps=["name the tensors as the parameters; or 0, 1, ... by their places"],
         ) from error
     return Arguments(args=bound.args, kwargs=bound.kwargs)
-
-
-def _tensor(value: Array) -> Any:
-    """An array as a tensor of its own; types that NumPy has not go over as their bytes."""
-    torch = imported()
-    if value.dtype.kind not in "biufcV":
-        raise errors.DataError(f"PyTorch has no tensor of {value.dtype.name}")
-    own = value.copy()
-    if own.dtype.isbuiltin == 1:
-        return torch.from_numpy(own)
-    bits = torch.from_numpy(own.view("uint8" if own.dtype.itemsize == 1 else "int16"))
-    kind = getattr(torch, own.dtype.name, None)
-    if kind is None or kind.itemsize != own.dtype.itemsize:
-        raise errors.DataError(f"PyTorch has no tensor of {own.dtype.name}")
-    return bits.view(kind)

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from biopsy import errors
+from biopsy.model.node_source import FX_NODE
 from biopsy.torch.arrays import type_in_model
 from biopsy.torch.randomness import random_nodes
 
-FX_NODE = "pkg.torch.onnx.fx_node"
 _ORIGINAL_NAME = "pkg.torch.onnx.original_node_name"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from biopsy.torch.calls import Arguments
 from biopsy.torch.installed import imported
+from biopsy.torch.outputs import leaves_of
 
 
 def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
@@ -32,8 +33,8 @@ def with_other_sizes(program: Any, given: Arguments) -> Iterator[Arguments]:
 
 def sizes_of(given: Arguments) -> str:
     """The shapes of all tensors, in words."""
-    leaves, _ = imported("torch.utils._pytree").tree_flatten((given.args, dict(given.kwargs)))
-    return ", ".join(str(list(value.shape)) for value in leaves if isinstance(value, imported().Tensor))
+    values = [leaf.value for leaf in leaves_of((given.args, dict(given.kwargs)))]
+    return ", ".join(str(list(value.shape)) for value in values if isinstance(value, imported().Tensor))
 
 
 def _in_order(program: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,15 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from biopsy.model.node_source import is_installed
+import biopsy
+from biopsy.model.node_source import is_of_packages
 from biopsy.torch.facts import ModuleLine
 from biopsy.torch.installed import imported
+from biopsy.torch.outputs import leaves_of
 
 _MEMORY_AS_IT_IS = ("aten.empty", "aten.new_empty")
 
@@ -107,9 +110,8 @@ def _modules_entered(module: Any) -> Iterator[list[str]]:
 
 def _digest(given: Any) -> str:
     torch = imported()
-    leaves, _ = imported("torch.utils._pytree").tree_flatten(given)
     digest = hashlib.blake2b(digest_size=16)
-    for value in leaves:
+    for value in (leaf.value for leaf in leaves_of(given)):
         if isinstance(value, torch.Tensor):
             digest.update(str(tuple(value.shape)).encode())
             digest.update(value.detach().resolve_conj().resolve_neg().contiguous().view(-1).view(torch.uint8).numpy())
@@ -139,4 +141,5 @@ def _place(frame: FrameType, line: int, module: str = "", operator: str = "") ->
 
 
 def _is_authors(file: str) -> bool:
-    return not file.startswith("<") and not is_installed(file) and "/biopsy/torch/" not in file
+    installed = (imported().__file__, biopsy.__file__)
+    return not is_of_packages(file) and not any(Path(file).is_relative_to(Path(one).parent) for one in installed if one)

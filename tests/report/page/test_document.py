@@ -80,6 +80,21 @@ def test_repeated_runs_and_builds_are_told_with_what_goes_with_the_bad_ones() ->
         assert said in text
 
 
+def test_a_module_of_pytorch_is_told_by_its_lines_their_code_and_the_parts_that_they_are_of() -> None:
+    text = " ".join("".join(Page(page_of(reports.from_pytorch())).text).split())
+    told = ["The exporter is to blame", "/home/me/models.py:17", "module readers.0", "aten.attention.default"]
+    told += [
+        "seen = attention(query, key, value, mask)",
+        "module readers.1",
+        "0.0274 at",
+        "14 of 44 tensors",
+        "13 of 40",
+    ]
+    places = [text.index(said) for said in told]
+    assert places == sorted(places)
+    assert "0 checks" not in text
+
+
 def test_a_report_that_lacks_any_one_key_has_a_page() -> None:
     report = small()
     for key in report:
@@ -197,7 +212,7 @@ def places(tree: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def small() -> reports.Tree:
-    report = reports.rich()
+    report = {**reports.rich(), "torch": reports.from_pytorch()["torch"]}
     report["whole"] = reports.whole(12, piece_at=[3], wrong=4)
     report["run"]["comparisons"][0]["iterations"][0]["outputs"][0]["differences"]["heat"]["rows"] = [[0.5, 0.0]]
     report["search"]["checks"] = report["search"]["checks"][:5]

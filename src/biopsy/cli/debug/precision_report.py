@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.checks.words import as_word
 from biopsy.cli.check_output import say_output
-from biopsy.cli.places import say_places
+from biopsy.cli.code_places import say_places
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.quantities import count, size_text
 from biopsy.shell_words import line_of

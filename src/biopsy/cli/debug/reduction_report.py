@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from biopsy import events
 from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.check_output import say_output
+from biopsy.cli.code_places import say_places
 from biopsy.cli.debug.variation_report import say_variation
-from biopsy.cli.places import say_places
 from biopsy.cli.progress import Progress, shows, time_left
 from biopsy.comparison.error_text import error_text
 from biopsy.quantities import count, size_text

@@ -12,6 +12,7 @@ from biopsy.engines.base import Capabilities, Engine, ModelInput, Option, Sessio
 from biopsy.engines.built_model import BuiltModel
 from biopsy.engines.option import switch
 from biopsy.engines.reference.stacked_outputs import stack_outputs
+from biopsy.engines.reference.weights_in_files import taken_out
 from biopsy.model import external, load
 from biopsy.model.index import ModelIndex, index_bytes
 from biopsy.model.tensor_type import DTYPE_OF_ELEM, ELEM_OF_DTYPE, OptionalType, TensorType, ValueType
@@ -81,6 +82,7 @@ class Reference(Engine):
         self.version()
         proto = load.parse(model.data, model.path)
         index = index_bytes(model.data, model.folder)
+        weights = taken_out(proto, model.folder) if self.imports.is_here else {}
         external.load_into(proto, model.folder)
         wide = self.options["float64"]
         if not self.imports.is_here:
@@ -89,6 +91,7 @@ class Reference(Engine):
             _give_loops_a_condition(proto)
             stack_outputs(proto)
             evaluator = self._evaluator(proto)
+            evaluator.rt_inits_.update(weights)
         except (errors.UsageError, errors.EngineMissing):
             raise
         except Exception as error:
@@ -162,15 +165,17 @@ class ReferenceSession(BuiltModel):
 
     def run(self, feed: Feed) -> dict[str, Array]:
         """Run once. In float64, floating-point outputs are float64 too, whatever the model declares."""
-        if self._is_wide:
-            from biopsy.engines.reference.wide_evaluator import widened
+        from biopsy.engines.reference.wide_evaluator import widened
 
+        if self._is_wide:
             feed = {name: widened(value) for name, value in feed.items()}
         try:
             with np.errstate(all="ignore"):
                 values = self._evaluator.run(None, {n: structured(feed, n, kind) for n, kind in self._inputs.items()})
         except Exception as error:
             raise _failure(error, "run") from error
+        if self._is_wide:
+            values = map(widened, values)  # an output may be a weight as it is
         values = map(_unwrapped, values, self._types.values())
         return all_flattened(self._types, values, _readable)
 

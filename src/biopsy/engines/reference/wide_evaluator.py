@@ -1,8 +1,8 @@
 """The reference evaluator computing in float64, whatever floating type the model declares.
 
 The evaluator of onnx takes its types from the values that it is fed, not from the model. So it is enough to feed wider
-values, to hold everything at that width on the way (initializers, what any node gives, whatever a Cast says), and to
-do it in bodies of If, Loop and Scan and in functions too, which run in evaluators of the same class. A few operators of
+values, to hold everything at that width on the way (what any node takes or gives, whatever a Cast says), and to do it
+in bodies of If, Loop and Scan and in functions too, which run in evaluators of the same class. A few operators of
 onnx compute in float32 inside: those that matter are computed here, the others are named.
 """
 
@@ -84,7 +84,8 @@ def _widen(node: Any) -> None:
     original = node.run
     instead = _INSTEAD.get(op_type)
 
-    def run(*inputs: Any, **context: Any) -> Any:
+    def run(*given: Any, **context: Any) -> Any:
+        inputs = tuple(widened(value) for value in given)  # large weights are narrow until a node takes them
         if instead is not None and not context:
             return instead(node, *inputs)
         found = original(*inputs, **context)

@@ -23,6 +23,7 @@ from biopsy.report.page import (
     piece,
     repetitions,
     surroundings,
+    torch_module,
     workarounds,
 )
 from biopsy.report.page.blocks import Block, Columns, Drawing, DrawnGraph, Section, Stack
@@ -40,6 +41,7 @@ _LONGEST = 2000
 """Characters of any text of a page; only command lines, half of which would be others, are never cut."""
 
 _SECTIONS = (
+    torch_module.section,
     findings.steps,
     piece.section,
     failure.section,

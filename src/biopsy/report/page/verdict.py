@@ -21,6 +21,11 @@ _KINDS = {
     "rounding": ("unsure", "≈", "Only rounding"),
     "flaky": ("unsure", "∿", "Fails now and then"),
     "input": ("unsure", "?", "It is the input"),
+    "varies": ("bad", "✕", "The module varies"),
+    "capture": ("bad", "✕", "The capture is to blame"),
+    "exporter": ("bad", "✕", "The exporter is to blame"),
+    "engine": ("bad", "✕", "The engine is to blame"),
+    "tolerance": ("unsure", "≈", "Only rounding"),
     "unknown": ("unsure", "?", "Nothing was concluded"),
 }
 
@@ -104,7 +109,7 @@ def _checks_made(report: Branch) -> int | None:
     """Those of all questions of a diagnosis, else those of the one search; None where there was neither."""
     asked = report.parts("steps")
     if asked:
-        return sum(step.whole("checks") or 0 for step in asked)
+        return sum(step.whole("checks") or 0 for step in asked) or None
     search = report.part("search")
     if search is None:
         return None

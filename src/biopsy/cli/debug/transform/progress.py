@@ -11,8 +11,8 @@ from biopsy.blame.transformations.asking import STAGE
 from biopsy.blame.transformations.find import CONTROL
 from biopsy.blame.transformations.model_lines import side_by_side
 from biopsy.cli.advice import Advice, say_advice
+from biopsy.cli.code_places import say_places
 from biopsy.cli.debug.reduction_report import ReductionReport
-from biopsy.cli.places import say_places
 from biopsy.cli.progress import shows
 from biopsy.quantities import count
 from biopsy.report.transformation import AGREE

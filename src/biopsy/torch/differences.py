@@ -12,7 +12,7 @@ from biopsy.comparison.run_mismatches import run_mismatches
 from biopsy.comparison.runs import compare_runs
 from biopsy.comparison.tolerance import Stats, Tolerances
 from biopsy.tensors.results import Array, Iteration, RunnerResult
-from biopsy.torch.interface import Leaf, array_of_leaf
+from biopsy.torch.outputs import Leaf, array_of_leaf
 
 _MOST_TOLD = 8
 _SMALL_PART = 0.01
