@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import socket
 
+from biopsy import errors
+
 _PATIENCE = 10.0  # seconds
 _ADDRESS = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})/?")
 
@@ -19,3 +21,17 @@ def silence_at(address: str) -> str:
     except (OSError, OverflowError, UnicodeError) as error:
         return str(error)
     return ""
+
+
+def require_listener(address: str) -> None:
+    """Raise UsageError if no connection to an address can be made."""
+    if reason := silence_at(address):
+        raise no_cluster(address, reason)
+
+
+def no_cluster(address: str, reason: str) -> errors.UsageError:
+    """What a person is told of an address at which no cluster answers."""
+    return errors.UsageError(
+        f"no Ray cluster answers at {address}: {reason}",
+        next_steps=["ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"],
+    )

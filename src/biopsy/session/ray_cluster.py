@@ -22,7 +22,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer
-from biopsy.session.cluster_address import silence_at
+from biopsy.session.cluster_address import no_cluster, require_listener
 from biopsy.session.host_place import HostPlace
 from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
@@ -186,24 +186,16 @@ def _connect(address: str | None) -> str:
     local = {"include_dashboard": False} if address is None and "RAY_ADDRESS" not in os.environ else {}
     ends_us = signal.getsignal(signal.SIGTERM)
     there = address or os.environ.get("RAY_ADDRESS", "")
-    if reason := silence_at(there):
-        raise _no_cluster(there, reason)
+    require_listener(there)
     try:
         joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise _no_cluster(there or "this machine", f"{type(error).__name__}: {reason}") from error
+        raise no_cluster(there or "this machine", f"{type(error).__name__}: {reason}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result
     return joined.dashboard_url or ""
-
-
-def _no_cluster(address: str, reason: str) -> errors.UsageError:
-    return errors.UsageError(
-        f"no Ray cluster answers at {address}: {reason}",
-        next_steps=["ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"],
-    )
 
 
 def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[MachineKind]:
