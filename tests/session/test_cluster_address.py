@@ -20,7 +20,7 @@ def closed_port() -> int:
         return int(server.getsockname()[1])
 
 
-@pytest.mark.parametrize("scheme", ["", "ray://"])
+@pytest.mark.parametrize("scheme", ["", "ray://", " "])
 def test_a_port_on_which_nobody_listens_is_refused_at_once(scheme: str, closed_port: int) -> None:
     with pytest.raises(errors.UsageError, match=f"{scheme}127.0.0.1:{closed_port}: connection refused") as told:
         require_listener(f"{scheme}127.0.0.1:{closed_port}")
@@ -34,7 +34,7 @@ def test_what_is_no_address_is_told(address: str) -> None:
         require_listener(address)
 
 
-@pytest.mark.parametrize("address", ["", "auto", "local", "anyscale://cluster"])
+@pytest.mark.parametrize("address", ["", "auto", "local", "ray://", "anyscale://cluster", "namespace/host"])
 def test_other_addresses_are_left_to_ray(address: str) -> None:
     require_listener(address)
 

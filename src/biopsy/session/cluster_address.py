@@ -15,7 +15,7 @@ from time import monotonic
 from biopsy import errors
 from biopsy.text import first_line
 
-_ADDRESS = re.compile(r"(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})")
+_ADDRESS = re.compile(r"\s*(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})/?\s*")
 _SOON = 10.0
 """Seconds in which a machine that is there takes a connection."""
 _BEAT = 5.0
