@@ -146,17 +146,19 @@ def test_packages_that_are_installed_are_shown_and_those_of_the_cache_are_not() 
 
 
 @pytest.mark.parametrize(
-    ("machines", "waiting", "cancelled", "expected"),
+    ("running", "machines", "waiting", "cancelled", "expected"),
     [
-        (None, 0, 0, "14 running"),
-        (None, 0, 5, "14 running, 5 cancelled"),
-        (1, 0, 0, "14 running on 1 machine"),
-        (3, 2, 5, "14 running on 3 machines, 2 waiting, 5 cancelled"),
-        (0, 2, 0, "14 running on 0 machines, 2 waiting"),
+        (14, None, 0, 0, "14 running"),
+        (14, None, 0, 5, "14 running, 5 cancelled"),
+        (14, 1, 0, 0, "14 running on 1 machine"),
+        (14, 3, 2, 5, "14 running on 3 machines, 2 waiting, 5 cancelled"),
+        (0, 0, 2, 0, "2 waiting"),
+        (0, 3, 0, 4, "4 cancelled"),
+        (0, 0, 0, 0, "0 running"),
     ],
 )
 def test_checks_in_flight_are_told_without_what_is_none(
-    machines: int | None, waiting: int, cancelled: int, expected: str
+    running: int, machines: int | None, waiting: int, cancelled: int, expected: str
 ) -> None:
-    event = events.ChecksInFlight(running=14, waiting=waiting, ending=0, cancelled=cancelled, machines=machines)
+    event = events.ChecksInFlight(running=running, waiting=waiting, ending=0, cancelled=cancelled, machines=machines)
     assert in_flight_text(event) == expected

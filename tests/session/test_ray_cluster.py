@@ -1,5 +1,6 @@
 """Checks on a Ray cluster of three nodes: the same bytes, nothing concluded from what dies, nothing left behind."""
 
+import socket
 import sys
 import time
 from pathlib import Path
@@ -14,7 +15,8 @@ from biopsy.cli.app import main
 from biopsy.cli.demo import REDUCE
 from biopsy.filesystem.content_store import digest_of
 from biopsy.session.machine_kind import this_machine
-from biopsy.session.ray_cluster import RayWorkers, Resources
+from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.resources import Resources
 from support.machine_kinds import installed
 from support.models import chain, save
 from support.ray_nodes import MARKS, RayNodes
@@ -104,7 +106,7 @@ def test_a_search_ends_though_no_machine_gets_free_for_it(tmp_path: Path, ray_no
 
 
 def test_resources_that_no_node_has_are_told(ray_nodes: RayNodes) -> None:
-    with pytest.raises(errors.UsageError, match=r"none of the .* machines"):
+    with pytest.raises(errors.UsageError, match=r"no machine of the Ray cluster has .*: CPU=1,GPU=1"):
         RayWorkers(ray_nodes.address, Resources(gpus=1.0))
 
 
@@ -138,3 +140,11 @@ def test_a_journal_of_one_kind_of_nodes_is_not_continued_by_another(
     finally:
         ray_nodes.cluster.remove_node(unlike)
     assert "remembered" in capsys.readouterr().out
+
+
+def test_where_nobody_listens_no_time_is_lost(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(errors.UsageError, match="connection refused"):
+        RayWorkers(f"127.0.0.1:{port}")
+    assert capfd.readouterr().err == ""

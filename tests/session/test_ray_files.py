@@ -11,7 +11,8 @@ from support.ray_nodes import MARKS, NODES, RayNodes
 from support.ray_processes import processes_with
 
 pytest.importorskip("ray")
-from biopsy.session.ray_cluster import RayWorkers, Resources
+from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.resources import Resources
 
 pytestmark = MARKS
 MB = 1 << 20

@@ -13,7 +13,8 @@ from typing import Any
 
 from biopsy import errors
 from biopsy.session.pool import Parallelism
-from biopsy.session.ray_cluster import RayWorkers, Resources
+from biopsy.session.ray_cluster import RayWorkers
+from biopsy.session.resources import Resources
 
 
 class RayExecutor(RayWorkers):

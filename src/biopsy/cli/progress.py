@@ -139,12 +139,18 @@ def _asked_for(event: events.InstallationStarted | events.InstallationDone) -> s
 
 
 def in_flight_text(event: events.ChecksInFlight) -> str:
-    """``14 running on 3 machines, 2 waiting, 5 cancelled``: nothing of what is none."""
-    where = "" if event.machines is None else f" on {count(event.machines, 'machine')}"
+    """``14 running on 3 machines, 2 waiting, 5 cancelled``: nothing of what is none, unless all is."""
     more = [
         f"{number} {what}" for number, what in ((event.waiting, "waiting"), (event.cancelled, "cancelled")) if number
     ]
-    return ", ".join([f"{event.running} running{where}", *more])
+    running = [running_text(event.running, event.machines)] if event.running or not more else []
+    return ", ".join([*running, *more])
+
+
+def running_text(running: int, machines: int | None) -> str:
+    """``14 running on 3 machines``; where there are none yet, without them."""
+    where = f" on {count(machines, 'machine')}" if machines else ""
+    return f"{running} running{where}"
 
 
 def _methods_by_kind(listener: type[Progress]) -> dict[type[events.Event], Callable[[Any, Any], None]]:

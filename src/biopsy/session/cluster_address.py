@@ -1,37 +1,128 @@
-"""Whether anybody listens where a cluster is said to be: to ask Ray itself takes minutes, which no signal ends."""
+"""Whether a cluster answers at an address, and what to type if it does not: Ray itself waits for minutes in silence."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import socket
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from time import monotonic
 
 from biopsy import errors
+from biopsy.text import first_line
 
-_PATIENCE = 10.0  # seconds
-_ADDRESS = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+?)\]?:(?P<port>\d{1,5})/?")
-
-
-def silence_at(address: str) -> str:
-    """Why no connection to an address can be made, in words; "" if one can, or if it is no host and port."""
-    found = _ADDRESS.fullmatch(address.strip())
-    if found is None:
-        return ""
-    try:
-        socket.create_connection((found["host"], int(found["port"])), _PATIENCE).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        return str(error)
-    return ""
+_ADDRESS = re.compile(r"(?P<client>ray://)?\[?(?P<host>[^/\[\]]+)\]?:(?P<port>\d{1,5})")
+_SOON = 10.0
+"""Seconds in which a machine that is there takes a connection."""
+_BEAT = 5.0
+_AWAY = 30.0
+"""Seconds between two looks at the head, and until it counts as gone: with a last look of 10 s, less than Ray's 60."""
+_MOST_HEARD = 1 << 20
+_START = "ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"
+_PORTS = "--on HOST:6379    on a machine of the cluster, or  --on ray://HOST:10001  from elsewhere"
+_MODE = "RAY_AUTH_MODE"
+_REFUSED = "InvalidAuthToken"
+"""What a cluster says to whoever has not its token."""
 
 
 def require_listener(address: str) -> None:
-    """Raise UsageError if no connection to an address can be made."""
-    if reason := silence_at(address):
-        raise no_cluster(address, reason)
+    """Raise UsageError if nothing takes a connection at ``HOST:PORT`` or ``ray://HOST:PORT``.
+
+    Other addresses are left to Ray.
+    """
+    parts = _ADDRESS.fullmatch(address.strip())
+    if parts is None:
+        return
+    try:
+        socket.create_connection((parts["host"], int(parts["port"])), timeout=_SOON).close()
+    except (OSError, OverflowError, ValueError) as error:  # no such port, no name of a host
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise errors.UsageError(
+            f"no Ray cluster answers at {address}: {reason[:1].lower()}{reason[1:]}", next_steps=[_START, _PORTS]
+        ) from error
 
 
-def no_cluster(address: str, reason: str) -> errors.UsageError:
-    """What a person is told of an address at which no cluster answers."""
-    return errors.UsageError(
-        f"no Ray cluster answers at {address}: {reason}",
-        next_steps=["ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"],
+def no_answer(address: str, error: Exception, heard: str) -> errors.UsageError:
+    """The error for a cluster that could not be joined; ``heard`` is what Ray has written to stderr meanwhile."""
+    wants_token = _REFUSED in heard or type(error).__name__ == "AuthenticationError"
+    has_mode = _MODE in os.environ
+    token = (
+        "the token of the cluster belongs into ~/.ray/auth_token, RAY_AUTH_TOKEN_PATH or RAY_AUTH_TOKEN"
+        if has_mode
+        else f"export {_MODE}=token    if the cluster wants the token that stands in ~/.ray/auth_token"
     )
+    if wants_token:
+        return errors.UsageError(f"the Ray cluster at {address} wants its token", next_steps=[token])
+    parts = _ADDRESS.fullmatch(address)
+    if parts is None:
+        reason = first_line(str(error))
+        return errors.UsageError(
+            f"no Ray cluster answers at {address}: {type(error).__name__}: {reason}", next_steps=[_START]
+        )
+    kind = "Ray Client" if parts["client"] else "the head of a Ray cluster"
+    other = address.removeprefix("ray://") if parts["client"] else f"ray://{address}"
+    return errors.UsageError(
+        f"what answers at {address} is not {kind}, or is too busy: {first_line(str(error))}",
+        next_steps=[f"--on {other}    if this is the other port", _PORTS, *([] if has_mode else [token])],
+    )
+
+
+class Pulse:
+    """Whether the head of a cluster that was joined still takes connections; asked by whoever waits for an answer.
+
+    Ray ends this whole process, with status 1 and no word of ours, if the head is away for 60 s.
+    """
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+        self._heard = self._asked = monotonic()
+        self._lock = threading.Lock()
+        self.is_gone = False
+
+    def require(self) -> None:
+        """Raise CheckError if the head has been away for so long that it will not come back."""
+        with self._lock:
+            now = monotonic()
+            if self._head and not self.is_gone and now > self._asked + _BEAT:
+                if _takes_connections(self._head):
+                    self._heard = now
+                self._asked = monotonic()
+                self.is_gone = self._asked > self._heard + _AWAY
+        if self.is_gone:
+            raise errors.CheckError(
+                f"the Ray cluster does not answer any more: its head, {self._head}, has been away for {_AWAY:.0f} s",
+                next_steps=["ray status    shows whether it runs; the same line goes on once it does"],
+            )
+
+
+def _takes_connections(address: str) -> bool:
+    try:
+        require_listener(address)
+    except errors.UsageError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def overheard() -> Iterator[list[str]]:
+    """Keep what libraries write to stderr away from the terminal; at the end the list holds it, as one text."""
+    heard: list[str] = []
+    try:
+        before = os.dup(2)
+    except OSError:  # it was closed: nothing leaks, and nothing can be heard
+        yield heard
+        return
+    with tempfile.TemporaryFile() as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        os.dup2(file.fileno(), 2)
+        try:
+            yield heard
+        finally:
+            os.dup2(before, 2)
+            os.close(before)
+            file.seek(0)
+            heard.append(file.read(_MOST_HEARD).decode(errors="replace"))

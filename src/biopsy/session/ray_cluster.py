@@ -7,14 +7,15 @@ it has started; an actor that does not answer then is killed.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
-import math
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,11 +23,13 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer
-from biopsy.session.cluster_address import no_cluster, require_listener
+from biopsy.quantities import count
+from biopsy.session.cluster_address import Pulse, no_answer, overheard, require_listener
 from biopsy.session.host_place import HostPlace
 from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
 from biopsy.session.machines import OtherMachines
+from biopsy.session.resources import Resources
 from biopsy.text import first_line
 
 _PART = 32 << 20
@@ -39,26 +42,6 @@ _PATIENCE = 60.0
 """Seconds that machines may take to say of what kind they are."""
 _INSTALLING = 1800.0
 """The same, where they install what they need before; Ray itself gives up after some attempts of 600 s."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What each check needs of a machine, as Ray counts it: processors, GPUs, and whatever a cluster calls its own."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-    others: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def named(cls, wanted: Mapping[str, float]) -> Resources:
-        """Resources by the names that Ray has for them, such as ``{"GPU": 1, "CPU": 4}``; one CPU if none is said."""
-        others = {name: number for name, number in wanted.items() if name not in ("CPU", "GPU")}
-        return cls(cpus=wanted.get("CPU", 1.0), gpus=wanted.get("GPU", 0.0), others=others)
-
-    def places(self, there: Mapping[str, float]) -> int:
-        """How many checks have room at once on a machine with these resources."""
-        wanted = {"CPU": self.cpus, "GPU": self.gpus, **self.others}
-        return min((math.floor(there.get(name, 0.0) / needed) for name, needed in wanted.items() if needed), default=1)
 
 
 class RayWorkers(OtherMachines):
@@ -83,15 +66,15 @@ class RayWorkers(OtherMachines):
         runtime_env: Mapping[str, Any] | None = None,
         require_uniform: bool = False,
     ) -> None:
-        ray = imported()
-        self._runtime_env = _checked(runtime_env or {})
-        self._ends_ray = not ray.is_initialized()
-        self.dashboard = _connect(address) if self._ends_ray else ""
+        self._ends_ray = "ray" not in sys.modules or not imported().is_initialized()
+        self.dashboard, self._is_new, head = _connect(address) if self._ends_ray else ("", False, "")
+        self._pulse = Pulse(head)
         self._resources = resources or Resources()
         self._require_uniform = require_uniform
         self._ending = threading.Event()
         self._files = _SentFiles()
         try:
+            self._runtime_env = _checked(runtime_env or {})
             room, nodes = self._room()
             kinds = _kinds_of(nodes, self._runtime_env)
             if require_uniform:
@@ -109,8 +92,8 @@ class RayWorkers(OtherMachines):
     @property
     def machines(self) -> str:
         """How many machines the cluster has, in words."""
-        count = sum(node["Alive"] for node in imported().nodes())
-        return f"{count} machine{'s' if count > 1 else ''} (Ray {imported().__version__})"
+        alive = count(sum(node["Alive"] for node in imported().nodes()), "machine")
+        return f"{alive}{', a new cluster' if self._is_new else ''} (Ray {imported().__version__})"
 
     def close(self) -> None:
         """End what runs, give the machines back, and leave the cluster if nobody had joined it before."""
@@ -120,7 +103,9 @@ class RayWorkers(OtherMachines):
 
     def _leave(self) -> None:
         self._files.clear()
-        if self._ends_ray:
+        if self._pulse.is_gone:
+            atexit.unregister(imported().shutdown)  # it would wait for the head until Ray ends this process
+        elif self._ends_ray:
             imported().shutdown()
 
     def _room(self) -> tuple[int, list[str]]:
@@ -130,8 +115,9 @@ class RayWorkers(OtherMachines):
         room = sum(places.values())
         if room < 1:
             raise errors.UsageError(
-                f"none of the {len(there)} machines of the Ray cluster has what a check is to have ({self._resources})",
-                next_steps=["ray status", "--resources CPU=1    for less"],
+                f"no machine of the Ray cluster has what a check is to have for itself: {self._resources}",
+                details=[f"  the most that any of them has: {self._resources.most(there.values())}"],
+                next_steps=["--resources CPU=1    for less", "ray status    shows what the machines have"],
             )
         return room, [node for node, number in places.items() if number]
 
@@ -147,7 +133,7 @@ class RayWorkers(OtherMachines):
             max_restarts=0,
             max_task_retries=0,
         )
-        machine = _RayMachine(made.remote(), self._files)
+        machine = _RayMachine(made.remote(), self._files, self._pulse)
         try:
             machine.settle(self._ending)
             if self._require_uniform:
@@ -160,13 +146,18 @@ class RayWorkers(OtherMachines):
 
 def imported() -> Any:
     """The package ``ray``. Raises EngineMissing, with what to type, where it is not installed."""
-    try:
-        import ray
-    except ImportError as error:
+    require_ray()
+    import ray
+
+    return ray
+
+
+def require_ray() -> None:
+    """Raise EngineMissing, with what to type, where Ray is not installed. It is not imported for that."""
+    if "ray" not in sys.modules and find_spec("ray") is None:
         raise errors.EngineMissing(
             "checks on other machines need Ray, which is not installed", next_steps=['pip install "biopsy[ray]"']
-        ) from error
-    return ray
+        )
 
 
 def _checked(runtime_env: Mapping[str, Any]) -> Any:
@@ -179,23 +170,29 @@ def _checked(runtime_env: Mapping[str, Any]) -> Any:
         raise errors.UsageError(f"Ray does not take this runtime_env: {first_line(str(error))}") from error
 
 
-def _connect(address: str | None) -> str:
-    """Join the cluster; returns where its dashboard is, "" if it has none."""
+def _connect(address: str | None) -> tuple[str, bool, str]:
+    """Join it; returns where its dashboard is, "" if it has none, whether it is new, its head. Raises UsageError."""
+    named = address or os.environ.get("RAY_ADDRESS", "")
+    require_ray()
+    require_listener(named)
+    if named:
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # 20, each of up to 40 s, by default
     ray = imported()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is that somebody looks at one
-    local = {"include_dashboard": False} if address is None and "RAY_ADDRESS" not in os.environ else {}
+    local = {} if named else {"include_dashboard": False}
     ends_us = signal.getsignal(signal.SIGTERM)
-    there = address or os.environ.get("RAY_ADDRESS", "")
-    require_listener(there)
+    heard: list[str] = []
     try:
-        joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+        with overheard() as heard:
+            joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except Exception as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise no_cluster(there or "this machine", f"{type(error).__name__}: {reason}") from error
+        raise no_answer(named or "this machine", error, "".join(heard)) from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result
-    return joined.dashboard_url or ""
+    session = "" if named else str(joined.address_info.get("session_dir"))
+    head = "" if named.startswith("ray://") else str(joined.address_info.get("gcs_address") or "")
+    return joined.dashboard_url or "", session.endswith(f"_{os.getpid()}"), head  # a session is named by who began it
 
 
 def _kinds_of(nodes: Sequence[str], runtime_env: Mapping[str, Any]) -> list[MachineKind]:
@@ -262,8 +259,9 @@ class _SentFiles:
 class _RayMachine:
     """A place for one check: an actor, on whichever machine Ray has put it."""
 
-    def __init__(self, actor: Any, files: _SentFiles) -> None:
+    def __init__(self, actor: Any, files: _SentFiles, pulse: Pulse) -> None:
         self.name = ""
+        self._pulse = pulse
         self._kind: MachineKind | None = None
         self._actor = actor
         self._files = files
@@ -283,6 +281,7 @@ class _RayMachine:
         with _told():
             asked = self._actor.where.remote()
             while not ray.wait([asked], timeout=_LOOK)[0]:
+                self._pulse.require()
                 if ending.is_set():
                     raise MachineLostError("no machine had room for the check when the search ended")
             self.name, self._kind = ray.get(asked)
@@ -318,6 +317,7 @@ class _RayMachine:
                 return answer
             with self._lock:
                 is_late = self._stopped is not None and monotonic() > self._stopped + _GRACE
+            self._pulse.require()
             if is_late:
                 ray.kill(self._actor)
 
@@ -329,6 +329,8 @@ class _RayMachine:
 
     def close(self) -> None:
         """End the actor: politely, if it answers."""
+        if self._pulse.is_gone:
+            return
         ray = imported()
         with contextlib.suppress(ray.exceptions.RayError):
             ray.get(self._actor.close.remote(), timeout=_GRACE)

@@ -64,6 +64,26 @@ def test_what_precision_cannot_do_there_is_told(
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["reduce", "none.onnx"],
+        ["precision", "none.onnx"],
+        ["flags", "none.onnx", "--engine", "onnxrt"],
+        ["build", "none.onnx", "--onnxrt"],
+        ["version", "none.onnx", "--package", "onnxruntime"],
+    ],
+    ids=" ".join,
+)
+def test_a_model_that_is_missing_is_told_before_a_cluster_is_joined(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["debug", *words, "--on", "ray", *CHECK]) == 2
+    told = capsys.readouterr()
+    assert "there is no model none.onnx" in told.err
+    assert "joining" not in told.out
+
+
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 @pytest.mark.parametrize(
     "words",

@@ -7,7 +7,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.arguments import file_kinds
@@ -104,8 +104,8 @@ def machines_of(
     """The machines that ``--on`` names, until the end; None without it.
 
     ``refused`` are options of the command that cannot be combined with ``--on``, each with the reason;
-    ``needs_check``: neither can a command without ``--check``. Raises UsageError where checks cannot run there,
-    EngineMissing without Ray.
+    ``needs_check``: neither can a command without ``--check``. What is wrong here is told before a cluster is joined.
+    Raises UsageError where checks cannot run there, or there is no model, EngineMissing without Ray.
     """
     if args.on is None:
         for option in ("--resources", "--runtime-env", "--require-uniform"):
@@ -118,10 +118,19 @@ def machines_of(
             "--on needs a check: nobody sits at the other machines to be asked", next_steps=["--check COMMAND ..."]
         )
     _require_none(args, refused)
-    if args.runtime_env is not None:
+    from biopsy.model.load import require_file
+    from biopsy.session.ray_cluster import require_ray
+
+    if "model" in args:
+        require_file(args.model)
+    require_ray()
+    runtime_env = _runtime_env(args)
+    where = "that this machine is in, or starting one" if args.on == "ray" else f"at {args.on}"
+    console.note(f"machines   joining the Ray cluster {where}")
+    if runtime_env is not None:
         console.note(f"machines   Ray installs what {args.runtime_env} names, on each: this may take minutes")
-    with contextlib.closing(_ray_workers(args)) as workers:
-        console.note(f"machines   {workers.room} checks have room at once on {workers.machines}")
+    with contextlib.closing(_ray_workers(args, runtime_env)) as workers:
+        console.note(f"machines   {_room(workers.room)} on {workers.machines}")
         if workers.dashboard:
             console.note(f"dashboard  http://{workers.dashboard}")
         yield workers
@@ -132,16 +141,28 @@ def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
     return min(wanted or machines.room, machines.room)
 
 
-def _ray_workers(args: argparse.Namespace) -> RayWorkers:
-    from biopsy.cli.debug.runtime_environment import runtime_environment
-    from biopsy.session.ray_cluster import RayWorkers, Resources
+def _ray_workers(args: argparse.Namespace, runtime_env: Mapping[str, Any] | None) -> RayWorkers:
+    from biopsy.session.ray_cluster import RayWorkers
+    from biopsy.session.resources import Resources
 
     return RayWorkers(
         None if args.on == "ray" else args.on,
         Resources.named(args.resources or {}),
-        runtime_env=None if args.runtime_env is None else runtime_environment(args.runtime_env),
+        runtime_env=runtime_env,
         require_uniform=args.require_uniform,
     )
+
+
+def _runtime_env(args: argparse.Namespace) -> dict[str, Any] | None:
+    if args.runtime_env is None:
+        return None
+    from biopsy.cli.debug.runtime_environment import runtime_environment
+
+    return runtime_environment(args.runtime_env)
+
+
+def _room(places: int) -> str:
+    return "1 check has room at a time" if places == 1 else f"{places} checks have room at once"
 
 
 def _require_none(args: argparse.Namespace, refused: Mapping[str, str]) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import events
 from biopsy.cli.check_output import say_output
-from biopsy.cli.progress import Progress, time_left
+from biopsy.cli.progress import Progress, running_text, time_left
 from biopsy.quantities import count
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RepeatProgress(Progress):
         if self._machines is None:
             return ""
         use = self._machines.use
-        return f" · {use.running} running on {count(use.machines, 'machine')}"
+        return f" · {running_text(use.running, use.machines)}"
 
 
 def word_for(outcome: Outcome) -> str:
