@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,10 @@ def test_an_engine_that_is_wrong_is_status_1_with_lines_to_paste(tmp_path: Path)
     assert ran.returncode == 1, ran.stderr
     assert "FAILED | engine: onnxrt" in ran.stdout
     assert "mean = x.pow(2).mean(-1)" in ran.stdout
+    assert "engine     no: " in ran.stdout  # "fails      no" would read as its opposite
+    issue = (tmp_path / "found" / "bundle" / "ISSUE.md").read_text()
+    assert str(tmp_path) not in issue
+    assert f"torch: `{version('torch')}`" in issue
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["verdict"]["kind"], report["torch"]["blame"], report["status"]) == ("engine", "engine", 1)
     for advice in report["next"]:

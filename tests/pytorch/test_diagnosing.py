@@ -1,10 +1,11 @@
 import json
+import linecache
 import statistics
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy import errors, events  # noqa: E402
+from biopsy.torch import questions, time_left  # noqa: E402
 from biopsy.torch.facts import GoldenCount  # noqa: E402
 from support import pytorch_faults  # noqa: E402
 from support.pytorch_faults import (  # noqa: E402
@@ -36,6 +38,13 @@ pytestmark = pytest.mark.torch
 
 X = torch.linspace(-2, 2, 24).reshape(3, 8)
 SQUARE = torch.from_numpy(np.random.default_rng(0).standard_normal((8, 8), dtype=np.float32))
+
+
+NOTEBOOK = """import torch
+class Varying(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.dropout(x, 0.5)
+"""
 
 
 def wrong_gelu(x, approximate="none"):
@@ -73,6 +82,28 @@ def test_what_is_captured_is_held_against_the_module() -> None:
     found = biopsy.torch.diagnose(LeftOutInCapture().eval(), (X,))
     assert (found.verdict.blame, found.failed) == ("capture", True)
     assert found.mismatches
+
+
+def test_the_fast_path_of_attention_is_told_from_a_wrong_capture(tmp_path: Path) -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    padding = torch.tensor([[False, False, True]])
+    module = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=True).eval()
+    found = biopsy.torch.diagnose(
+        module, (X.reshape(1, 3, 8),), {"src_key_padding_mask": padding}, output=tmp_path / "found"
+    )
+    assert found.verdict.blame == "capture"
+    assert "set_fastpath_enabled(False)" in found.verdict.text
+    assert found.places[0].operators == ("torch.nn.TransformerEncoder",)
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert found.folder is None and not (tmp_path / "found").exists()  # there was nothing to keep
+
+
+def test_a_part_in_training_mode_is_named() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)).eval()
+    module[1].train()
+    found = biopsy.torch.diagnose(module, (X,))
+    assert found.verdict.blame == "varies"
+    assert "In training mode: 1; module.eval()" in found.verdict.text
 
 
 def line_of(text: str) -> int:
@@ -132,6 +163,20 @@ def test_what_was_found_is_plain_json() -> None:
     tree = json.loads(json.dumps(found.as_json()))
     assert tree["blame"] == "exporter"
     assert [step["name"] for step in tree["steps"]] == [e.name for e in told if isinstance(e, events.StepDone)]
+    assert found.piece is not None and (found.piece.path, found.piece.inputs) == (None, None)  # nothing was kept
+    code = found.places[0].code
+    assert code is not None and code in found._repr_html_()
+
+
+def test_a_cell_of_a_notebook_is_a_file_with_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, name = NOTEBOOK.splitlines(keepends=True), "/tmp/ipykernel_1/2.py"
+    monkeypatch.setitem(linecache.cache, name, (len(NOTEBOOK), None, cell, name))
+    held: dict[str, Any] = {}
+    exec(compile(NOTEBOOK, name, "exec"), held)
+    found = biopsy.torch.diagnose(held["Varying"]().eval(), X)
+    (place,) = found.places
+    assert (place.file, place.code) == (name, "return torch.nn.functional.dropout(x, 0.5)")
+    assert place.code is not None and place.code in found._repr_html_()
 
 
 def test_outputs_that_are_renamed_and_nested_inputs_are_told_apart() -> None:
@@ -190,6 +235,7 @@ def test_an_operator_without_a_translation_is_what_the_exporter_says() -> None:
     found = biopsy.torch.diagnose(OwnOperator().eval(), (X,))
     assert (found.verdict.blame, found.failed) == ("exporter", True)
     assert "biopsy_tests.shifted" in found.verdict.text
+    assert "ConversionError" not in found.verdict.text  # what wraps the error is not told
     assert found.places[0].line == line_of("hidden = shifted(self.first(x), 1.0)")
 
 
@@ -271,6 +317,50 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 def test_an_engine_that_is_none_is_refused() -> None:
     with pytest.raises(errors.UnknownEngine):
         biopsy.torch.diagnose(Mlp().eval(), (X,), suspect="onnxruntine")
+
+
+def test_what_the_time_does_not_suffice_for_is_open() -> None:
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, max_time=1e-6)
+    assert (found.verdict.blame, found.failed) == ("unknown", None)
+    assert found.verdict.reason.startswith("open, for the time was over: steady, capture, ")
+    assert [step.outcome for step in found.steps] == ["stopped"]
+
+
+def test_a_verdict_is_kept_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = False
+
+    class Ending(time_left.TimeLeft):
+        @property
+        def seconds(self) -> float | None:
+            return 0.0 if is_over else None
+
+    def told(event: events.Event) -> None:
+        nonlocal is_over
+        is_over |= isinstance(event, events.StepStarted) and event.name == "layers"
+
+    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, listener=told)
+    assert (found.verdict.blame, found.verdict.part, found.failed) == ("exporter", "translation", True)
+    assert found.verdict.reason == "open, for the time was over: layers, piece, bundle"
+    assert found.piece is None
+
+
+def test_a_run_that_ends_with_the_time_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending(time_left.TimeLeft):
+        asked = 0
+
+        @property
+        def seconds(self) -> float | None:
+            return 0.0 if self.asked > 0 else None
+
+        def for_run(self, timeout: float | None) -> float | None:
+            type(self).asked += 1
+            return 1e-9
+
+    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,))
+    assert (found.verdict.blame, found.failed) == ("unknown", None)
+    assert found.steps[-1].name in ("fails", "engine")
 
 
 class Seeded(torch.nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -81,10 +82,11 @@ def require_evaluation(module: Any, called: str = "the module", hint: str = "mod
 def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
     """What a module or program gives, without gradients, in tensors of its own. Raises what it raises.
 
-    Raises ModuleExitsError if it ends Python.
+    It is called many times: what it warns of, its author has seen before. Raises ModuleExitsError if it ends Python.
     """
     fresh = given.copied()
-    with imported().no_grad(), persons_code():
+    with imported().no_grad(), persons_code(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return _own(leaves_of(function(*fresh.args, **fresh.kwargs)))
 
 

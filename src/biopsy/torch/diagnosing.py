@@ -5,7 +5,9 @@ found = biopsy.torch.diagnose(module, (x,), suspect="onnxrt", output="found")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ def diagnose(
     rtol: float = DEFAULT_TOLERANCE,
     export: Mapping[str, Any] | None = None,
     run_timeout: float | None = None,
+    max_time: float | None = None,
     listener: events.Listener = events.ignore,
 ) -> TorchDiagnosis:
     """Find out why ``module``, exported to ONNX, gives something else in the engine ``suspect`` than in PyTorch.
@@ -45,7 +48,8 @@ def diagnose(
     ``torch.onnx.export`` is told besides (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and
     ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the
     values of the module, and the smallest part that still fails, ready to send; without it, nothing is kept.
-    ``run_timeout`` is in seconds per run of an engine.
+    ``run_timeout`` is in seconds per run of an engine. ``max_time`` is in seconds, too: what is known by then is told,
+    and which questions are open; PyTorch itself and its exporter are not interrupted.
 
     ``verdict`` of the result says who is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
     module, its gradients and the generators of random numbers are left as they were.
@@ -53,7 +57,7 @@ def diagnose(
     Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
     if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
     """
-    require_seconds(run_timeout=run_timeout)
+    require_seconds(run_timeout=run_timeout, max_time=max_time)
     require_evaluation(module)
     _require_values(module, args, kwargs)
     create(suspect)
@@ -67,13 +71,27 @@ def diagnose(
         export=dict(export or {}),
         folder=None if output is None else Path(output),
         timeout=run_timeout,
+        seconds=max_time,
     )
     if question.folder is not None:
         require_folder(question.folder)
-    with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
-        if question.folder is not None:
-            question.folder.mkdir(parents=True, exist_ok=True)
-        return Inquiry(question, state, scratch, listener).run()
+    with kept(module) as state, temporary_folder("biopsy-torch-") as scratch, _folder_kept(question.folder):
+        found = Inquiry(question, state, scratch, listener).run()
+    return found if found.folder is None or found.folder.is_dir() else replace(found, folder=None)
+
+
+@contextmanager
+def _folder_kept(folder: Path | None) -> Iterator[None]:
+    """A folder to write into; one that was made here, and into which nothing was written, does not stay."""
+    if folder is None or folder.is_dir():
+        yield
+        return
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 def require_folder(folder: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from biopsy import errors
+from biopsy.similar_names import did_you_mean
 from biopsy.torch.arrays import as_tensor
 from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
 from biopsy.torch.installed import imported
@@ -31,6 +32,21 @@ class NamedModule:
     given: Arguments | None
 
 
+def named_call(text: str, file: Path | None) -> tuple[Any, Arguments]:
+    """The module that ``PKG.MOD:FACTORY`` names, and what it is called with: what a file holds, or else FACTORY gives.
+
+    Raises what ``named_module`` and ``arguments_in`` raise, and UsageError if there are no arguments.
+    """
+    named = named_module(text)
+    given = named.given if file is None else arguments_in(file, named.module)
+    if given is None:
+        raise errors.UsageError(
+            f"{text} gives a module and nothing to call it with",
+            next_steps=["--args FILE", "return module, (x,)    in the factory"],
+        )
+    return named.module, given
+
+
 def named_module(text: str) -> NamedModule:
     """Import the function that ``PKG.MOD:FACTORY`` names, call it, and take what it gives: a module, or a module with
     a tuple of arguments, or with that and a dictionary of keyword arguments. A module may stand there itself.
@@ -43,7 +59,9 @@ def named_module(text: str) -> NamedModule:
     with _own_code(text):
         found = getattr(import_module(package), name, None)
         if found is None:
-            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[f"{_PLACE}    a function in a module"])
+            near = did_you_mean(name, (one for one in vars(import_module(package)) if not one.startswith("_")))
+            hint = f"{_PLACE}    a function in a module"
+            raise errors.UsageError(f"{package} has no {name!r}", next_steps=[*near, hint])
         if not isinstance(found, torch.nn.Module):
             if not callable(found):
                 raise errors.UsageError(f"{text} is no function, but a {type(found).__name__}")
@@ -62,9 +80,15 @@ def _parts(text: str) -> tuple[str, str]:
             f"{text} is not loaded: reading a saved program or module executes code that the file holds",
             next_steps=[f"{_PLACE}    a function that makes the module"],
         )
+    if package.endswith(".py") and name:  # a file
+        module = ".".join(Path(package).with_suffix("").parts).lstrip("/.")
+        raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{module}:{name}"])
     if not name or not all(part.isidentifier() for part in (*package.split("."), name)):
-        file = package.endswith(".py") or "/" in package
-        hint = "a file is named without .py, and with dots for its folders" if file else "a function in a module"
+        hint = (
+            "a file is named without .py, and with dots for its folders"
+            if "/" in text or text.endswith(".py")
+            else "a function in a module"
+        )
         raise errors.UsageError(f"{text!r} is not {_PLACE}", next_steps=[f"{_PLACE}    {hint}"])
     return package, name
 
@@ -73,6 +97,8 @@ def _given(text: str, rest: list[Any]) -> Arguments | None:
     if not rest:
         return None
     args, kwargs = rest[0], rest[1] if len(rest) == 2 else {}
+    if isinstance(args, imported().Tensor):
+        args = (args,)
     if len(rest) > 2 or not isinstance(args, tuple | list) or not isinstance(kwargs, Mapping):
         raise errors.UsageError(f"{text} gives more than (module, args) or (module, args, kwargs)")
     return Arguments(args=tuple(args), kwargs=dict(kwargs))
@@ -108,6 +134,13 @@ def _own_code(text: str) -> Iterator[None]:
                 yield
         except errors.BiopsyError:
             raise
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
+                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
+            raise errors.UsageError(
+                f"there is no Python module {error.name!r} in {folder}, nor is one installed",
+                next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
+            ) from error
         except Exception as error:
             cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
             raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error

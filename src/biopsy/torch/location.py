@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from biopsy import errors, events
+from biopsy.diagnosis.context import TimeUpError
 from biopsy.layerwise.findings import LayerFindings
 from biopsy.model.index import ModelIndex
 from biopsy.quantities import count
@@ -51,13 +52,25 @@ class Located:
 
 
 class Location:
-    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do."""
+    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do.
+
+    ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
+    """
 
     def __init__(
-        self, given: Arguments, asked: Closeness, folder: Path, scratch: Path, steps: Steps, listener: events.Listener
+        self,
+        given: Arguments,
+        asked: Closeness,
+        timeout: float | None,
+        *,
+        folder: Path,
+        scratch: Path,
+        steps: Steps,
+        listener: events.Listener,
     ) -> None:
         self._given = given
         self._asked = asked
+        self._timeout = timeout
         self._folder = folder
         self._scratch = scratch
         self._steps = steps
@@ -79,7 +92,7 @@ class Location:
         if accusation.part == "decomposition":
             return Located(accusation=accusation, values=values)
         failing = FailingExport(
-            model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=None
+            model=model.path, engine=accusation.engine, golden=recording.path, asked=self._asked, timeout=self._timeout
         )
         found = self._answer("layers", lambda: self._wrong(failing))
         if found is not None:
@@ -91,8 +104,9 @@ class Location:
         if part is None:
             return Located(accusation=accusation, places=places, values=values)
         places = places or lines_of(part.sources)
-        piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before, path=part.output, inputs=part.inputs)
+        piece = SmallestPiece(nodes=part.nodes, of=part.nodes_before)
         if bundled:
+            piece = replace(piece, path=part.output, inputs=part.inputs)
             told = EarlierFindings(title=_title(accusation, places), verdict=_told(accusation, places))
             made = self._answer("bundle", lambda: self._packed(failing, part, told))
             piece = piece if made is None else replace(piece, bundle=made)
@@ -103,12 +117,12 @@ class Location:
             return self._steps.ask(name, answer)
         except errors.EngineMissing:
             raise
-        except errors.BiopsyError:
+        except (errors.BiopsyError, TimeUpError):
             return None
 
     def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
-        path = self._folder / GOLDEN
-        found = record(model.program, self._given.copied().args, path, dict(self._given.copied().kwargs))
+        given = self._given.copied()
+        found = record(model.program, given.args, self._folder / GOLDEN, given.kwargs)
         return found, f"{found.tensors} of {found.of}"
 
     def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: TorchRecording) -> Accusation:
@@ -133,12 +147,15 @@ class Location:
         return replace(accusation, blame="tolerance", part=None, text=text, reason="")
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
-        found = wrong_layers(failing, self._scratch, self._listener)
-        named = first_of(["; ".join(one.labels) for one in found[0].suspects], _MOST_NAMED)
+        left = self._steps.left
+        within = replace(failing, timeout=left.for_run(failing.timeout))
+        found = wrong_layers(within, self._scratch, left.bounding(self._listener))
+        left.require()  # a layer that took longer than that is not slow by itself
+        named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
         return found, named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
-        found = smallest_part(failing, self._folder, self._scratch, self._listener)
+        found = smallest_part(failing, self._folder, self._scratch, self._steps.left.seconds, self._listener)
         return found, f"{len(found.nodes)} of {count(found.nodes_before, 'node')}"
 
     def _packed(self, failing: FailingExport, part: Reduction, told: EarlierFindings) -> tuple[Path, str]:
@@ -179,5 +196,6 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
 
 
 def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    where = "".join(f" {place.file}:{place.line}: {place.code}." for place in places[:1] if place.file)
+    """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
+    where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
     return f"{accusation.text}{where}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
+from biopsy.diagnosis.context import TimeUpError
 from biopsy.quantities import count
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of
@@ -21,14 +22,16 @@ from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel, Sample
 from biopsy.torch.exporter_or_engine import blamed
 from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
+from biopsy.torch.fast_path import FAST_PATH, fast_part, without_fast_path
 from biopsy.torch.installed import imported
 from biopsy.torch.location import LOCATING, Location
 from biopsy.torch.module_lines import line_of_node, line_of_program_node
-from biopsy.torch.module_state import ModuleState
+from biopsy.torch.module_state import ModuleState, in_training
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.randomness import random_nodes
 from biopsy.torch.steps import BlamedError, Steps
+from biopsy.torch.time_left import TimeLeft
 from biopsy.torch.values import input_values
 from biopsy.torch.variation_origin import origin_of_variation, place_of_traceback
 
@@ -45,7 +48,7 @@ _QUESTIONS = {
     "capture": "does the program that torch.export captures give the same?",
     "sizes": "and with other sizes?",
     "export": "does the exporter translate it?",
-    "fails": "does the engine give what the module gives?",
+    "engine": "does the engine give what the module gives?",
     "blame": "is it the exporter or the engine?",
 }
 
@@ -62,6 +65,7 @@ class ModuleQuestion:
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
+    seconds: float | None = None
 
 
 class Inquiry:
@@ -73,21 +77,25 @@ class Inquiry:
         self._scratch = scratch
         self._folder = question.folder or scratch
         self._listener = listener
-        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener)
+        self._left = TimeLeft(question.seconds)
+        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener, self._left)
         self._remarks: list[str] = []
+        self._failure: Evaluation | None = None
 
     def run(self) -> TorchDiagnosis:
         """The answer. Raises EngineMissing, and CannotCompare if the module itself raises."""
         question, began = self._question, time.monotonic()
-        with Evaluators(question.asked, self._scratch, question.timeout) as engines:
+        with Evaluators(question.asked, self._scratch, question.timeout, self._left) as engines:
             engines.start(question.suspect)
             release = {question.suspect: engines.version(question.suspect)}
             try:
                 accusation = self._accused(engines)
             except BlamedError as known:
                 accusation = known.accusation
+            except TimeUpError:
+                accusation = self._unfinished()
         found = self._location(accusation).located(accusation, bundled=question.folder is not None)
-        accusation = found.accusation
+        accusation = self._with_open(found.accusation)
         return TorchDiagnosis(
             verdict=TorchVerdict(
                 blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
@@ -108,7 +116,15 @@ class Inquiry:
     def _location(self, accusation: Accusation) -> Location:
         question, model = self._question, accusation.model
         given = question.given if model is None else model.sample.given
-        return Location(given, question.asked, self._folder, self._scratch, self._steps, self._listener)
+        return Location(
+            given,
+            question.asked,
+            question.timeout,
+            folder=self._folder,
+            scratch=self._scratch,
+            steps=self._steps,
+            listener=self._listener,
+        )
 
     def _accused(self, engines: Evaluators) -> Accusation:
         first = Sample(given=self._question.given, expected=self._steps.ask("steady", self._steady))
@@ -116,8 +132,26 @@ class Inquiry:
         second = self._steps.ask("sizes", lambda: self._second(program))
         samples = [first, *filter(None, [second])]
         models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
-        number, suspected = self._steps.ask("fails", lambda: self._suspected(engines, models))
+        number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
         return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
+
+    def _unfinished(self) -> Accusation:
+        """What is known where the time was over before anybody could be accused."""
+        found = self._failure
+        text = "The time was over before it was known who is to blame."
+        if found is None:
+            return Accusation(blame="unknown", text=text)
+        text = f"{found.engine} does not give what the module gives: {text[0].lower()}{text[1:]}"
+        return Accusation(
+            blame="unknown", text=text, difference=found.difference, error=found.failure, engine=found.engine
+        )
+
+    def _with_open(self, accusation: Accusation) -> Accusation:
+        """The accusation, with what was left open for want of time."""
+        if not self._steps.open:
+            return accusation
+        told = f"open, for the time was over: {', '.join(self._steps.open)}"
+        return replace(accusation, reason="; ".join(filter(None, [accusation.reason, told])))
 
     # The questions
 
@@ -136,8 +170,9 @@ class Inquiry:
         place = origin_of_variation(
             question.module, lambda: called(question.module, question.given), self._state.restore
         )
-        by = f" at {place.operators[0]}" if place is not None else ""
+        by = f", {place.operators[0]} the first in it" if place is not None else ""
         text = f"The module gives something else each time that it is called{by}: no other model can give the same."
+        text += in_training(question.module)
         raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 
     def _captured(self, sample: Sample) -> tuple[Any, str]:
@@ -184,9 +219,17 @@ class Inquiry:
 
     def _require_as_captured(self, given: list[Leaf], sample: Sample, where: str) -> None:
         found = difference_of_leaves(given, sample.expected, self._question.asked)
-        if found is not None:
-            text = f"The program that torch.export captures gives something else than the module{where}."
-            raise BlamedError(Accusation(blame="capture", text=text, difference=found))
+        if found is None:
+            return
+        text = f"The program that torch.export captures gives something else than the module{where}"
+        fast = fast_part(self._question.module)
+        if fast is not None:
+            with without_fast_path():
+                slow = self._eager(sample.given)
+            if difference_of_leaves(given, slow, self._question.asked) is None:
+                text = f"{text}, which takes PyTorch's fast path for attention: {FAST_PATH}"
+                raise BlamedError(Accusation(blame="capture", text=text, difference=found, places=(fast,)))
+        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=found))
 
     def _second(self, program: Any) -> tuple[Sample | None, str]:
         """Arguments of other sizes, and what the module gives for them; None where no size is open, or none works."""
@@ -216,10 +259,10 @@ class Inquiry:
         try:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
-            text = f"torch.onnx.export raises for what torch.export has captured: {error}"
+            text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
             places = line_of_node(program, str(error))
             accusation = Accusation(
-                blame="exporter", text=text, part="translation", error=str(error), places=_places(places)
+                blame="exporter", text=text, part="translation", error=error.cause, places=_places(places)
             )
             raise BlamedError(accusation) from error
         path = self._folder / f"{name}.onnx"
@@ -229,7 +272,8 @@ class Inquiry:
 
     def _model(self, made: Any, path: Path, sample: Sample) -> OnnxModel:
         feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
-        write_feeds(feeds, [input_values(made, sample.given.copied().args, sample.given.copied().kwargs)])
+        given = sample.given.copied()
+        write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
         golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
         expected = {output: value for output, value in golden.items() if value is not None}
         return OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample)
@@ -241,6 +285,7 @@ class Inquiry:
         for number, model in enumerate(models):
             found = engines.evaluation(suspect, model)
             if not found.is_right:
+                self._failure = found
                 told = found.failure or (found.difference.text if found.difference is not None else "")
                 return (number, found), f"no{model.sample.where}: {told}"
             rounded = rounded or found.difference
@@ -259,7 +304,8 @@ class Inquiry:
 
         is_optimized = bool(self._question.export.get("optimize", True))
         accusation = blamed(engines, suspected, model, plain if is_optimized else None)
-        return accusation, accusation.text
+        part = f", its {accusation.part}" if accusation.part else ""
+        return accusation, f"{accusation.blame}{part}"
 
 
 def _places(place: ModuleLine | None) -> tuple[ModuleLine, ...]:
