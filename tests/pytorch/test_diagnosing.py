@@ -1,9 +1,11 @@
 import json
 import linecache
+import statistics
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import biopsy.torch  # noqa: E402
 from biopsy import errors, events  # noqa: E402
+from biopsy.torch import questions, time_left  # noqa: E402
 from biopsy.torch.facts import GoldenCount  # noqa: E402
 from support import pytorch_faults  # noqa: E402
 from support.pytorch_faults import (  # noqa: E402
@@ -314,3 +317,108 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 def test_an_engine_that_is_none_is_refused() -> None:
     with pytest.raises(errors.UnknownEngine):
         biopsy.torch.diagnose(Mlp().eval(), (X,), suspect="onnxruntine")
+
+
+def test_what_the_time_does_not_suffice_for_is_open() -> None:
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, max_time=1e-6)
+    assert (found.verdict.blame, found.failed) == ("unknown", None)
+    assert found.verdict.reason.startswith("open, for the time was over: steady, capture, ")
+    assert [step.outcome for step in found.steps] == ["stopped"]
+
+
+def test_a_verdict_is_kept_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_over = False
+
+    class Ending(time_left.TimeLeft):
+        @property
+        def seconds(self) -> float | None:
+            return 0.0 if is_over else None
+
+    def told(event: events.Event) -> None:
+        nonlocal is_over
+        is_over |= isinstance(event, events.StepStarted) and event.name == "layers"
+
+    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,), export=WRONG_GELU, listener=told)
+    assert (found.verdict.blame, found.verdict.part, found.failed) == ("exporter", "translation", True)
+    assert found.verdict.reason == "open, for the time was over: layers, piece, bundle"
+    assert found.piece is None
+
+
+def test_a_run_that_ends_with_the_time_is_nobodys_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ending(time_left.TimeLeft):
+        asked = 0
+
+        @property
+        def seconds(self) -> float | None:
+            return 0.0 if self.asked > 0 else None
+
+        def for_run(self, timeout: float | None) -> float | None:
+            type(self).asked += 1
+            return 1e-9
+
+    monkeypatch.setattr(questions, "TimeLeft", Ending)
+    found = biopsy.torch.diagnose(Mlp().eval(), (X,))
+    assert (found.verdict.blame, found.failed) == ("unknown", None)
+    assert found.steps[-1].name in ("fails", "engine")
+
+
+class Seeded(torch.nn.Module):
+    def forward(self, x):
+        torch.manual_seed(0)
+        return x + torch.rand(8)
+
+
+def test_random_numbers_of_a_seed_of_ones_own_are_not_the_exporters_fault() -> None:
+    found = biopsy.torch.diagnose(Seeded().eval(), (X,))
+    assert (found.verdict.blame, found.failed) == ("varies", True)
+    assert found.places[0].code == "return x + torch.rand(8)"
+
+
+class TwoPlanes(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class Planes(torch.nn.Module):
+    def forward(self, planes):
+        return TwoPlanes(planes.right * 2, planes.left - 1)
+
+
+def test_named_tuples_are_arguments_like_others() -> None:
+    found = biopsy.torch.diagnose(Planes().eval(), (TwoPlanes(X, X + 1),))
+    assert found.verdict.blame == "passes"
+
+
+@dataclass
+class Held:
+    values: torch.Tensor
+
+
+class Changing(torch.nn.Module):
+    def forward(self, held):
+        return held.values.add_(1) * 2
+
+
+def test_arguments_in_an_object_are_copied_too() -> None:
+    held = Held(X.clone())
+    found = biopsy.torch.diagnose(Changing().eval(), (held,))
+    assert found.steps[0].answer == "yes"
+    assert torch.equal(held.values, X)
+
+
+def test_a_module_without_values_is_refused() -> None:
+    with pytest.raises(errors.UsageError, match="meta"):
+        biopsy.torch.diagnose(torch.nn.Linear(8, 8, device="meta").eval(), (X,))
+
+
+def test_a_line_of_python_itself_is_never_told() -> None:
+    class Raising(torch.nn.Module):
+        def forward(self, x):
+            if torch.compiler.is_exporting():
+                statistics.mean([])
+            return x
+
+    found = biopsy.torch.diagnose(Raising().eval(), (X,))
+    assert found.verdict.blame == "capture"
+    assert [place.code for place in found.places] == ["statistics.mean([])"]

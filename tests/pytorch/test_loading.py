@@ -74,7 +74,7 @@ def test_a_factory_may_give_arguments_too():
         ("package.own_models:number", "is no function, but a int"),
         ("package.own_models:other", "gives no torch.nn.Module, but a str"),
         ("package.own_models:broken", "failed in own_models.py:16: ZeroDivisionError: division by zero"),
-        ("package.own_models:leaving", "SystemExit"),
+        ("package.own_models:leaving", "sys.exit(0)"),
         ("package.own_models:training", "is in training mode"),
         ("package.absent:make", "ModuleNotFoundError: No module named 'package.absent'"),
         ("no_such_package:make", "there is no Python module 'no_such_package' in "),

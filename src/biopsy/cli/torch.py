@@ -78,10 +78,23 @@ def _add_comparison(group: argparse._ArgumentGroup) -> None:
         "--no-optimize", action="store_true", help="export with optimize=False, without onnxscript's optimizer"
     )
     group.add_argument("--run-timeout", type=types.duration, metavar="TIME", help="end a run that takes longer: 90s")
+    group.add_argument(
+        "--max-time",
+        type=types.duration,
+        metavar="TIME",
+        help="stop after this time (90s, 10m, 2h), and say what is known by then, and what is open",
+    )
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
+    from biopsy.torch.loading import surroundings
+
+    with surroundings(is_stdout_ours=args.json):
+        return _execute(args, console)
+
+
+def _execute(args: argparse.Namespace, console: Console) -> int:
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress
     from biopsy.filesystem.write import require_writable
@@ -105,6 +118,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
             rtol=args.rtol,
             export={"optimize": False} if args.no_optimize else None,
             run_timeout=args.run_timeout,
+            max_time=args.max_time,
             listener=progress,
         )
         status = progress.ended(_status(found))

@@ -95,6 +95,10 @@ class Worker:
     def _new_path(self, ending: str) -> Path:
         return self._scratch / f"{id(self):x}-{next(self._numbers)}{ending}"
 
+    def limit(self, seconds: float | None) -> None:
+        """Let every run from now on take so long; None for as long as it takes."""
+        self._limits = Limits(seconds=seconds)
+
     @contextlib.contextmanager
     def _request(self, model: ModelInput) -> Iterator[dict[str, Any]]:
         """What a request says of a model; one without a path has a file while it is asked about."""

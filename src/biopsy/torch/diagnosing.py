@@ -22,6 +22,7 @@ from biopsy.isolation.cleanup import temporary_folder
 from biopsy.torch.calls import arguments_of, require_evaluation
 from biopsy.torch.differences import Closeness
 from biopsy.torch.facts import TorchDiagnosis
+from biopsy.torch.installed import imported
 from biopsy.torch.module_state import kept
 from biopsy.torch.questions import Inquiry, ModuleQuestion
 
@@ -38,6 +39,7 @@ def diagnose(
     rtol: float = DEFAULT_TOLERANCE,
     export: Mapping[str, Any] | None = None,
     run_timeout: float | None = None,
+    max_time: float | None = None,
     listener: events.Listener = events.ignore,
 ) -> TorchDiagnosis:
     """Find out why ``module``, exported to ONNX, gives something else in the engine ``suspect`` than in PyTorch.
@@ -46,7 +48,8 @@ def diagnose(
     ``torch.onnx.export`` is told besides (``{"optimize": False}``, ``{"custom_translation_table": ...}``). ``atol`` and
     ``rtol`` are those of ``compare``. ``output`` is a folder, new or empty, that keeps the model, its inputs, the
     values of the module, and the smallest part that still fails, ready to send; without it, nothing is kept.
-    ``run_timeout`` is in seconds per run of an engine.
+    ``run_timeout`` is in seconds per run of an engine. ``max_time`` is in seconds, too: what is known by then is told,
+    and which questions are open; PyTorch itself and its exporter are not interrupted.
 
     ``verdict`` of the result says who is to blame, ``places`` at which lines, ``failed`` whether anything fails. The
     module, its gradients and the generators of random numbers are left as they were.
@@ -54,8 +57,9 @@ def diagnose(
     Raises UsageError for what is no module, is in training mode, or for arguments that cannot be used; CannotCompare
     if the module itself raises, or returns nothing that can be compared; EngineMissing without PyTorch or the engine.
     """
-    require_seconds(run_timeout=run_timeout)
+    require_seconds(run_timeout=run_timeout, max_time=max_time)
     require_evaluation(module)
+    _require_values(module, args, kwargs)
     create(suspect)
     tolerances, stats = asked_of_outputs(atol, rtol, "elemwise")
     question = ModuleQuestion(
@@ -67,6 +71,7 @@ def diagnose(
         export=dict(export or {}),
         folder=None if output is None else Path(output),
         timeout=run_timeout,
+        seconds=max_time,
     )
     if question.folder is not None:
         require_folder(question.folder)
@@ -96,3 +101,14 @@ def require_folder(folder: Path) -> None:
             f"the folder {folder} is not empty, and nothing is overwritten there", next_steps=["name a new folder"]
         )
     require_writable(folder / "a file")
+
+
+def _require_values(module: Any, args: Any, kwargs: Any) -> None:
+    """Raise UsageError for what has shapes and no values."""
+    leaves, _ = imported("torch.utils._pytree").tree_flatten((args, kwargs))
+    for value in (*module.parameters(), *module.buffers(), *leaves):
+        if isinstance(value, imported().Tensor) and value.is_meta:
+            raise errors.UsageError(
+                "the module or an argument is on the device 'meta', where tensors have no values",
+                next_steps=["make them on the CPU"],
+            )

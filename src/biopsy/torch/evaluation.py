@@ -20,6 +20,7 @@ from biopsy.text import first_line
 from biopsy.torch.calls import Arguments
 from biopsy.torch.differences import Closeness, ModuleDifference, difference
 from biopsy.torch.outputs import Leaf
+from biopsy.torch.time_left import TimeLeft
 
 Outputs: TypeAlias = "Mapping[str, Array]"
 
@@ -91,10 +92,14 @@ class Evaluation:
 
 
 class Evaluators:
-    """Runs models in engines. Use it in a ``with``: their processes end there. ``scratch`` is for transient files."""
+    """Runs models in engines. Use it in a ``with``: their processes end there. ``scratch`` is for transient files.
 
-    def __init__(self, asked: Closeness, scratch: Path, timeout: float | None) -> None:
+    ``timeout`` is in seconds per run, ``left`` the time for all of them: its end is nobody's failure, but TimeUpError.
+    """
+
+    def __init__(self, asked: Closeness, scratch: Path, timeout: float | None, left: TimeLeft) -> None:
         self._asked = asked
+        self._left = left
         self._scratch = scratch
         self._timeout = timeout
         self._workers: dict[str, Worker] = {}
@@ -115,9 +120,12 @@ class Evaluators:
         return self._worker(engine).version()
 
     def evaluation(self, engine: str, model: OnnxModel) -> Evaluation:
-        """What an engine gives of a model, judged. Raises EngineMissing, and CannotCompare if nothing can be."""
+        """What an engine gives of a model, judged.
+
+        Raises EngineMissing, CannotCompare if nothing can be judged, TimeUpError.
+        """
         try:
-            outputs = self._worker(engine).run(model.as_input, model.feeds)[0]
+            outputs = self._run(engine, model, model.feeds)
         except errors.EngineFailure as error:
             return Evaluation(engine=engine, failure=f"cannot {error.stage} it: {first_line(error.message)}")
         except _CANNOT_RUN as error:
@@ -138,13 +146,23 @@ class Evaluators:
             self._workers[engine] = Worker(engine, self._scratch, self._timeout)
         return self._workers[engine]
 
+    def _run(self, engine: str, model: OnnxModel, feeds: Path) -> Outputs:
+        self._left.require()
+        worker = self._worker(engine)
+        worker.limit(self._left.for_run(self._timeout))
+        try:
+            return worker.run(model.as_input, feeds)[0]
+        except errors.BiopsyError:
+            self._left.require()  # it may have been ended by that, be it while it started
+            raise
+
     def _rounding(self, model: OnnxModel, outputs: Outputs, found: ModuleDifference) -> Rounding:
         return self._explained(model, outputs, model.expected, found)
 
     def _explained(self, model: OnnxModel, actual: Outputs, expected: Outputs, found: ModuleDifference) -> Rounding:
         """Whether the roundings of plain float32 explain how two runs differ."""
         try:
-            exact = self._worker(EXACT).run(model.as_input, model.feeds)[0]
+            exact = self._run(EXACT, model, model.feeds)
             sides = (
                 _result("actual", actual),
                 _result("expected", expected),
@@ -159,10 +177,10 @@ class Evaluators:
     def _plain(self, model: OnnxModel) -> RunnerResult:
         for engine in PLAIN[:-1]:
             try:
-                return _result("plain", self._worker(engine).run(model.as_input, model.feeds)[0])
+                return _result("plain", self._run(engine, model, model.feeds))
             except _CANNOT_RUN:
                 continue
-        return _result("plain", self._worker(PLAIN[-1]).run(model.as_input, model.feeds)[0])
+        return _result("plain", self._run(PLAIN[-1], model, model.feeds))
 
     def _perturbed(self, model: OnnxModel) -> Iterator[RunnerResult]:
         given = read_feeds(model.feeds)
@@ -173,7 +191,7 @@ class Evaluators:
             path = self._scratch / f"perturbed-{seed}.safetensors"
             try:
                 write_feeds(path, others)
-                yield _result("perturbed", self._worker(EXACT).run(model.as_input, path)[0])
+                yield _result("perturbed", self._run(EXACT, model, path))
             finally:
                 path.unlink(missing_ok=True)
 

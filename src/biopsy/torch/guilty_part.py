@@ -26,6 +26,7 @@ from biopsy.reduction.job_run import run_job
 from biopsy.reduction.result import Reduction, Target
 from biopsy.report.bundle.job import BundleJob, EarlierFindings, RunQuestion
 from biopsy.report.bundle.make import Bundle, make_bundle
+from biopsy.session.budget import Budget
 from biopsy.session.options import SearchOptions
 from biopsy.tensors.files import read_feeds
 from biopsy.tensors.results import same_values
@@ -91,8 +92,12 @@ def are_only_ties(failing: FailingExport, nodes: Sequence[LayerNode], scratch: P
     return False
 
 
-def smallest_part(failing: FailingExport, folder: Path, scratch: Path, listener: events.Listener) -> Reduction:
+def smallest_part(
+    failing: FailingExport, folder: Path, scratch: Path, seconds: float | None, listener: events.Listener
+) -> Reduction:
     """The smallest part of the model that still differs from its golden values, in ``folder``.
+
+    ``seconds``: how long to look for it; ``stopped`` of the result says that this was not enough.
 
     Raises OriginalPasses and CheckError where there is none.
     """
@@ -100,7 +105,7 @@ def smallest_part(failing: FailingExport, folder: Path, scratch: Path, listener:
     candidate = scratch / "candidate.onnx"
     job = ReductionJob(
         target=Target(folder / PIECE),
-        search=SearchOptions(candidate=candidate),
+        search=SearchOptions(candidate=candidate, budget=Budget(seconds=seconds)),
         recording=RecordingOptions(samples=lambda: read_feeds(failing.golden), engines=(failing.reference,)),
         border=Border(mark_intermediate=None),
         command=parse(words),

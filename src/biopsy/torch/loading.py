@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.similar_names import did_you_mean
 from biopsy.torch.arrays import as_tensor
-from biopsy.torch.calls import Arguments, require_evaluation, said
+from biopsy.torch.calls import Arguments, ModuleExitsError, persons_code, require_evaluation, said
 from biopsy.torch.installed import imported
 
 _PLACE = "PKG.MOD:FACTORY"
@@ -105,26 +105,45 @@ def _given(text: str, rest: list[Any]) -> Arguments | None:
 
 
 @contextmanager
-def _own_code(text: str) -> Iterator[None]:
-    """Run a person's code: the current folder can be imported from, as in ``python -m``."""
-    folder = str(Path.cwd())
+def surroundings(*, is_stdout_ours: bool = False) -> Iterator[None]:
+    """While a person's code may run: what it imports late is found in the current folder, as in ``python -m``.
+
+    ``is_stdout_ours``: what it prints goes to stderr, since another program reads what we print.
+    """
+    with _importable(str(Path.cwd())), redirect_stdout(sys.stderr) if is_stdout_ours else nullcontext():
+        yield
+
+
+@contextmanager
+def _importable(folder: str) -> Iterator[None]:
     sys.path.insert(0, folder)
     try:
         yield
-    except errors.BiopsyError:
-        raise
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
-            raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
-        raise errors.UsageError(
-            f"there is no Python module {error.name!r} in {folder}, nor is one installed",
-            next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
-        ) from error
-    except (Exception, SystemExit) as error:
-        raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
     finally:
         if folder in sys.path:
             sys.path.remove(folder)
+
+
+@contextmanager
+def _own_code(text: str) -> Iterator[None]:
+    """Run a person's code: the current folder can be imported from, and stays the current one."""
+    folder = str(Path.cwd())
+    with _importable(folder):
+        try:
+            with persons_code():
+                yield
+        except errors.BiopsyError:
+            raise
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name != text.partition(":")[0].partition(".")[0]:
+                raise errors.UsageError(f"{text} failed{_line(error, folder)}: {said(error)}") from error
+            raise errors.UsageError(
+                f"there is no Python module {error.name!r} in {folder}, nor is one installed",
+                next_steps=["cd to the folder that it is imported from", "PYTHONPATH=FOLDER biopsy ..."],
+            ) from error
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, ModuleExitsError) else error
+            raise errors.UsageError(f"{text} failed{_line(cause or error, folder)}: {said(error)}") from error
 
 
 def _line(error: BaseException, folder: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from biopsy import errors, events
+from biopsy.diagnosis.context import TimeUpError
 from biopsy.layerwise.findings import LayerFindings
 from biopsy.model.index import ModelIndex
 from biopsy.quantities import count
@@ -116,7 +117,7 @@ class Location:
             return self._steps.ask(name, answer)
         except errors.EngineMissing:
             raise
-        except errors.BiopsyError:
+        except (errors.BiopsyError, TimeUpError):
             return None
 
     def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
@@ -146,12 +147,15 @@ class Location:
         return replace(accusation, blame="tolerance", part=None, text=text, reason="")
 
     def _wrong(self, failing: FailingExport) -> tuple[tuple[LayerFindings, ModelIndex], str]:
-        found = wrong_layers(failing, self._scratch, self._listener)
+        left = self._steps.left
+        within = replace(failing, timeout=left.for_run(failing.timeout))
+        found = wrong_layers(within, self._scratch, left.bounding(self._listener))
+        left.require()  # a layer that took longer than that is not slow by itself
         named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
         return found, named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
-        found = smallest_part(failing, self._folder, self._scratch, self._listener)
+        found = smallest_part(failing, self._folder, self._scratch, self._steps.left.seconds, self._listener)
         return found, f"{len(found.nodes)} of {count(found.nodes_before, 'node')}"
 
     def _packed(self, failing: FailingExport, part: Reduction, told: EarlierFindings) -> tuple[Path, str]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from biopsy import errors, events
+from biopsy.diagnosis.context import TimeUpError
 from biopsy.quantities import count
 from biopsy.tensors.files import write_feeds
 from biopsy.text import first_of
@@ -22,12 +23,15 @@ from biopsy.torch.exporter_or_engine import blamed
 from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
 from biopsy.torch.fast_path import FAST_PATH, fast_part, without_fast_path
+from biopsy.torch.installed import imported
 from biopsy.torch.location import LOCATING, Location
-from biopsy.torch.module_lines import line_of_node
+from biopsy.torch.module_lines import line_of_node, line_of_program_node
 from biopsy.torch.module_state import ModuleState, in_training
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
+from biopsy.torch.randomness import random_nodes
 from biopsy.torch.steps import BlamedError, Steps
+from biopsy.torch.time_left import TimeLeft
 from biopsy.torch.values import input_values
 from biopsy.torch.variation_origin import origin_of_variation, place_of_traceback
 
@@ -35,6 +39,9 @@ INPUTS, OTHER_INPUTS = "inputs.safetensors", "other_inputs.safetensors"
 """What the model is fed with: the arguments that were given, and those of other sizes."""
 
 _PACKAGES = ("torch", "onnxscript", "onnx")
+
+_OTHER_SEED = 20_011
+"""Of random numbers that are drawn once more."""
 
 _QUESTIONS = {
     "steady": "does the module give the same twice?",
@@ -58,6 +65,7 @@ class ModuleQuestion:
     export: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     timeout: float | None = None
+    seconds: float | None = None
 
 
 class Inquiry:
@@ -69,21 +77,25 @@ class Inquiry:
         self._scratch = scratch
         self._folder = question.folder or scratch
         self._listener = listener
-        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener)
+        self._left = TimeLeft(question.seconds)
+        self._steps = Steps({**_QUESTIONS, **LOCATING}, listener, self._left)
         self._remarks: list[str] = []
+        self._failure: Evaluation | None = None
 
     def run(self) -> TorchDiagnosis:
         """The answer. Raises EngineMissing, and CannotCompare if the module itself raises."""
         question, began = self._question, time.monotonic()
-        with Evaluators(question.asked, self._scratch, question.timeout) as engines:
+        with Evaluators(question.asked, self._scratch, question.timeout, self._left) as engines:
             engines.start(question.suspect)
             release = {question.suspect: engines.version(question.suspect)}
             try:
                 accusation = self._accused(engines)
             except BlamedError as known:
                 accusation = known.accusation
+            except TimeUpError:
+                accusation = self._unfinished()
         found = self._location(accusation).located(accusation, bundled=question.folder is not None)
-        accusation = found.accusation
+        accusation = self._with_open(found.accusation)
         return TorchDiagnosis(
             verdict=TorchVerdict(
                 blame=accusation.blame, text=accusation.text, part=accusation.part, reason=accusation.reason
@@ -123,6 +135,24 @@ class Inquiry:
         number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
         return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
 
+    def _unfinished(self) -> Accusation:
+        """What is known where the time was over before anybody could be accused."""
+        found = self._failure
+        text = "The time was over before it was known who is to blame."
+        if found is None:
+            return Accusation(blame="unknown", text=text)
+        text = f"{found.engine} does not give what the module gives: {text[0].lower()}{text[1:]}"
+        return Accusation(
+            blame="unknown", text=text, difference=found.difference, error=found.failure, engine=found.engine
+        )
+
+    def _with_open(self, accusation: Accusation) -> Accusation:
+        """The accusation, with what was left open for want of time."""
+        if not self._steps.open:
+            return accusation
+        told = f"open, for the time was over: {', '.join(self._steps.open)}"
+        return replace(accusation, reason="; ".join(filter(None, [accusation.reason, told])))
+
     # The questions
 
     def _eager(self, given: Arguments) -> list[Leaf]:
@@ -159,7 +189,26 @@ class Inquiry:
             text = f"The program that torch.export captures raises where the module does not: {said(error)}"
             raise BlamedError(Accusation(blame="capture", text=text, error=said(error))) from error
         self._require_as_captured(given, sample, "")
+        self._require_no_chance(program, sample)
         return program, "yes"
+
+    def _require_no_chance(self, program: Any, sample: Sample) -> None:
+        """Raise BlamedError if what the program gives depends on random numbers: a module may set the seed itself."""
+        drawn = random_nodes(program.graph.nodes)
+        if not drawn:
+            return
+        imported().manual_seed(_OTHER_SEED)
+        try:
+            found = difference_of_leaves(
+                self._called(program, self._question.given), sample.expected, self._question.asked
+            )
+        except Exception:
+            return
+        if found is not None:
+            first = next(iter(drawn))
+            text = f"The module draws random numbers ({drawn[first]}) after a seed of its own: no other model does."
+            place = line_of_program_node(first)
+            raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 
     def _called(self, program: Any, given: Arguments) -> list[Leaf]:
         """What a captured program gives; it may share buffers with the module, which are put back."""
@@ -236,6 +285,7 @@ class Inquiry:
         for number, model in enumerate(models):
             found = engines.evaluation(suspect, model)
             if not found.is_right:
+                self._failure = found
                 told = found.failure or (found.difference.text if found.difference is not None else "")
                 return (number, found), f"no{model.sample.where}: {told}"
             rounded = rounded or found.difference
