@@ -169,6 +169,8 @@ CASES: dict[str, list[str]] = {
     "concat": ["data", "concat", "inputs.npz", "values.npz", "-o", f"{hostile('o')}.json"],
     "from-torch": ["data", "from-torch", hostile("f"), "-o", "golden.safetensors"],
     "from-torch to": ["data", "from-torch", "a:b", "-o", hostile("o")],
+    "torch": ["torch", hostile("f"), "-o", "found"],
+    "torch to": ["torch", "a:b", "--args", f"{hostile('a')}.pt", "--suspect", hostile("s"), "-o", hostile("o")],
     "completion": ["completion", hostile("shell")],
     "merge": ["data", "merge", "runner.json", "values.npz", "-o", f"{hostile('o')}.json"],
     # tactics

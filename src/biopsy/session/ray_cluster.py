@@ -22,6 +22,7 @@ from typing import Any
 from biopsy import errors
 from biopsy.checks.portable import PortableTask
 from biopsy.checks.task_host import Answer
+from biopsy.session.cluster_address import no_cluster, require_listener
 from biopsy.session.host_place import HostPlace
 from biopsy.session.lent_machines import MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine
@@ -184,14 +185,13 @@ def _connect(address: str | None) -> str:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # models are private, and so is that somebody looks at one
     local = {"include_dashboard": False} if address is None and "RAY_ADDRESS" not in os.environ else {}
     ends_us = signal.getsignal(signal.SIGTERM)
+    there = address or os.environ.get("RAY_ADDRESS", "")
+    require_listener(there)
     try:
         joined = ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
     except Exception as error:
         reason = str(error).strip().partition("\n")[0]
-        raise errors.UsageError(
-            f"no Ray cluster answers at {address or 'this machine'}: {type(error).__name__}: {reason}",
-            next_steps=["ray start --head    on the first machine, then  ray start --address HOST:6379  on the others"],
-        ) from error
+        raise no_cluster(there or "this machine", f"{type(error).__name__}: {reason}") from error
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, ends_us)  # Ray puts a handler of its own there, which saves no result

@@ -56,11 +56,11 @@ class ModuleDifference:
 
     @property
     def may_be_rounding(self) -> bool:
-        """Whether it is worth while to ask float64: numbers differ, and not by far more than rounding could make."""
+        """Whether it is worthwhile to ask float64: numbers differ, and not by far more than rounding could make."""
         return self.is_of_values and may_be_rounding(self.mismatches)
 
     def is_much_less_than(self, other: ModuleDifference) -> bool:
-        """Whether numbers differ by a small part of what they differ by in another case."""
+        """Whether numbers differ, by a small part of how far they differ in another case."""
         errors_ = self.worst.error, other.worst.error
         if not self.is_of_values or errors_[0] is None or errors_[1] is None:
             return False

@@ -31,7 +31,7 @@ _PERTURBED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Arguments of a module, and what it gives for them. ``sizes``: they are others than were given, in words."""
+    """Arguments of a module, and what it gives for them. ``sizes`` in words, "" if they are those that were given."""
 
     given: Arguments
     expected: Sequence[Leaf]
@@ -39,7 +39,7 @@ class Sample:
 
     @property
     def where(self) -> str:
-        """In words, to stand behind others; "" for what was given."""
+        """The end of a sentence that says with which sizes; "" for those that were given."""
         return f", also with sizes {self.sizes}" if self.sizes else ""
 
 

@@ -94,9 +94,9 @@ def _nobody_runs_it(suspected: Evaluation, model: OnnxModel, others: list[Evalua
 
 def _unconfirmed(suspected: Evaluation, model: OnnxModel, wrong: list[Evaluation]) -> Accusation:
     reason = (
-        f"only {wrong[0].engine} runs the model besides, and is wrong, too: the exporter may be, or ONNX Runtime"
+        f"only {wrong[0].engine} runs the model, too, and is wrong: the fault may be the exporter's or ONNX Runtime's"
         if len(wrong) == 1
-        else "the engines that are to be trusted disagree, and all of them are wrong"
+        else "the engines to be trusted disagree with each other, and all of them are wrong"
     )
     return _undecided(suspected, model, reason)
 

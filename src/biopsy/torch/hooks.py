@@ -167,7 +167,7 @@ def _leaving(part: str, module: Any, scopes: Mapping[Any, tuple[str, ...] | None
     value = leaving[0]
     # A node of a subgraph is in no scope of its own: it stands where the node with the subgraph does.
     if any(scopes[user] is None for user, _ in value.uses() if user in scopes):
-        return f"what comes after the module {part} does not say where it belongs to"
+        return f"what comes after the module {part} does not say where it belongs"
     if value.producer().op_type in _FOLDED and not _has_its_weights(value.producer(), module):
         return f"the weights of the module {part} are others in the model: the exporter has fused it with what follows"
     return value

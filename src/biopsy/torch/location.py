@@ -134,7 +134,7 @@ class Location:
         found = difference({name: golden[name] for name in wanted}, wanted, self._asked)
         if found is None or not (found.is_of_values and _is_as_great(found, accusation)):
             return accusation
-        text = "The exporter makes operators of others that give something else, before it translates them."
+        text = "The exporter decomposes operators into others that give something else, before it translates them."
         return replace(accusation, blame="exporter", part="decomposition", text=text, difference=found, reason="")
 
     def _excused(self, accusation: Accusation, failing: FailingExport, found: LayerFindings) -> Accusation:

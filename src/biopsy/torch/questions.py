@@ -171,7 +171,7 @@ class Inquiry:
             question.module, lambda: called(question.module, question.given), self._state.restore
         )
         by = f", {place.operators[0]} the first in it" if place is not None else ""
-        text = f"The module gives something else each time that it is called{by}: no other model can give the same."
+        text = f"The module gives something else each time it is called{by}: no other model can give the same."
         text += in_training(question.module)
         raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 

@@ -40,7 +40,7 @@ def test_a_report_tells_the_piece_where_it_stands_and_how_it_was_found() -> None
     (error,) = [one["error"] for one in tree["piece"]["tensors"].values() if one["error"] is not None]
     assert error["absolute"] == tree["piece"]["failure"]["mismatches"][0]["error"]
     search = tree["search"]
-    assert (search["nodes"], search["left"], search["verified"]) == (6, 1, {"failed": 1, "runs": 1})
+    assert (search["nodes"], search["left"], search["verified"]) == (6, 1, {"failed": 1, "runs": 1, "machine": None})
     assert {"original", "suspects", "final"} <= {check["stage"] for check in search["checks"]}
     labels = [engine["label"] for engine in tree["versions"]["engines"]]
     assert labels == ["onnxrt", "fake:scale.n2=1.5"]
