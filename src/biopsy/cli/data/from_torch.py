@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from biopsy import errors
+from biopsy.cli.advice import Advice, say_advice
 from biopsy.cli.arguments import file_kinds
 from biopsy.cli.arguments.file_kinds import Derived
 from biopsy.cli.arguments.pytorch import FACTORY, add_module
@@ -110,7 +111,6 @@ def _execute(args: argparse.Namespace, console: Console) -> int:
     for reason, number in Counter(recording.refused.values()).most_common(_MOST_REASONS):
         console.say(f"  {count(number, 'tensor')} without one: {reason}")
     shown = args.model or saved
-    console.say("")
-    line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect"]
-    console.say(f"Next     {line_of(line)} ENGINE")
+    line = ["biopsy", "debug", "layers", str(shown), "--load-outputs", str(args.output), "--suspect", "onnxrt"]
+    say_advice(console, [Advice(line_of(line), "which layers ONNX Runtime, or another engine, computes otherwise")])
     return 0
