@@ -23,7 +23,7 @@ from functools import cache
 from heapq import heapreplace
 from itertools import cycle, islice
 from pathlib import Path
-from statistics import fmean, linear_regression, median
+from statistics import fmean, median
 
 import onnx
 
@@ -32,7 +32,7 @@ from benchmarks import models
 from benchmarks.own_run import PROGRAM
 from benchmarks.rounds import PATTERNS, built
 from benchmarks.simulated_clock import SimulatedClock
-from biopsy import Parallelism
+from biopsy import Parallelism, events
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Task
 
@@ -50,6 +50,9 @@ BUILD = 60.0
 
 WEIGHTS = 1 << 30
 """Bytes of weights that are sent to each machine."""
+
+_NEAREST = 3
+"""Recorded checks that say how long one of their size lasts: as many as there are of the whole model."""
 
 PLACES = (1, 8, 100)
 PATTERNS_SHOWN = tuple(PATTERNS)
@@ -109,24 +112,25 @@ class Recorded:
         """Seconds of a check."""
         return fmean(seconds for _, seconds in self.checks)
 
-    def expected(self, nodes: float) -> float:
-        """Seconds of a check of so many nodes: the line through the recorded ones, by least squares."""
-        slope, start = linear_regression([nodes for nodes, _ in self.checks], [seconds for _, seconds in self.checks])
-        return start + slope * nodes
+    def expected(self, nodes: int) -> float:
+        """Seconds of a check of so many nodes: the mean of the three recorded ones that are nearest in size."""
+        nearest = sorted(self.checks, key=lambda check: abs(check[0] - nodes))[:_NEAREST]
+        return fmean(seconds for _, seconds in nearest)
 
 
 @dataclass(frozen=True)
 class Simulated:
     """A search in simulated time: seconds or rounds; checks that were asked about, and those begun.
 
-    ``bytes`` were sent for these, ``nodes`` is how many their candidates have on average.
+    ``bytes`` were sent for these. ``largest`` has, for each moment at which the search learnt something, the nodes of
+    the largest candidate that it learnt of: where all checks are equally long, for each round.
     """
 
     time: float
     checks: int
     begun: int
     bytes: int
-    nodes: float
+    largest: tuple[int, ...]
 
 
 class _SentBytes(SimulatedClock):
@@ -152,6 +156,11 @@ def simulated(pattern: str, places: int, lasts: Callable[[int], float] | None = 
     """A search of a failure that needs some nodes of the transformer-like model: in rounds, or as each check lasts."""
     clock, original = _SentBytes(lasts), built(NODES)
     wanted = set(_WANTED[pattern](models.names(original)))
+    largest: dict[float, int] = {}
+
+    def listener(event: events.Event) -> None:
+        if isinstance(event, events.CheckedCandidate):
+            largest[clock.now] = max(event.nodes, largest.get(clock.now, 0))
 
     def fails(model: onnx.ModelProto) -> bool:
         clock.sizes.append(len(model.graph.node))
@@ -164,18 +173,16 @@ def simulated(pattern: str, places: int, lasts: Callable[[int], float] | None = 
             Path(folder) / "r.onnx",
             takes="model",
             parallelism=Parallelism(jobs=places, executor=clock),
+            listener=listener,
         )
-    return Simulated(clock.now, found.checks, clock.begun, clock.bytes, fmean(clock.sizes))
+    return Simulated(clock.now, found.checks, clock.begun, clock.bytes, tuple(largest.values()))
 
 
 @cache
 def predicted(parts: Parts, recorded: Recorded, pattern: str, places: int) -> float:
-    """The cost model, in seconds: what comes before, and for each round one check with what it costs besides.
-
-    That check is of a candidate as large as those that the search asks about are on average.
-    """
-    check = recorded.expected(rounds(pattern, 1).nodes)
-    return parts.before + rounds(pattern, places).time * (check + parts.check + parts.own)
+    """The cost model, in seconds: what comes before, and for each round its largest check and what it costs besides."""
+    checks = [recorded.expected(nodes) for nodes in rounds(pattern, places).largest]
+    return parts.before + sum(checks) + len(checks) * (parts.check + parts.own)
 
 
 @cache
@@ -209,13 +216,17 @@ def searches(parts: Parts, recorded: Recorded, patterns: Sequence[str] = PATTERN
                 f"{rounds(pattern, places).time:.0f}",
                 f"{model / 60:.1f}",
                 f"{real.time / 60:.1f}",
-                f"{100 * (model / real.time - 1):+.0f} %",
+                _error(model, real.time),
                 f"{alone / real.time:.1f}",
                 real.begun,
                 f"{places * real.time / alone:.1f}",
             ]
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def _error(model: float, real: float) -> str:
+    return f"{round(100 * (model / real - 1)):+d} %"
 
 
 def makespan(jobs: Sequence[float], places: int) -> float:
@@ -238,7 +249,7 @@ def corpus(parts: Parts, recorded: Recorded, count: int = 1_000, places: int = 1
         groups = places // each
         whole = makespan(list(islice(cycle(real), count)), groups)
         model = count * fmean(guessed) / groups
-        cells = [each, groups, f"{model / 3600:.1f}", f"{whole / 3600:.1f}", f"{100 * (model / whole - 1):+.0f} %"]
+        cells = [each, groups, f"{model / 3600:.1f}", f"{whole / 3600:.1f}", _error(model, whole)]
         lines.append(f"| {' | '.join(map(str, [*cells, f'{whole * groups * each / 3600:,.0f}']))} |")
     return "\n".join(lines)
 
@@ -311,8 +322,8 @@ def record(folder: Path) -> dict[str, list[tuple[int, float]]]:
         words = ["debug", "reduce", "m.onnx", "-o", output.name, "--jobs", "1", "--events", told.name]
         check = ["--check", sys.executable, str(BUILDS), "{}", engine, *wanted]
         subprocess.run([PROGRAM, *words, *check], cwd=folder, check=True, stdout=subprocess.DEVNULL)
-        events = [json.loads(line) for line in told.read_text().splitlines()]
-        checks = [event for event in events if event["event"] == "Checked"]
+        logged = [json.loads(line) for line in told.read_text().splitlines()]
+        checks = [event for event in logged if event["event"] == "Checked"]
         found[engine] = [(check["nodes"], round(check["seconds"], 3)) for check in checks]
     return found
 

@@ -61,3 +61,17 @@ def test_what_a_file_holds_is_sent_anew_once_it_has_changed(tmp_path: Path) -> N
         assert answer.evidence is not None
         statuses.append(answer.evidence.status)
     assert statuses == [0, 3]
+
+
+@pytest.mark.parametrize("does", ["echo 5 >", "rm", "rm $1; mkdir", "rm $1; ln -s other"])
+def test_what_a_check_does_to_its_files_is_undone_before_the_next(tmp_path: Path, does: str) -> None:
+    (tmp_path / "data").write_text("3 ")
+    words = ["sh", "-c", f'status=$(cat "$1"); {does} "$1"; exit $status', "sh"]
+    task, files = TaskPacker().packed(
+        Task(CommandCheck([*words, str(tmp_path / "data"), "{}"], "c.onnx"), tmp_path / "c.onnx", [b"model"])
+    )
+    here = host(tmp_path / "host")
+    for number in range(3):
+        answer = here.run(number, task, lambda digest: [files[digest].read_bytes()])
+        assert answer.evidence is not None, answer.error
+        assert answer.evidence.status == 3

@@ -57,6 +57,25 @@ def test_a_file_that_was_cut_short_is_asked_for_again(tmp_path: Path) -> None:
     assert copied(store, tmp_path / "b", b"weights") == b"weights"
 
 
+def test_a_file_that_holds_something_else_by_now_is_asked_for_again(tmp_path: Path) -> None:
+    store = ContentStore(tmp_path / "store")
+    copied(store, tmp_path / "a", b"weights")
+    (tmp_path / "store" / digest(b"weights")).write_bytes(b"weightZ")
+    assert copied(store, tmp_path / "b", b"weights") == b"weights"
+    assert (tmp_path / "store" / digest(b"weights")).read_bytes() == b"weights"
+
+
+def test_a_link_among_the_files_is_not_followed(tmp_path: Path) -> None:
+    store = ContentStore(tmp_path / "store")
+    copied(store, tmp_path / "a", b"weights")
+    kept = tmp_path / "store" / digest(b"weights")
+    kept.unlink()
+    (tmp_path / "secret").write_bytes(b"weights")
+    kept.symlink_to(tmp_path / "secret")
+    assert copied(store, tmp_path / "b", b"weights") == b"weights"
+    assert not kept.is_symlink()
+
+
 def test_what_was_used_longest_ago_goes_when_there_is_too_much(tmp_path: Path) -> None:
     store = ContentStore(tmp_path / "store", limit=10)
     for data in (b"first", b"other", b"first", b"third"):

@@ -115,3 +115,13 @@ def test_a_process_may_be_asked_again_and_again_how_it_ended() -> None:
     process.close()
     assert process.wait(0) == 3
     assert os.getpid() != process.pid
+
+
+def test_a_command_can_be_interrupted_though_whoever_starts_it_cannot() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        ended = run(["sh", "-c", "kill -INT $$; exit 7"], Limits)
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert ended.status == -signal.SIGINT

@@ -11,7 +11,9 @@ from biopsy.layerwise.findings import (
     LayerFindings,
     LayerGroup,
     LayerNode,
+    LayerOrigins,
     Rate,
+    Suspect,
     TensorError,
     Verdict,
     failure_of,
@@ -124,3 +126,19 @@ def test_what_is_no_failure_of_an_engine_counts_as_one_of_loading() -> None:
     failed = errors.EngineFailure("no kernel", engine="e", stage="build", kind="NotImplemented")
     assert failure_of(failed) == Failure("build", "NotImplemented", "no kernel")
     assert failure_of(errors.ModelError("broken")) == Failure("load", "ModelError", "broken")
+
+
+@pytest.mark.parametrize(
+    ("labels", "origins", "name"),
+    [
+        (["Add 'a'"], LayerOrigins(name="module norm: aten.add.Tensor"), "Add 'a'"),
+        (["Add 'a'", "Mul 'b'"], LayerOrigins(), "Add 'a' -> Mul 'b'"),
+        (["Add 'a'", "Mul 'b'", "Div 'c'"], LayerOrigins(), "Add 'a' -> ... -> Div 'c' (3 layers)"),
+        (["Add 'a'", "Mul 'b'"], LayerOrigins(name="module norm"), "module norm (2 layers)"),
+    ],
+)
+def test_a_suspect_is_named_by_its_label_by_what_its_layers_are_together_or_by_its_ends(
+    labels: list[str], origins: LayerOrigins, name: str
+) -> None:
+    suspect = Suspect(nodes=(), labels=tuple(labels), inputs=(), outputs=(), error=None, failure=None, origins=origins)
+    assert suspect.name == name

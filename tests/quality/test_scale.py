@@ -25,6 +25,20 @@ def test_the_model_is_right_where_all_checks_last_equally_long(places: int, roun
     assert scale.replayed(PARTS, EVEN, "middle", places).time == pytest.approx(expected)
 
 
+def test_a_round_lasts_as_long_as_its_largest_check() -> None:
+    free = Parts(join=0.0, place=0.0, check=0.0, cancel=0.0, sent=float("inf"), own=0.0)
+    largest = scale.rounds("middle", 8).largest
+    assert (len(largest), largest[0]) == (scale.rounds("middle", 8).time, scale.NODES)
+    by_size = Recorded(tuple((nodes, float(nodes)) for nodes in (1, 1, 1, 1_000, 1_000, 1_000)))
+    expected = sum(1_000 if nodes > 500 else 1 for nodes in largest)
+    assert scale.predicted(free, by_size, "middle", 8) == pytest.approx(expected)
+
+
+def test_a_check_is_expected_to_last_as_long_as_the_three_of_the_nearest_size() -> None:
+    recorded = Recorded(((1_000, 4.0), (1_000, 6.0), (900, 2.0), (10, 1.0)))
+    assert recorded.expected(990) == pytest.approx(4.0)
+
+
 def test_more_places_begin_more_checks_and_ask_about_the_same() -> None:
     alone, many = (scale.rounds("middle", places) for places in (1, 8))
     assert alone.checks == many.checks == alone.begun < many.begun

@@ -13,7 +13,7 @@ from biopsy.checks.command import CommandCheck
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.task import Task
 from biopsy.session.pool import Parallelism, Pool
-from biopsy.session.workers import OnMachines, Workers
+from biopsy.session.workers import Workers
 from support.machines_here import MachinesHere
 from support.session import LIMIT, Answers, Session, trial
 
@@ -96,7 +96,6 @@ def test_checks_wait_for_a_machine_and_are_told_once_they_run(session: Session, 
 
 
 def test_machines_are_borrowed_before_the_first_check_is_begun(session: Session, here: MachinesHere) -> None:
-    assert isinstance(here, OnMachines)
     pool = pool_of(session, ENDS, 2, here)
     until(lambda: len(here.lent) == 2)
     pool.close()

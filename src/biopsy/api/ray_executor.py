@@ -41,12 +41,11 @@ class RayExecutor(RayWorkers):
         runtime_env: Mapping[str, Any] | None = None,
         require_uniform: bool = False,
     ) -> None:
-        wanted = dict(resources or {})
+        wanted = resources or {}
         for name, number in wanted.items():
             if not isinstance(number, int | float) or not number >= 0:
                 raise errors.UsageError(f"resources={resources!r}: {name} is no number of at least 0")
-        asked = Resources(cpus=wanted.pop("CPU", 1.0), gpus=wanted.pop("GPU", 0.0), others=wanted)
-        super().__init__(address, asked, runtime_env=runtime_env, require_uniform=require_uniform)
+        super().__init__(address, Resources.named(wanted), runtime_env=runtime_env, require_uniform=require_uniform)
 
     @property
     def parallelism(self) -> Parallelism:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.signature import Match, Signature, same_failure, signature_of, status_text
@@ -40,6 +40,14 @@ def judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> Judg
     """
     outcome, reason = _judge(evidence, rules, reference)
     return Judged(outcome, reason, evidence)
+
+
+def judge_any_failure(evidence: Evidence, rules: Rules) -> Judged:
+    """The outcome where any failure counts, since there is no first one to be like. No answer in time is none."""
+    judged = judge(evidence, rules, None)
+    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
+        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
+    return judged
 
 
 def _judge(evidence: Evidence, rules: Rules, reference: Signature | None) -> tuple[Outcome, str]:

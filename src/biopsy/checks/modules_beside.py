@@ -21,7 +21,7 @@ def modules_beside(script: Path) -> list[Path]:
     """
     folder, waiting, found = script.parent, [script], dict[Path, None]()
     while waiting and len(found) < _MOST:
-        for name in dict.fromkeys(_imported(waiting.pop())):
+        for name in dict.fromkeys(imported_names(waiting.pop())):
             path = next(filter(Path.is_file, (folder / f"{name}.py", folder / name / "__init__.py")), None)
             if path is not None and path != script and path not in found:
                 found[path] = None
@@ -29,7 +29,7 @@ def modules_beside(script: Path) -> list[Path]:
     return sorted(found)
 
 
-def _imported(module: Path) -> Iterator[str]:
+def imported_names(module: Path) -> Iterator[str]:
     """The first parts of the names that a module imports, wherever in its text."""
     try:
         with warnings.catch_warnings():

@@ -21,6 +21,7 @@ from biopsy.checks.engine_file import EngineFileCheck
 from biopsy.checks.file_names import is_named, with_files
 from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.preparation import Preparation, PreparedTask
+from biopsy.checks.sent_along import SentAlong, variables_of
 from biopsy.checks.served import ServedCheck
 from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.comparison.mismatch import Mismatch
@@ -91,6 +92,7 @@ class TaskPacker:
         self._folders: dict[Path, int] = {}
         self._digests: dict[Path, tuple[FileState, str]] = {}
         self._referred: dict[Path, tuple[FileState, dict[str, Path]]] = {}
+        self._along: dict[Path, tuple[Mapping[Path, FileState | None], SentAlong]] = {}
         self._lock = Lock()
 
     def packed(self, task: Task | PreparedTask) -> tuple[PortableTask, dict[str, Path]]:
@@ -126,7 +128,7 @@ class TaskPacker:
                 model = candidate.read_bytes()
         paths = [*named, *replaced, *replaced.values(), *built, *candidates]
         portable = PortableTask(
-            check=check,
+            check=self._with_variables(check, commands, named),
             candidate=next(map(self._place, candidates), None),
             model=model,
             places=self._places(paths),
@@ -146,6 +148,7 @@ class TaskPacker:
             made = {*task.written, *task.back}
             named = [path for path in _files_named(base, besides=made) if path not in task.models]
             files |= self._files(base, named)
+            check = self._with_variables(check, [base], named)
         portable = PortableTask(
             check=check,
             candidate=self._place(task.candidate),
@@ -162,10 +165,32 @@ class TaskPacker:
     def _files(self, check: CommandCheck, named: Sequence[Path]) -> dict[str, Path]:
         """What is sent for these, by place: themselves, weights of models, and modules that a check imports."""
         files = {self._place(path): path for path in named}
-        files |= {self._place(path): path for path in check.programs if path not in named and path.suffix == ".py"}
         for path in named:
             files |= self._weights_of(path) if path.suffix == ".onnx" else {}
+            along, folder = self._sent_along(path, check), self._number(path.parent)
+            files |= {f"{folder}/{name}": each for name, each in along.beside.items()} | dict(along.here)
         return files
+
+    def _sent_along(self, path: Path, check: CommandCheck) -> SentAlong:
+        """What goes with a file that the check names, if that is a script; read anew once one of its files changes."""
+        if path not in check.programs:
+            return SentAlong(beside={}, here={}, names=frozenset())
+        known = self._along.get(path)
+        if known is not None and all(state_at(each) == state for each, state in known[0].items()):
+            return known[1]
+        along = SentAlong.of(path)
+        read = [path, *along.beside.values(), *along.here.values()]
+        self._along[path] = {each: state_at(each) for each in read}, along
+        return along
+
+    def _with_variables(
+        self, told: PortableCheck, commands: Sequence[CommandCheck], named: Sequence[Path]
+    ) -> PortableCheck:
+        """A check with the variables of this process that it may look at."""
+        names = {name for check in commands for path in named for name in self._sent_along(path, check).names}
+        found = variables_of([word for check in commands for word in check.words], names)
+        ours = replace(told, environment=tuple({**dict(found), **dict(told.environment)}.items()))
+        return ours if told.builder is None else replace(ours, builder=replace(told.builder, environment=found))
 
     def _places(self, paths: Iterable[Path]) -> tuple[tuple[str, str], ...]:
         return tuple((str(path), self._place(path)) for path in dict.fromkeys(paths))
@@ -289,9 +314,13 @@ def _cannot_send(path: Path, why: str) -> errors.UsageError:
 # What another machine says, as if it had been said here
 
 
-def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
-    """What a check has left on another machine, where places stood below ``root``, with our paths in it."""
-    paths = {f"{root}/{place}": path for path, place in task.places}
+def our_paths(task: PortableTask, root: str) -> dict[str, str]:
+    """Our path for each path of a task on a machine where places stand below ``root``."""
+    return {f"{root}/{place}": path for path, place in task.places}
+
+
+def as_if_here(evidence: Evidence, paths: Mapping[str, str]) -> Evidence:
+    """What a check has left on another machine, with our paths in it."""
     message = renamed(evidence.verdict.message, paths)
     output = evidence.output
     for other in sorted(paths, key=len, reverse=True):
@@ -304,11 +333,6 @@ def undone(evidence: Evidence, task: PortableTask, root: str) -> Evidence:
         scripts=tuple(os.path.abspath(paths[name]) if name in paths else name for name in evidence.scripts),  # noqa: PTH100 -- links stay, as in tracebacks
         remark=renamed(evidence.remark, paths),
     )
-
-
-def with_our_paths(text: str, task: PortableTask, root: str) -> str:
-    """A text of another machine with our paths in it."""
-    return renamed(text, {f"{root}/{place}": path for path, place in task.places})
 
 
 def renamed(text: str, paths: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -20,6 +21,7 @@ from biopsy.checks.portable import Content, PortableCheck, PortableTask
 from biopsy.checks.preparation import Kept, Preparation, Prepared
 from biopsy.checks.task import NO_CANDIDATE, Task, clear, run_check
 from biopsy.filesystem.content_store import ContentStore
+from biopsy.filesystem.plain_file import FileState, state_at
 from biopsy.isolation.errors_as_json import as_json
 from biopsy.isolation.watch import Stop
 
@@ -53,7 +55,7 @@ class TaskHost:
     def __init__(self, folder: Path, store: ContentStore) -> None:
         self._folder = folder
         self._store = store
-        self._placed: dict[str, str] = {}  # digests, by place
+        self._placed: dict[str, tuple[str, FileState | None]] = {}  # digests and what was written, by place
         self._checks: dict[PortableCheck, CommandCheck] = {}
         self._kept: dict[Hashable, Any] = {}
         self._lock = threading.Lock()
@@ -142,11 +144,12 @@ class TaskHost:
 
     def _place(self, content: Content, received: Callable[[str], Iterable[bytes]]) -> None:
         path = self._path(content.place)
-        if self._placed.get(content.place) == content.digest and path.is_file():
-            return
+        if self._placed.get(content.place) == (content.digest, state_at(path)) and not path.is_symlink():
+            return  # a check may have written to it, or put something else there
+        clear(path)
         self._store.copy_to(path, content.digest, content.size, lambda: received(content.digest))
         path.chmod(0o700 if content.is_program else 0o600)
-        self._placed[content.place] = content.digest
+        self._placed[content.place] = content.digest, state_at(path)
 
     def _check(self, task: PortableTask, told: PortableCheck) -> Check:
         """The check of a task, of what it has built if it has a builder."""
@@ -172,7 +175,7 @@ class TaskHost:
         if found is None:
             own = tuple(sys.executable if word == python else word for word in told.words)
             words = with_files(own, paths)
-            environment = dict(told.environment)
+            environment = {name: value for name, value in told.environment if os.environ.get(name) != value}
             warm = told.is_warm and not environment
             found = (
                 command_check(words, told.default_name)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from biopsy import errors
 from biopsy.cli.advice import Advice, say_advice
-from biopsy.cli.arguments import checks, file_kinds, types
+from biopsy.cli.arguments import checks, file_kinds, named_values, types
+from biopsy.cli.arguments.pytorch import FACTORY, add_module
 from biopsy.cli.arguments.report_option import add_report
 from biopsy.cli.report_file import report_file
+from biopsy.text import first_of
 
 if TYPE_CHECKING:
     from biopsy.cli.console import Console
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
 _DEFAULT_SUSPECT = "onnxrt"
 _TOLERANCE = "1e-5"
 _MOST_PLACES = 5
+_MOST_NODES = 6
 
-_EPILOG = """\
-FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
-torch.nn.Module in evaluation mode, or that and a tuple of arguments to call it with, or also a dictionary of keyword
-arguments. Who is to blame? Asked in turn: does the module give the same twice? does what torch.export captures? what
-torch.onnx exports, in engines that share no code? the suspect? Then the line, and the smallest part that still fails.
+_EPILOG = f"""\
+{FACTORY}
+
+Who is to blame? Asked in turn: does the module give the same twice? does what torch.export captures? what torch.onnx
+exports, in engines that share no code? the suspect? Then the line, and the smallest part that still fails.
 
 examples:
   biopsy torch shop.models:ranker -o found
@@ -39,15 +42,7 @@ narrower than rounding: whose fault that is, is said as far as it is known; 2 wr
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``torch``."""
     parser.epilog = _EPILOG
-    parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
-    parser.add_argument(
-        "--args",
-        dest="arguments",
-        type=file_kinds.READ,
-        metavar="FILE",
-        help="what the module is called with: .pt (read with weights_only=True), .safetensors, .npz or .json; by "
-        "default what FACTORY gives",
-    )
+    add_module(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -74,7 +69,7 @@ def _add_comparison(group: argparse._ArgumentGroup) -> None:
     for option, which in (("--atol", "absolute"), ("--rtol", "relative")):
         group.add_argument(
             option,
-            type=_tolerance,
+            type=types.tolerance,
             default=_TOLERANCE,
             metavar="NUMBER",
             help=f"{which} tolerance (default: {_TOLERANCE})",
@@ -91,38 +86,28 @@ def _add_comparison(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _tolerance(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of 0 or more")
-    return value
-
-
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Diagnose the module; returns 0 if nothing fails, 1 if something does, 4 if not even that is known."""
     from biopsy.cli.debug.checking import ended_politely
     from biopsy.cli.diagnose.progress import DiagnosisProgress
     from biopsy.filesystem.write import require_writable
     from biopsy.torch.diagnosing import diagnose, require_folder
-    from biopsy.torch.loading import arguments_in, named_module
+    from biopsy.torch.loading import named_call
+    from biopsy.torch.open_sizes import dynamic_shapes_of
 
     if args.events is not None:
         require_writable(args.events)
     require_folder(args.output)
+    shapes = named_values.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
     shown = console.on_stderr() if args.json else console
     report = report_file(args, shown)
-    named = named_module(args.factory)
-    given = named.given if args.arguments is None else arguments_in(args.arguments, named.module)
-    if given is None:
-        raise errors.UsageError(
-            f"{args.factory} gives a module and nothing to call it with",
-            next_steps=["--args FILE", "return module, (x,)    in the factory"],
-        )
+    module, given = named_call(args.factory, args.arguments)
     with ended_politely(), DiagnosisProgress(shown, args.events) as progress, report.also_of_errors():
         found = diagnose(
-            named.module,
+            module,
             given.args,
             given.kwargs,
+            dynamic_shapes=dynamic_shapes_of(module, given, shapes),
             suspect=args.suspect,
             output=args.output,
             atol=args.atol,
@@ -169,8 +154,8 @@ def _say(console: Console, found: TorchDiagnosis) -> None:
         console.say(f"{head:<{COLUMN}} {text}")
     for remark in found.remarks:
         console.warn(remark)
-    if found.folder is not None:
-        console.note(f"{'evidence':<{COLUMN}} {found.folder} · {found.seconds:.1f} s")
+    kept = "nothing was left to keep" if found.folder is None else found.folder
+    console.note(f"{'evidence':<{COLUMN}} {kept} · {found.seconds:.1f} s")
     say_advice(console, next_lines(found))
 
 
@@ -186,14 +171,14 @@ def _facts(found: TorchDiagnosis) -> Iterator[tuple[str, str]]:
             yield "", f"    {place.code}"
     if len(found.places) > _MOST_PLACES:
         yield "", f"and {len(found.places) - _MOST_PLACES} more lines"
-    if found.error:
+    if found.error and found.error not in found.verdict.text:
         yield "error", found.error
     if found.verdict.reason:
         yield "reason", found.verdict.reason
     if found.values is not None:
-        yield "values", f"of {found.values.matched} of {found.values.of} tensors are known from PyTorch"
+        yield "values", f"PyTorch's own are known of {found.values.matched} of {found.values.of} tensors"
     if found.piece is not None:
-        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {', '.join(found.piece.nodes[:8])}"
+        yield "piece", f"{len(found.piece.nodes)} of {found.piece.of} nodes: {first_of(found.piece.nodes, _MOST_NODES)}"
     if found.piece is not None and found.piece.bundle is not None:
         yield "bundle", f"{found.piece.bundle}, whose reproduce.py fails without PyTorch"
 
@@ -202,12 +187,13 @@ def next_lines(found: TorchDiagnosis) -> Sequence[Advice]:
     """What to type next, each line as it is."""
     from biopsy.checks.words import as_word
     from biopsy.shell_words import line_of
+    from biopsy.torch.location import GOLDEN
 
     if found.piece is None or found.piece.path is None or found.folder is None:
         return []
     lines = [Advice(line_of(["biopsy", "inspect", "model", as_word(found.piece.path), "--mode=full"]), "what is left")]
     if found.verdict.blame == "engine":
-        golden = as_word(found.folder / "golden.safetensors")
+        golden = as_word(found.folder / GOLDEN)
         words = ["biopsy", "run", as_word(found.piece.path), "--engine", found.suspect]
         line = line_of([*words, "--load-inputs", golden, "--load-outputs", golden])
         lines.append(Advice(line, "the failure again, held against PyTorch"))

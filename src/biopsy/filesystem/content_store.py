@@ -38,6 +38,17 @@ def digest_of(path: Path) -> str:
     return found.hexdigest()
 
 
+def _is_copied(kept: Path, copy: Path, digest: str, size: int) -> bool:
+    """Whether a file stands there and has the digest, which is looked at in what was copied: disks and people err."""
+    try:
+        if kept.is_symlink() or kept.stat().st_size != size:
+            return False
+        shutil.copyfile(kept, copy)
+    except FileNotFoundError:
+        return False
+    return digest_of(copy) == digest
+
+
 class ContentStore:
     """The files in ``folder``, of at most ``limit`` bytes. Several processes may use one at the same time."""
 
@@ -58,15 +69,16 @@ class ContentStore:
         make_private_folder(self._folder, anywhere=True)
         with self._locked(digest, _PATIENCE):
             kept = self._folder / digest
-            if not kept.is_file() or kept.stat().st_size != size:
-                self._receive(kept, digest, size, received())
-            os.utime(kept)
             part = path.with_name(f".{path.name}.{os.urandom(4).hex()}.part")
             try:
-                shutil.copyfile(kept, part)
+                if not _is_copied(kept, part, digest, size):
+                    self._receive(kept, digest, size, received())
+                    if not _is_copied(kept, part, digest, size):
+                        raise errors.BiopsyError(f"what is kept as {kept} changes while it is read")
                 part.replace(path)
             finally:
                 part.unlink(missing_ok=True)
+            os.utime(kept)
         self._make_room()
 
     @contextlib.contextmanager

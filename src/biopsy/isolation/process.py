@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import IO
 
 from biopsy import errors
@@ -54,15 +56,16 @@ class Process:
         self.patient = patient
         cleanup.start()  # before there is a process: who is killed in between leaves it for a moment only
         try:
-            self._popen = subprocess.Popen(
-                words,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                env=_variables(environment or {}),
-                pass_fds=descriptors,
-                start_new_session=True,
-            )
+            with _interruptible():
+                self._popen = subprocess.Popen(
+                    words,
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=_variables(environment or {}),
+                    pass_fds=descriptors,
+                    start_new_session=True,
+                )
         except (OSError, ValueError) as error:
             raise CannotStartError(error) from error
         self.pid = self._popen.pid
@@ -138,6 +141,22 @@ class Process:
         if self._end is not None:
             os.close(self._end)
             self._end = None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """What starts meanwhile can be interrupted, even if this thread cannot: Ray blocks the signal in its processes.
+
+    A program inherits that: a check that ends another by SIGINT would wait for it without end.
+    """
+    is_blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    if is_blocked:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if is_blocked:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _variables(changes: Mapping[str, str | None]) -> dict[str, str]:

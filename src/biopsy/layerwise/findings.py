@@ -16,6 +16,9 @@ from biopsy.text import first_line, html_table, printable, some_of
 Verdict: TypeAlias = Literal["introduces", "fails", "propagates", "right", "unknown"]
 """What a layer does: it is wrong in isolation; the suspect cannot run it; it passes on an error; it is right."""
 
+_MOST_LABELS = 2
+"""Layers of a group that are named one by one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TensorError:
@@ -229,6 +232,16 @@ class Suspect:
     error: TensorError | None
     failure: Failure | None
     origins: LayerOrigins = LayerOrigins()
+
+    @property
+    def name(self) -> str:
+        """In a few words: its label; of several layers what they are together, or else the first and the last."""
+        layers = count(len(self.labels), "layer")
+        if len(self.labels) > 1 and self.origins.name:
+            return f"{self.origins.name} ({layers})"
+        if len(self.labels) <= _MOST_LABELS:
+            return " -> ".join(self.labels)
+        return f"{self.labels[0]} -> ... -> {self.labels[-1]} ({layers})"
 
     @property
     def rank(self) -> tuple[bool, float, float]:

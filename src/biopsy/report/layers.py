@@ -51,10 +51,8 @@ def verdict_of(found: LayerFindings) -> Tree:
 
 
 def _named(suspect: Suspect) -> str:
-    """What a suspect is in the words of its author, if it is several layers; else its nodes; and the first place."""
-    several = suspect.origins.name if len(suspect.labels) > 1 else ""
-    name = several or " -> ".join(suspect.labels[:_MOST_NAMED])
-    return f"{name} ({suspect.origins.places[0]})" if suspect.origins.places else name
+    """What a suspect is, and the first line of code that it comes from."""
+    return f"{suspect.name} ({suspect.origins.places[0]})" if suspect.origins.places else suspect.name
 
 
 def measured(found: LayerFindings) -> MeasuredErrors:

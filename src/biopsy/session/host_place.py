@@ -27,6 +27,7 @@ class HostPlace:
     """
 
     def __init__(self) -> None:
+        os.environ.pop("PYTHONBREAKPOINT", None)  # Ray's waits for a person
         cleanup.start(apart=True)  # whoever ends this process may end its children first
         parent = Path(tempfile.gettempdir())
         remove_abandoned(_PREFIX, parent)

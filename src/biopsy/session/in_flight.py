@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from biopsy import events
-from biopsy.session.workers import OnMachines, Workers
+from biopsy.session.machines import OtherMachines
+from biopsy.session.workers import Workers
 
 _LOOK = 0.5
 """Seconds between two looks at what other machines do, while a search waits for them."""
@@ -17,7 +18,7 @@ class InFlight:
 
     def __init__(self, workers: Workers, jobs: int, listener: events.Listener) -> None:
         self.cancelled = 0
-        self._machines = workers if isinstance(workers, OnMachines) else None
+        self._machines = workers if isinstance(workers, OtherMachines) else None
         self._is_told = jobs > 1 or self._machines is not None
         self._listener = listener
         self._told = events.ChecksInFlight(running=0, waiting=0, ending=0, cancelled=0)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from biopsy import errors
+from biopsy import errors, events
 from biopsy.checks.outcome import Evidence
-from biopsy.checks.portable import PortableTask, TaskPacker, renamed, undone, with_our_paths
+from biopsy.checks.portable import PortableTask, TaskPacker, as_if_here, our_paths, renamed
 from biopsy.checks.preparation import PreparedTask
 from biopsy.checks.task import Task
 from biopsy.checks.task_host import Answer
@@ -21,7 +21,6 @@ from biopsy.filesystem.write import write_whole
 from biopsy.isolation.errors_as_json import from_json
 from biopsy.session.lent_machines import LentMachines, Machine, MachineLostError
 from biopsy.session.machine_kind import MachineKind, differing, this_machine, unlike_this_one
-from biopsy.session.workers import MachineUse
 
 _Task = TypeVar("_Task")
 _Done = TypeVar("_Done")
@@ -31,6 +30,14 @@ MOST_LOST = 3
 
 _STOPPED = Evidence(status=-15)
 """Of a run that nobody waits for any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineUse:
+    """What other machines are at: how many have places for checks, and how many checks run there that are wanted."""
+
+    machines: int
+    running: int
 
 
 class _LostInRunError(MachineLostError):
@@ -171,7 +178,7 @@ class OtherMachines:
             evidence=answer.evidence,
             told=answer.told,
             files={Path(path): content for path, content in answer.files},
-            paths={f"{answer.root}/{place}": path for path, place in portable.places},
+            paths=our_paths(portable, answer.root),
         )
 
     def _asked(self, task: Task | PreparedTask, held: _Held) -> tuple[Answer, PortableTask] | None:
@@ -222,7 +229,7 @@ class OtherMachines:
         """An answer with our paths in what the check has left, and with the machine it ran on."""
         if answer.evidence is None:
             return answer, task
-        evidence = undone(answer.evidence, task, answer.root)
+        evidence = as_if_here(answer.evidence, our_paths(task, answer.root))
         return replace(answer, evidence=self._with_machine(evidence, kind, lost)), task
 
     def _with_machine(self, evidence: Evidence, kind: MachineKind, lost: Sequence[str]) -> Evidence:
@@ -245,6 +252,12 @@ class OtherMachines:
         return is_news
 
 
+def tell_of_machines(executor: object, listener: events.Listener) -> None:
+    """Tell what a person should know of other machines before they run checks; nothing if this one runs them."""
+    for text in executor.remarks if isinstance(executor, OtherMachines) else ():
+        listener(events.Remark(text))
+
+
 def kinds_of(executor: object) -> Sequence[MachineKind]:
     """The kinds of the machines that run checks for a search; none if this one does, as far as anybody can tell."""
     return executor.kinds if isinstance(executor, OtherMachines) else ()
@@ -255,7 +268,7 @@ def _require_no_error(answer: Answer, task: PortableTask) -> None:
     if answer.error is None:
         return
     error = from_json(answer.error)
-    message = with_our_paths(error.message, task, answer.root)
+    message = renamed(error.message, our_paths(task, answer.root))
     raise errors.CheckError(message, kept=error.kept, next_steps=error.next_steps)
 
 

@@ -48,6 +48,12 @@ class Resources:
     gpus: float = 0.0
     others: Mapping[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def named(cls, wanted: Mapping[str, float]) -> Resources:
+        """Resources by the names that Ray has for them, such as ``{"GPU": 1, "CPU": 4}``; one CPU if none is said."""
+        others = {name: number for name, number in wanted.items() if name not in ("CPU", "GPU")}
+        return cls(cpus=wanted.get("CPU", 1.0), gpus=wanted.get("GPU", 0.0), others=others)
+
     def places(self, there: Mapping[str, float]) -> int:
         """How many checks have room at once on a machine with these resources."""
         wanted = {"CPU": self.cpus, "GPU": self.gpus, **self.others}

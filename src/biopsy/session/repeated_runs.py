@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import replace
 from itertools import count
 
-from biopsy.checks.judge import Rules, judge
-from biopsy.checks.outcome import Check, Evidence, Judged, Outcome
+from biopsy.checks.judge import Rules, judge_any_failure
+from biopsy.checks.outcome import Check, Evidence
 from biopsy.checks.repetition import RepeatedRun
 from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.session.runs_in_order import in_order
@@ -46,14 +45,6 @@ def repeated(
     try:
         with closing(in_order(numbers, task, workers, jobs=jobs, waiting=_MOST_WAITING)) as ended:
             for number, evidence in ended:
-                yield RepeatedRun(number, _judged(evidence, rules))
+                yield RepeatedRun(number, judge_any_failure(evidence, rules))
     finally:
         workers.close()
-
-
-def _judged(evidence: Evidence, rules: Rules) -> Judged:
-    """Any failure counts, since there is no first one to be like. A run without an answer is no failure: who knows."""
-    judged = judge(evidence, rules, None)
-    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
-        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
-    return judged

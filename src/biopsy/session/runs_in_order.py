@@ -6,26 +6,18 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable
 from concurrent.futures import Future
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
+
+from biopsy.session.workers import Workers
 
 Asked = TypeVar("Asked")
 Found = TypeVar("Found")
 
 
-class Waiting(Protocol):
-    """What is needed of workers here; see ``session.workers.Workers``."""
-
-    def stop(self, run: Future[Any]) -> None:
-        """Say that nobody waits for a run any more."""
-
-    def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
-        """Return once one of these runs has ended, or after so many seconds."""
-
-
 def in_order(
     asked: Iterable[Asked],
     begin: Callable[[Asked, Collection[Asked]], Future[Found]],
-    workers: Waiting,
+    workers: Workers,
     *,
     jobs: int,
     waiting: int,

@@ -16,7 +16,7 @@ from biopsy.session.claim import locked
 from biopsy.session.failure_judge import FailureJudge
 from biopsy.session.iteration import IterationFiles, Iterations
 from biopsy.session.journal_identity import JournalIdentity
-from biopsy.session.machines import OtherMachines
+from biopsy.session.machines import tell_of_machines
 from biopsy.session.options import SearchOptions
 from biopsy.session.oracle import Oracle
 from biopsy.session.pool import Pool
@@ -43,9 +43,7 @@ def prepared(index: ModelIndex, check: Check, options: SearchOptions, listener: 
             weight_bytes=index.weight_bytes,
         )
     )
-    if isinstance(options.parallelism.executor, OtherMachines):
-        for text in options.parallelism.executor.remarks:
-            listener(events.Remark(text))
+    tell_of_machines(options.parallelism.executor, listener)
     may_move = check.names_candidate and not options.files.artifacts.files
     place = workspace(index, options.candidate, may_move=may_move)
     if place.remark is not None:

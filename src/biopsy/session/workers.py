@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from biopsy.checks.outcome import Evidence
 from biopsy.checks.task import Inline, Task, run_check
@@ -23,37 +22,17 @@ class Workers(Protocol):
     def begin(self, task: Task) -> Future[Evidence]:
         """Begin a run."""
 
-    def stop(self, run: Future[Evidence]) -> None:
+    def stop(self, run: Future[Any]) -> None:
         """Say that nobody waits for a run any more: it ends soon, with all that it has started, or as soon as it can.
 
         Its future is done once it has ended, and not before.
         """
 
-    def wait(self, runs: Collection[Future[Evidence]], seconds: float | None) -> None:
+    def wait(self, runs: Collection[Future[Any]], seconds: float | None) -> None:
         """Return once one of these runs has ended, or after so many seconds."""
 
     def close(self) -> None:
         """End what still runs, and wait for that."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MachineUse:
-    """What other machines are at: how many have places for checks, and how many checks run there that are wanted."""
-
-    machines: int
-    running: int
-
-
-@runtime_checkable
-class OnMachines(Protocol):
-    """Workers on other machines, which take their time to get ready."""
-
-    def expect(self, runs: int) -> None:
-        """So many runs at once will soon be begun."""
-
-    @property
-    def use(self) -> MachineUse:
-        """What the machines are at now."""
 
 
 class Threads:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from biopsy import errors, events
-from biopsy.checks.judge import judge
+from biopsy.checks.judge import judge_any_failure
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.filesystem.write import write_whole
 from biopsy.tactics.build_plan import BuildPlan
@@ -117,10 +117,7 @@ def _judged(plan: BuildPlan, run: BuildRun) -> Judged:
         return Judged(outcome, f"it does not {failure.stage}: {failure.kind}: {first_line(failure.message)}", left)
     if evidence is None:
         return Judged(Outcome.PASSES, "it builds", Evidence(status=0, seconds=built.seconds))
-    judged = judge(evidence, plan.rules, None)
-    if evidence.timed_out and judged.outcome is Outcome.REPRODUCES:
-        return replace(judged, outcome=Outcome.TIMED_OUT, reason=f"no answer after {evidence.seconds:.3g} s")
-    return judged
+    return judge_any_failure(evidence, plan.rules)
 
 
 def _count(record: TacticRecord, judged: Judged, tally: BuildTally) -> None:

@@ -24,7 +24,7 @@ from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
 from biopsy.model.load import read_bytes
 from biopsy.session.machine_kind import this_machine
-from biopsy.session.machines import OtherMachines, PreparedRun
+from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
 from biopsy.session.runs_in_order import in_order
 from biopsy.tactics.build_plan import BuildPlan, CheckFor
 from biopsy.tactics.build_run import BuildRun, checking, record_before, with_built
@@ -70,8 +70,7 @@ class BuildsElsewhere:
         numbered = enumerate(order)
         waiting = 1 if self._back else _MOST_WAITING  # what comes back may be large, and is held until its turn
         runs = in_order(numbered, self._begun, self._machines, jobs=self._jobs, waiting=waiting)
-        for text in self._machines.remarks:
-            self._listener(events.Remark(text))
+        tell_of_machines(self._machines, self._listener)
         with closing(runs) as ended:
             for (number, drawn), found in ended:
                 if found.evidence is not None and found.evidence.remark:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from biopsy.checks.judge import Rules, judge
 from biopsy.checks.outcome import Evidence, Judged, Outcome
 from biopsy.checks.repetition import measured_rate
 from biopsy.checks.signature import Signature, signature_of
+from biopsy.checks.task import NO_CANDIDATE, Task
 from biopsy.quantities import count
+from biopsy.session.runs_ahead import RunsAhead
+from biopsy.session.workers import Workers
 from biopsy.tactics.optimizers import Optimizers
-from biopsy.tactics.runs_ahead import RunsAhead
 from biopsy.tactics.setting_changes import SettingChange, VariedCheck
 from biopsy.text import html_table, printable
 
@@ -119,6 +122,18 @@ def _json_of(change: SettingChange) -> dict[str, Mapping[str, str]]:
     return {"settings": change.settings, "environment": change.environment}
 
 
+def runs_ahead(check: VariedCheck, model: Path, workers: Workers) -> RunsAhead[SettingChange, Evidence]:
+    """Runs of a check of ``model`` with changed settings. Each is a process of its own."""
+
+    def begin(change: SettingChange) -> Future[Evidence]:
+        changed = check.elsewhere(change)
+        # The words may name the model instead of a place for it; then it goes with the other files that they name.
+        named = not changed.names_candidate and changed.names_file(model)
+        return workers.begin(Task(changed, NO_CANDIDATE if named else model, None))
+
+    return RunsAhead(begin, lambda change: change.text, workers)
+
+
 class SettingProbe:
     """Runs a check with changed settings, and judges and counts what it says: here, or where ``ahead`` runs it."""
 
@@ -128,7 +143,7 @@ class SettingProbe:
         model: Path,
         rules: Rules,
         listener: events.Listener,
-        ahead: RunsAhead | None = None,
+        ahead: RunsAhead[SettingChange, Evidence] | None = None,
     ) -> None:
         self._check = check
         self._template = check.template
@@ -156,14 +171,15 @@ class SettingProbe:
 
     def _evidence(self, check: CommandCheck, change: SettingChange) -> Evidence:
         if self._ahead is not None:
-            return self._ahead.evidence(change)
+            return self._ahead.found(change)[1]
         with self._template.environment(change):
             return check.run(self._model)
 
     def foresee(self, changes: Iterable[SettingChange], times: int = 1) -> None:
         """Say what will be asked for soon, so that other machines may begin with it."""
         if self._ahead is not None:
-            self._ahead.foresee(changes, times)
+            for change in changes:
+                self._ahead.expect(change, times)
 
     def begin(self) -> None:
         """See the failure, and how often it shows. Raises OriginalPasses, or CheckError if nothing can be said."""

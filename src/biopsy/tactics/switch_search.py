@@ -16,11 +16,10 @@ from biopsy.engines.onnxrt.optimizer_names import RULES
 from biopsy.search.drive import drive, first_that
 from biopsy.search.minimal_subsets import minimal_subsets, shortest
 from biopsy.search.subset import minimal_subset
-from biopsy.session.machines import OtherMachines
+from biopsy.session.machines import tell_of_machines
 from biopsy.session.workers import Workers
-from biopsy.tactics.flags import Flags, SettingProbe, Switch
+from biopsy.tactics.flags import Flags, SettingProbe, Switch, runs_ahead
 from biopsy.tactics.optimizers import optimizers_of, rules
-from biopsy.tactics.runs_ahead import RunsAhead
 from biopsy.tactics.setting_changes import CheckTemplate, SettingChange, VariedCheck, changes_to_try, without_optimizers
 
 _MOST_SETS = 12
@@ -48,9 +47,8 @@ def find_switches(
     process, one after the other, if they are None. The result is the same.
     Raises OriginalPasses if the check does not fail, CheckError if it cannot be run.
     """
-    ahead = None if workers is None else RunsAhead(check, model, workers)
-    for text in workers.remarks if isinstance(workers, OtherMachines) else ():
-        listener(events.Remark(text))
+    ahead = None if workers is None else runs_ahead(check, model, workers)
+    tell_of_machines(workers, listener)
     probe = SettingProbe(check, model, rules, listener, ahead)
     started = time.monotonic()
     probe.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,9 +50,13 @@ def require_evaluation(module: Any, called: str = "the module", hint: str = "mod
 
 
 def called(function: Callable[..., Any], given: Arguments) -> list[Leaf]:
-    """What a module or program gives, without gradients, in tensors of its own. Raises what it raises."""
+    """What a module or program gives, without gradients, in tensors of its own. Raises what it raises.
+
+    It is called many times: what it warns of, its author has seen before.
+    """
     fresh = given.copied()
-    with imported().no_grad():
+    with imported().no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         return _own(leaves_of(function(*fresh.args, **fresh.kwargs)))
 
 

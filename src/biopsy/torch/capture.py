@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
@@ -19,7 +19,14 @@ class CannotCaptureError(Exception):
 
 
 class CannotTranslateError(Exception):
-    """``torch.onnx.export`` raises for an exported program; the message says what, in one line."""
+    """``torch.onnx.export`` raises for an exported program; the message says what, in one line.
+
+    ``cause`` is the last part of it: what went wrong at first, without the errors that the exporter wraps it into.
+    """
+
+    def __init__(self, causes: Sequence[str]) -> None:
+        super().__init__(": ".join(causes))
+        self.cause = causes[-1]
 
 
 def captured(module: Any, state: ModuleState, given: Arguments, dynamic_shapes: Any) -> Any:
@@ -68,12 +75,12 @@ def translated(program: Any, given: Arguments, dynamic_shapes: Any, **options: A
         raise CannotTranslateError(_causes(error)) from error
 
 
-def _causes(error: BaseException) -> str:
+def _causes(error: BaseException) -> list[str]:
     """What an exporter says: it wraps what went wrong into errors of its own, of which the first says nothing."""
     chain = [error]
     while (cause := chain[-1].__cause__) is not None:
         chain.append(cause)
-    return ": ".join(said(one) for one in (chain[1:] or chain))
+    return [said(one) for one in (chain[1:] or chain)]
 
 
 def _without_names(dynamic_shapes: Any) -> Any:

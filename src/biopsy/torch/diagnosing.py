@@ -5,7 +5,9 @@ found = biopsy.torch.diagnose(module, (x,), suspect="onnxrt", output="found")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -71,10 +73,23 @@ def diagnose(
     )
     if question.folder is not None:
         require_folder(question.folder)
-    with kept(module) as state, temporary_folder("biopsy-torch-") as scratch:
-        if question.folder is not None:
-            question.folder.mkdir(parents=True, exist_ok=True)
-        return Inquiry(question, state, scratch, listener).run()
+    with kept(module) as state, temporary_folder("biopsy-torch-") as scratch, _folder_kept(question.folder):
+        found = Inquiry(question, state, scratch, listener).run()
+    return found if found.folder is None or found.folder.is_dir() else replace(found, folder=None)
+
+
+@contextmanager
+def _folder_kept(folder: Path | None) -> Iterator[None]:
+    """A folder to write into; one that was made here, and into which nothing was written, does not stay."""
+    if folder is None or folder.is_dir():
+        yield
+        return
+    folder.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
 
 
 def require_folder(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""From what engines give of an exported model to who is to blame for it.
+"""Whether the exporter or the engine is to blame, from what engines give of an exported model.
 
 An engine is to blame only where another one computes from the same model what the module gives; the exporter only where
 two engines that share no code compute the same, and it is not what the module gives. All else is left open.
@@ -7,14 +7,13 @@ two engines that share no code compute the same, and it is not what the module g
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from biopsy.engines.yardsticks import PLAIN
 from biopsy.model.load import parse, read_bytes
 from biopsy.model.validity import checker_objection, inference_objection, judged_form
 from biopsy.torch.accusation import Accusation
 from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel
-from biopsy.torch.facts import ExporterPart
+from biopsy.torch.facts import Blame, ExporterPart
 
 
 def blamed(
@@ -29,7 +28,7 @@ def blamed(
         return _of_invalid(suspected, model, objection)
     if suspected.rounding is not None and suspected.rounding.verdict == "unknown":
         reason = f"rounding cannot be told from a fault: {suspected.rounding.reason}"
-        return replace(_open(suspected, model, [suspected]), reason=reason)
+        return _undecided(suspected, model, reason)
     others = [engines.evaluation(engine, model) for engine in PLAIN if engine != suspected.engine]
     right = [one for one in others if one.is_right]
     if right:
@@ -38,7 +37,7 @@ def blamed(
     if not wrong:
         return _nobody_runs_it(suspected, model, others)
     if not _is_confirmed(engines, wrong, model):
-        return _open(suspected, model, wrong)
+        return _unconfirmed(suspected, model, wrong)
     if unoptimized is None:
         return _of_exporter(wrong[0], model, "translation")
     before = unoptimized()
@@ -47,7 +46,7 @@ def blamed(
         return _of_exporter(wrong[0], model, "optimizer")
     ran = [one for one in plain if one.ran]
     if not _is_confirmed(engines, ran, before):
-        return _open(suspected, model, wrong)
+        return _unconfirmed(suspected, model, wrong)
     return _of_exporter(wrong[0], model, "translation")
 
 
@@ -58,14 +57,8 @@ def _objection(model: OnnxModel) -> str | None:
 
 
 def _of_invalid(suspected: Evaluation, model: OnnxModel, objection: str) -> Accusation:
-    return Accusation(
-        blame="exporter",
-        text=f"The exported model is invalid, and no engine need take it: {objection}",
-        part="translation",
-        error=suspected.failure,
-        engine=suspected.engine,
-        model=model,
-    )
+    text = f"The exported model is invalid, and no engine need take it: {objection}"
+    return _shown_by(suspected, model, "exporter", text, part="translation")
 
 
 def _is_confirmed(engines: Evaluators, wrong: list[Evaluation], model: OnnxModel) -> bool:
@@ -80,15 +73,8 @@ def _of_engine(
     does = "compute" if len(right) > 1 else "computes"
     also = [one.engine for one in others if one.ran and not one.is_right]
     gives = suspected.failure or "gives something else"
-    return Accusation(
-        blame="engine",
-        text=f"{suspected.engine} {gives}, and {names} {does} from the same model what the module gives.",
-        reason=f"{also[0]} is wrong, too" if also else "",
-        difference=suspected.difference,
-        error=suspected.failure,
-        engine=suspected.engine,
-        model=model,
-    )
+    text = f"{suspected.engine} {gives}, and {names} {does} from the same model what the module gives."
+    return _shown_by(suspected, model, "engine", text, reason=f"{also[0]} is wrong, too" if also else "")
 
 
 def _of_exporter(wrong: Evaluation, model: OnnxModel, part: ExporterPart) -> Accusation:
@@ -97,36 +83,40 @@ def _of_exporter(wrong: Evaluation, model: OnnxModel, part: ExporterPart) -> Acc
         if part == "translation"
         else "onnxscript's optimizer makes a model that computes something else; without it, the model is right."
     )
-    return Accusation(
-        blame="exporter", text=text, part=part, difference=wrong.difference, engine=wrong.engine, model=model
-    )
+    return _shown_by(wrong, model, "exporter", text, part=part)
 
 
 def _nobody_runs_it(suspected: Evaluation, model: OnnxModel, others: list[Evaluation]) -> Accusation:
     reasons = "; ".join(f"{one.engine} {one.failure}" for one in others)
-    return Accusation(
-        blame="unknown",
-        text="No engine that could be trusted runs the exported model.",
-        reason=reasons,
-        difference=suspected.difference,
-        error=suspected.failure,
-        engine=suspected.engine,
-        model=model,
-    )
+    text = "No engine that could be trusted runs the exported model."
+    return _shown_by(suspected, model, "unknown", text, reason=reasons)
 
 
-def _open(suspected: Evaluation, model: OnnxModel, wrong: list[Evaluation]) -> Accusation:
-    why = (
+def _unconfirmed(suspected: Evaluation, model: OnnxModel, wrong: list[Evaluation]) -> Accusation:
+    reason = (
         f"only {wrong[0].engine} runs the model besides, and is wrong, too: the exporter may be, or ONNX Runtime"
         if len(wrong) == 1
         else "the engines that are to be trusted disagree, and all of them are wrong"
     )
+    return _undecided(suspected, model, reason)
+
+
+def _undecided(suspected: Evaluation, model: OnnxModel, reason: str) -> Accusation:
+    text = f"{suspected.engine} does not give what the module gives: nobody can tell whose fault it is."
+    return _shown_by(suspected, model, "unknown", text, reason=reason)
+
+
+def _shown_by(
+    seen: Evaluation, model: OnnxModel, blame: Blame, text: str, *, part: ExporterPart | None = None, reason: str = ""
+) -> Accusation:
+    """An accusation with what an engine gave as its evidence."""
     return Accusation(
-        blame="unknown",
-        text=f"{suspected.engine} does not give what the module gives: nobody can tell whose fault it is.",
-        reason=why,
-        difference=suspected.difference,
-        error=suspected.failure,
-        engine=suspected.engine,
+        blame=blame,
+        text=text,
+        part=part,
+        reason=reason,
+        difference=seen.difference,
+        error=seen.failure,
+        engine=seen.engine,
         model=model,
     )

@@ -31,6 +31,21 @@ class NamedModule:
     given: Arguments | None
 
 
+def named_call(text: str, file: Path | None) -> tuple[Any, Arguments]:
+    """The module that ``PKG.MOD:FACTORY`` names, and what it is called with: what a file holds, or else FACTORY gives.
+
+    Raises what ``named_module`` and ``arguments_in`` raise, and UsageError if there are no arguments.
+    """
+    named = named_module(text)
+    given = named.given if file is None else arguments_in(file, named.module)
+    if given is None:
+        raise errors.UsageError(
+            f"{text} gives a module and nothing to call it with",
+            next_steps=["--args FILE", "return module, (x,)    in the factory"],
+        )
+    return named.module, given
+
+
 def named_module(text: str) -> NamedModule:
     """Import the function that ``PKG.MOD:FACTORY`` names, call it, and take what it gives: a module, or a module with
     a tuple of arguments, or with that and a dictionary of keyword arguments. A module may stand there itself.

@@ -52,20 +52,25 @@ class Located:
 
 
 class Location:
-    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do."""
+    """Finds the place. ``folder`` is where files go, ``scratch`` where transient ones do.
+
+    ``given`` are the arguments for which the model is wrong, ``timeout`` seconds for each run of an engine.
+    """
 
     def __init__(
         self,
         given: Arguments,
         asked: Closeness,
+        timeout: float | None,
+        *,
         folder: Path,
         scratch: Path,
         steps: Steps,
         listener: events.Listener,
-        timeout: float | None,
     ) -> None:
         self._given = given
         self._asked = asked
+        self._timeout = timeout
         self._folder = folder
         self._scratch = scratch
         self._steps = steps
@@ -116,8 +121,8 @@ class Location:
             return None
 
     def _recorded(self, model: OnnxModel) -> tuple[TorchRecording, str]:
-        path = self._folder / GOLDEN
-        found = record(model.program, self._given.copied().args, path, dict(self._given.copied().kwargs))
+        given = self._given.copied()
+        found = record(model.program, given.args, self._folder / GOLDEN, given.kwargs)
         return found, f"{found.tensors} of {found.of}"
 
     def _with_decomposition(self, accusation: Accusation, model: OnnxModel, recording: TorchRecording) -> Accusation:
@@ -146,7 +151,7 @@ class Location:
         within = replace(failing, timeout=left.for_run(failing.timeout))
         found = wrong_layers(within, self._scratch, left.bounding(self._listener))
         left.require()  # a layer that took longer than that is not slow by itself
-        named = first_of(["; ".join(one.labels) for one in found[0].suspects], _MOST_NAMED)
+        named = first_of([suspect.name for suspect in found[0].suspects], _MOST_NAMED, "; ")
         return found, named or "none by itself"
 
     def _smallest(self, failing: FailingExport) -> tuple[Reduction, str]:
@@ -191,5 +196,6 @@ def _title(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
 
 
 def _told(accusation: Accusation, places: tuple[ModuleLine, ...]) -> str:
-    where = "".join(f" {place.file}:{place.line}: {place.code}." for place in places[:1] if place.file)
+    """The verdict for who gets the bundle. Folders of the author's are nobody else's business."""
+    where = "".join(f" {Path(place.file).name}:{place.line}: {place.code}." for place in places[:1] if place.file)
     return f"{accusation.text}{where}"

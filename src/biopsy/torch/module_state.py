@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from biopsy import errors
+from biopsy.text import first_of
 from biopsy.torch.installed import imported
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -61,6 +62,14 @@ def _same(buffer: Any, before: Any) -> bool:
     if bool(torch.equal(buffer, before)) or not buffer.is_floating_point():
         return bool(torch.equal(buffer, before))
     return bool(torch.allclose(buffer, before, rtol=0, atol=0, equal_nan=True))
+
+
+def in_training(module: Any) -> str:
+    """Which parts of a module are in training mode, as a sentence with a space before it; nothing if none is."""
+    names = [name for name, part in module.named_modules() if name and part.training]
+    if not names:
+        return ""
+    return f" In training mode: {first_of(names, 3)}; module.eval() puts every part into evaluation mode."
 
 
 @contextmanager

@@ -22,9 +22,10 @@ from biopsy.torch.evaluation import Evaluation, Evaluators, OnnxModel, Sample
 from biopsy.torch.exporter_or_engine import blamed
 from biopsy.torch.exporting import save
 from biopsy.torch.facts import ModuleLine, TorchDiagnosis, TorchVerdict
+from biopsy.torch.fast_path import FAST_PATH, fast_part, without_fast_path
 from biopsy.torch.location import LOCATING, Location
 from biopsy.torch.module_lines import line_of_node
-from biopsy.torch.module_state import ModuleState
+from biopsy.torch.module_state import ModuleState, in_training
 from biopsy.torch.other_sizes import sizes_of, with_other_sizes
 from biopsy.torch.outputs import Leaf, array_of_leaf, outputs_of
 from biopsy.torch.steps import BlamedError, Steps
@@ -42,7 +43,7 @@ _QUESTIONS = {
     "capture": "does the program that torch.export captures give the same?",
     "sizes": "and with other sizes?",
     "export": "does the exporter translate it?",
-    "fails": "does the engine give what the module gives?",
+    "engine": "does the engine give what the module gives?",
     "blame": "is it the exporter or the engine?",
 }
 
@@ -111,7 +112,13 @@ class Inquiry:
         question, model = self._question, accusation.model
         given = question.given if model is None else model.sample.given
         return Location(
-            given, question.asked, self._folder, self._scratch, self._steps, self._listener, question.timeout
+            given,
+            question.asked,
+            question.timeout,
+            folder=self._folder,
+            scratch=self._scratch,
+            steps=self._steps,
+            listener=self._listener,
         )
 
     def _accused(self, engines: Evaluators) -> Accusation:
@@ -120,7 +127,7 @@ class Inquiry:
         second = self._steps.ask("sizes", lambda: self._second(program))
         samples = [first, *filter(None, [second])]
         models = self._steps.ask("export", lambda: self._exported(program, samples, "model", self._question.export))
-        number, suspected = self._steps.ask("fails", lambda: self._suspected(engines, models))
+        number, suspected = self._steps.ask("engine", lambda: self._suspected(engines, models))
         return self._steps.ask("blame", lambda: self._blamed(engines, program, suspected, models[number]))
 
     def _unfinished(self) -> Accusation:
@@ -158,8 +165,9 @@ class Inquiry:
         place = origin_of_variation(
             question.module, lambda: called(question.module, question.given), self._state.restore
         )
-        by = f" at {place.operators[0]}" if place is not None else ""
+        by = f", {place.operators[0]} the first in it" if place is not None else ""
         text = f"The module gives something else each time that it is called{by}: no other model can give the same."
+        text += in_training(question.module)
         raise BlamedError(Accusation(blame="varies", text=text, difference=found, places=_places(place)))
 
     def _captured(self, sample: Sample) -> tuple[Any, str]:
@@ -187,9 +195,17 @@ class Inquiry:
 
     def _require_as_captured(self, given: list[Leaf], sample: Sample, where: str) -> None:
         found = difference_of_leaves(given, sample.expected, self._question.asked)
-        if found is not None:
-            text = f"The program that torch.export captures gives something else than the module{where}."
-            raise BlamedError(Accusation(blame="capture", text=text, difference=found))
+        if found is None:
+            return
+        text = f"The program that torch.export captures gives something else than the module{where}"
+        fast = fast_part(self._question.module)
+        if fast is not None:
+            with without_fast_path():
+                slow = self._eager(sample.given)
+            if difference_of_leaves(given, slow, self._question.asked) is None:
+                text = f"{text}, which takes PyTorch's fast path for attention: {FAST_PATH}"
+                raise BlamedError(Accusation(blame="capture", text=text, difference=found, places=(fast,)))
+        raise BlamedError(Accusation(blame="capture", text=f"{text}.", difference=found))
 
     def _second(self, program: Any) -> tuple[Sample | None, str]:
         """Arguments of other sizes, and what the module gives for them; None where no size is open, or none works."""
@@ -219,10 +235,10 @@ class Inquiry:
         try:
             made = translated(program, question.given, question.dynamic_shapes, **options)
         except CannotTranslateError as error:
-            text = f"torch.onnx.export raises for what torch.export has captured: {error}"
+            text = f"torch.onnx.export raises for what torch.export has captured: {error.cause}"
             places = line_of_node(program, str(error))
             accusation = Accusation(
-                blame="exporter", text=text, part="translation", error=str(error), places=_places(places)
+                blame="exporter", text=text, part="translation", error=error.cause, places=_places(places)
             )
             raise BlamedError(accusation) from error
         path = self._folder / f"{name}.onnx"
@@ -232,7 +248,8 @@ class Inquiry:
 
     def _model(self, made: Any, path: Path, sample: Sample) -> OnnxModel:
         feeds = self._folder / (OTHER_INPUTS if sample.sizes else INPUTS)
-        write_feeds(feeds, [input_values(made, sample.given.copied().args, sample.given.copied().kwargs)])
+        given = sample.given.copied()
+        write_feeds(feeds, [input_values(made, given.args, given.kwargs)])
         golden = {output: array_of_leaf(leaf.value) for output, leaf in outputs_of(made, sample.expected).items()}
         expected = {output: value for output, value in golden.items() if value is not None}
         return OnnxModel(path=path, feeds=feeds, expected=expected, program=made, sample=sample)

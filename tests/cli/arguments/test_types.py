@@ -24,6 +24,8 @@ from biopsy.cli.arguments import types
         (types.duration, "90", 90.0),
         (types.duration, "1.5h", 5400.0),
         (types.probability, "0.99", 0.99),
+        (types.tolerance, "1e-3", 0.001),
+        (types.tolerance, "0", 0.0),
     ],
 )
 def test_a_word_becomes_a_value(parse: Callable[[str], Any], word: str, value: object) -> None:
@@ -41,6 +43,9 @@ def test_a_word_becomes_a_value(parse: Callable[[str], Any], word: str, value: o
         (types.duration, "0s", "not a valid time: write 90s, 10m or 1.5h"),
         (types.probability, "1", "must be a number between 0 and 1, such as 0.99"),
         (types.probability, "nan", "must be a number between 0 and 1, such as 0.99"),
+        (types.tolerance, "abc", "must be a number, 0 or more, such as 1e-3"),
+        (types.tolerance, "-1", "must be a number, 0 or more, such as 1e-3"),
+        (types.tolerance, "inf", "must be a number, 0 or more, such as 1e-3"),
     ],
 )
 def test_a_word_that_is_no_value_is_told_what_it_must_be(parse: Callable[[str], Any], word: str, why: str) -> None:

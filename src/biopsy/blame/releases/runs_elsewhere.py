@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -28,16 +26,11 @@ from biopsy.environments.releases import Release
 from biopsy.isolation.cleanup import temporary_folder
 from biopsy.isolation.errors_as_json import as_json, from_json
 from biopsy.isolation.watch import Stop
-from biopsy.session.machines import OtherMachines, PreparedRun
+from biopsy.session.machines import OtherMachines, PreparedRun, tell_of_machines
+from biopsy.session.runs_ahead import RunsAhead
 
 _LOOK = 0.1
 """Seconds between two looks at whether an installation is still wanted."""
-
-
-@dataclass
-class _Begun:
-    run: ReleaseRun
-    future: Future[PreparedRun]
 
 
 class RunsElsewhere:
@@ -45,11 +38,9 @@ class RunsElsewhere:
 
     def __init__(self, machines: OtherMachines, jobs: int, listener: events.Listener = events.ignore) -> None:
         self.ahead = jobs
-        self._machines = machines
         self._listener = listener
-        self._begun: dict[Hashable, deque[_Begun]] = {}
-        for text in machines.remarks:
-            listener(events.Remark(text))
+        self._runs = RunsAhead(lambda run: machines.begin_prepared(task_of(run)), _key, machines, jobs)
+        tell_of_machines(machines, listener)
 
     @contextmanager
     def opened(self, check: ReleaseCheck, release: Release, listener: events.Listener) -> Iterator[OpenRelease]:
@@ -58,31 +49,24 @@ class RunsElsewhere:
 
     def expect(self, run: ReleaseRun, times: int) -> None:
         """Begin so many runs, as far as there is room."""
-        waiting = self._begun.setdefault(_key(run), deque())
-        while len(waiting) < times and self._running < self.ahead:
-            waiting.append(_Begun(run, self._begin(run)))
+        self._runs.expect(run, times)
 
     def foresee(self, runs: Iterable[ReleaseRun]) -> None:
         """Begin these, as far as there is room, and stop all others. A first run has no limit of time, and is alone."""
         likely = [run for run in runs if run.timeout is not None]
-        keys = {_key(run) for run in likely}
-        for key in self._begun.keys() - keys:
-            self._stop(self._begun.pop(key))
+        self._runs.forget_all(but=likely)
         for run in likely:
-            self.expect(run, 1)
+            self._runs.expect(run)
 
     def close(self) -> None:
         """Stop what runs."""
-        while self._begun:
-            self._stop(self._begun.popitem()[1])
+        self._runs.forget_all()
 
     def answer(self, run: ReleaseRun) -> PreparedRun:
         """What came of a run, of one that was begun ahead if there is one. Raises CheckError, CannotInstall."""
-        waiting = self._begun.get(_key(run), deque())
-        begun = waiting.popleft() if waiting else _Begun(run, self._begin(run))
-        found = self._waited_for(begun.future)
-        if begun.run.original != run.original and found.evidence is not None and found.evidence.verdict.mismatches:
-            found = self._waited_for(self._begin(run))  # it was not known yet what it is to be compared with
+        begun, found = self._runs.found(run)
+        while begun.original != run.original and found.evidence is not None and found.evidence.verdict.mismatches:
+            begun, found = self._runs.found(run)  # it was not known yet what it is to be compared with
         if "failure" in found.told:
             raise from_json(found.told["failure"])
         if found.evidence is not None and found.evidence.remark:
@@ -99,22 +83,6 @@ class RunsElsewhere:
             packages=told["packages"],
             interpreter=_interpreter_of(run.check),
         )
-
-    @property
-    def _running(self) -> int:
-        return sum(not begun.future.done() for waiting in self._begun.values() for begun in waiting)
-
-    def _stop(self, waiting: Iterable[_Begun]) -> None:
-        for begun in waiting:
-            self._machines.stop(begun.future)
-
-    def _waited_for(self, future: Future[PreparedRun]) -> PreparedRun:
-        while not future.done():
-            self._machines.wait([future], None)
-        return future.result()
-
-    def _begin(self, run: ReleaseRun) -> Future[PreparedRun]:
-        return self._machines.begin_prepared(task_of(run))
 
 
 def task_of(run: ReleaseRun) -> PreparedTask:

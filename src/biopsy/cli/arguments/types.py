@@ -81,6 +81,17 @@ def probability(text: str) -> float:
     return value
 
 
+def tolerance(text: str) -> float:
+    """A number, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise errors.UsageError("must be a number, 0 or more, such as 1e-3")
+    return value
+
+
 def byte_size(text: str) -> int:
     """``500MB``, ``2GB``, ``1.5GiB`` or a number of bytes -> bytes."""
     from biopsy.quantities import bytes_of

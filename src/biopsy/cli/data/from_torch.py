@@ -7,15 +7,15 @@ from collections import Counter
 from pathlib import Path
 
 from biopsy import errors
-from biopsy.cli.arguments import file_kinds
+from biopsy.cli.arguments import file_kinds, named_values
 from biopsy.cli.arguments.file_kinds import Derived
+from biopsy.cli.arguments.pytorch import FACTORY, add_module
 from biopsy.cli.console import Console
 from biopsy.quantities import count
 from biopsy.shell_words import line_of
 
-EPILOG = """\
-FACTORY is a function without parameters in a module of yours, imported from the current folder. It returns a
-torch.nn.Module in evaluation mode, or that and a tuple of arguments to call it with:
+EPILOG = f"""\
+{FACTORY}
 
   biopsy data from-torch shop.models:ranker --args inputs.pt -o golden.safetensors
   biopsy debug layers model.onnx --load-outputs golden.safetensors --suspect openvino
@@ -32,11 +32,7 @@ _MOST_REASONS = 3
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.epilog = EPILOG
-    parser.add_argument("factory", metavar="PKG.MOD:FACTORY", help="a function of yours that makes the module")
-    parser.add_argument(
-        "--args", dest="arguments", type=file_kinds.READ, metavar="FILE",
-        help="what the module is called with: .pt, .safetensors, .npz or .json; by default what FACTORY gives",
-    )  # fmt: skip
+    add_module(parser)
     parser.add_argument(
         "--model", type=file_kinds.READ, metavar="FILE", help="a model that was exported from the module before"
     )
@@ -87,23 +83,20 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Export the module, record its values, and say how many tensors have one."""
     from biopsy.filesystem.write import require_writable
     from biopsy.torch import exporting
-    from biopsy.torch.loading import arguments_in, named_module
+    from biopsy.torch.loading import named_call
+    from biopsy.torch.open_sizes import dynamic_shapes_of
     from biopsy.torch.recording import record, require_safetensors
 
+    shapes = named_values.parse_symbolic_shapes(args.dynamic_shapes, "--dynamic-shapes")
     saved = _saved_model(args)
     require_safetensors(args.output)
     for path in (args.output, saved):
         if path is not None:
             require_writable(path)
     _require_new_model(args)
-    named = named_module(args.factory)
-    given = named.given if args.arguments is None else arguments_in(args.arguments, named.module)
-    if given is None:
-        raise errors.UsageError(
-            f"{args.factory} gives a module and nothing to call it with",
-            next_steps=["--args FILE", "return module, (x,)    in the factory"],
-        )
-    program = exporting.exported(named.module, given, optimize=not args.no_optimize)
+    module, given = named_call(args.factory, args.arguments)
+    dynamic_shapes = dynamic_shapes_of(module, given, shapes)
+    program = exporting.exported(module, given, dynamic_shapes=dynamic_shapes, optimize=not args.no_optimize)
     model = program if args.model is None else exporting.of_file(args.model, program)
     recording = record(model, given.args, args.output, given.kwargs)
     if saved is not None:

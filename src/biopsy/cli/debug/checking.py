@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from biopsy import errors
 from biopsy.cli.arguments import types
+from biopsy.cli.debug import other_machines
 from biopsy.cli.debug.releases_of_check import releases_installed
 from biopsy.isolation.interrupts import interrupted_once
 
@@ -74,7 +75,7 @@ def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines 
 
     One where they would look at, or write, the same files, which is told.
     """
-    jobs, reason = _jobs(args, None if machines is None else machines.room)
+    jobs, reason = _jobs(args, machines)
     if reason:
         (console.warn if args.jobs else console.note)(f"one check at a time: {reason}")
     if machines is not None:
@@ -82,14 +83,15 @@ def jobs_of(args: argparse.Namespace, console: Console, machines: OtherMachines 
     return jobs
 
 
-def _jobs(args: argparse.Namespace, room: int | None = None) -> tuple[int, str]:
+def _jobs(args: argparse.Namespace, machines: OtherMachines | None = None) -> tuple[int, str]:
     """How many checks run at once, and what keeps it at one although more were possible; "" if nothing does."""
     from biopsy.checks.command_line import parse
     from biopsy.isolation.memory import processors
 
     if args.check is None:
         return 1, ""
-    jobs: int = min(args.jobs or processors(), _MOST_JOBS) if room is None else min(args.jobs or room, room)
+    here = min(args.jobs or processors(), _MOST_JOBS)
+    jobs: int = here if machines is None else other_machines.jobs_on(machines, args.jobs)
     command = parse(args.check)
     shared = {"--artifacts": args.artifacts, "--no-remove-intermediate": args.no_remove_intermediate}
     reasons = [f"{option} names a file that every check has" for option, given in shared.items() if given]

@@ -315,7 +315,7 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
             console.say(f"{'':<{COLUMN}} {layer.source.with_code}")
     if findings.is_masked:
         console.say(f"{'masked':<{COLUMN}} the outputs are right all the same: what follows hides the error")
-    labels = [_named(suspect) for suspect in findings.suspects[:3]]
+    labels = [suspect.name for suspect in findings.suspects[:3]]
     more = f" and {len(findings.suspects) - 3} more" if len(findings.suspects) > 3 else ""
     incomplete = "" if findings.complete else " (interrupted: not all was measured)"
     if labels:
@@ -333,12 +333,3 @@ def _say_verdict(console: Console, findings: LayerFindings) -> None:
         console.say("PASSED | no tensor is out of tolerance")
     else:
         console.say(f"FAILED | tensors are out of tolerance, and no isolated layer makes them so{incomplete}")
-
-
-def _named(suspect: Suspect) -> str:
-    """A layer by its name, a group by what it is in the words of its author, or else by its ends."""
-    if len(suspect.labels) > 1 and suspect.origins.name:
-        return f"{suspect.origins.name} ({len(suspect.labels)} layers)"
-    if len(suspect.labels) < 3:
-        return " -> ".join(suspect.labels)
-    return f"{suspect.labels[0]} -> ... -> {suspect.labels[-1]} ({len(suspect.labels)} layers)"

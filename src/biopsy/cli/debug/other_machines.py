@@ -127,15 +127,18 @@ def machines_of(
         yield workers
 
 
+def jobs_on(machines: OtherMachines, wanted: int | None) -> int:
+    """How many runs go on at once where so many are wanted: as many as have room, at most, and by default."""
+    return min(wanted or machines.room, machines.room)
+
+
 def _ray_workers(args: argparse.Namespace) -> RayWorkers:
     from biopsy.cli.debug.runtime_environment import runtime_environment
     from biopsy.session.ray_cluster import RayWorkers, Resources
 
-    wanted = dict(args.resources or {})
-    asked = Resources(cpus=wanted.pop("CPU", 1.0), gpus=wanted.pop("GPU", 0.0), others=wanted)
     return RayWorkers(
         None if args.on == "ray" else args.on,
-        asked,
+        Resources.named(args.resources or {}),
         runtime_env=None if args.runtime_env is None else runtime_environment(args.runtime_env),
         require_uniform=args.require_uniform,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from biopsy.cli.arguments import engine_options
-from biopsy.cli.debug import checking
+from biopsy.cli.debug import checking, other_machines
 from biopsy.cli.debug.build.options import PLACEHOLDER, USUAL_NAME
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def runs_of(
     from biopsy.tactics.builds_elsewhere import BuildsElsewhere
 
     separate = separate_checks(_template(args.check, plan), PLACEHOLDER, args.check_timeout)
-    jobs = min(args.jobs or machines.room, machines.room)
+    jobs = other_machines.jobs_on(machines, args.jobs)
     return BuildsElsewhere(plan, separate, machines, jobs, listener), lambda: None
 
 

@@ -83,7 +83,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     """Run the command; returns 0 when it ran as often as asked; raises what ends with another status."""
     _require_sense(args)
     with other_machines.machines_of(args, console, _not_elsewhere(args)) as machines:
-        args.jobs = (args.jobs or 1) if machines is None else min(args.jobs or machines.room, machines.room)
+        args.jobs = (args.jobs or 1) if machines is None else other_machines.jobs_on(machines, args.jobs)
         return _execute(args, console, machines)
 
 

@@ -34,8 +34,10 @@ class RepeatProgress(Progress):
         often = {"good": "until it passes", "bad": "until it fails"}.get(until) or count(until, "time")
         at_once = f", {self._args.jobs} at once" if self._args.jobs > 1 else ""
         self.line("repeat", f"{often}{at_once}: {line}")
-        for text in self._machines.remarks if self._machines is not None else ():
-            self(events.Remark(text))
+        if self._machines is not None:
+            from biopsy.session.machines import tell_of_machines
+
+            tell_of_machines(self._machines, self)
         for file in self._args.artifacts:
             if file.exists():
                 self(events.Remark(f"{file} exists already: it counts as a file of iteration 0"))

@@ -160,7 +160,7 @@ def _runs(
         return
     from biopsy.blame.releases.runs_elsewhere import RunsElsewhere
 
-    with closing(RunsElsewhere(machines, min(args.jobs or machines.room, machines.room), progress)) as runs:
+    with closing(RunsElsewhere(machines, other_machines.jobs_on(machines, args.jobs), progress)) as runs:
         yield runs
 
 
